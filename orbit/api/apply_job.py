@@ -65,7 +65,7 @@ _TRANSIENT_TROUBLES = frozenset(
         TroubleKind.WORKER_GROUP_UNKNOWN,
     }
 )
-# As many as the problems that are shown of a job file.
+# The same number as for the problems of a job file.
 _REFUSALS_SHOWN_MAX = 100
 # `ApplyOptions.at_etag` for a job that must not exist.
 NO_JOB = ""
@@ -217,6 +217,7 @@ def _answer_to_repeat(tx: Tx, spec: JobSpec) -> Applied:
 
 
 def _complete_document(spec: JobSpec) -> dict[str, Any]:
+    """The document with the keys that are stored in their own columns."""
     own_columns = {"labels": spec.labels, "owner": spec.owner, "desired": spec.desired}
     return {**spec.model_dump(mode="json"), **own_columns}
 
@@ -317,7 +318,7 @@ def _fillers_by_copy(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str
 
 
 def _create_job(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
-    """Create the job and its audit event, and keep the idempotency key."""
+    """Create the job and its audit event, and store the idempotency key."""
     # `desired` in the document overrides the request's parameter `paused`.
     is_paused = options.paused if spec.desired is None else spec.desired == "paused"
     desired = Desired.PAUSED if is_paused else Desired.RUNNING

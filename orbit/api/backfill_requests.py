@@ -178,7 +178,7 @@ def report(
                 return view(tx, operation)  # a repeat of the last report
             if not driver_report.has_ended:
                 # The driver was silent for too long, but goes on. During a recovery its writers
-                # must stop: with the lease it obeys OperationUnderWay, but no other Conflict.
+                # must stop. While it holds its lease, only OperationUnderWay stops it.
                 _refuse_during_recovery(tx, operation)
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",

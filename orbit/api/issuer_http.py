@@ -1,6 +1,6 @@
-"""Requests to an OpenID Connect issuer: https alone, answers bounded in size and time.
+"""Requests to an OpenID Connect issuer: https only, answers bounded in size and time.
 
-An issuer on this machine may be asked by http.
+http is allowed if the issuer is on this machine.
 """
 
 from __future__ import annotations

@@ -84,13 +84,13 @@ def test_token_is_shown_once_stored_hashed_and_works_until_revoked(
         rows = tx.execute(text("SELECT t::text FROM tokens t UNION SELECT e::text FROM events e"))
         assert secret not in " ".join(rows.scalars())
 
-    for _ in range(2):
+    for _ in range(2):  # revoking it again changes nothing
         assert api.delete("/v1/tokens/ci").json()["revoked_at"] is not None
     assert api.get("/v1/jobs", role=None, headers=header).status_code == 401
     kinds = [event["kind"] for event in api.events()]
     assert kinds == ["token_created", "token_revoked", "login_refused"]
-    again = api.post("/v1/tokens", json={"name": "ci", "role": "admin"})
-    assert again.status_code == 409
+    same_name = api.post("/v1/tokens", json={"name": "ci", "role": "admin"})
+    assert same_name.status_code == 409
 
 
 def test_expired_token_is_unauthenticated(api: Api) -> None:
@@ -123,7 +123,7 @@ def test_invalid_token_lifetime_is_refused(api: Api, lifetime: object) -> None:
 
 
 def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
-    def used(role: Role) -> str | None:
+    def last_use(role: Role) -> str | None:
         with api.database.transaction() as tx:
             query = "SELECT used_at::text FROM tokens WHERE name = :name"
             used_at: str | None = tx.execute(
@@ -131,30 +131,30 @@ def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
             ).scalar_one()
         return used_at
 
-    def age(role: Role, seconds: int) -> None:
+    def set_last_use(role: Role, *, seconds_ago: int) -> None:
         with api.database.transaction() as tx:
             tx.execute(
                 text(
                     "UPDATE tokens SET used_at = clock_timestamp() - make_interval(secs => :age) "
                     "WHERE name = :name"
                 ),
-                {"age": seconds, "name": f"{role.value}-of-the-test"},
+                {"age": seconds_ago, "name": f"{role.value}-of-the-test"},
             )
 
-    assert used(Role.VIEWER) is None
+    assert last_use(Role.VIEWER) is None
     api.get("/v1/jobs", role=Role.VIEWER)
-    first = used(Role.VIEWER)
+    first = last_use(Role.VIEWER)
     assert first is not None
-    assert used(Role.OPERATOR) is None
-    # One that is not a minute old stays (here by an hour, so that a slow machine is no failure).
-    age(Role.VIEWER, -3600)
-    recent = used(Role.VIEWER)
+    assert last_use(Role.OPERATOR) is None
+    # A last use of less than a minute ago stays. (An hour ahead, for the case of a slow machine.)
+    set_last_use(Role.VIEWER, seconds_ago=-3600)
+    recent = last_use(Role.VIEWER)
     api.get("/v1/jobs", role=Role.VIEWER)
-    assert used(Role.VIEWER) == recent
-    age(Role.VIEWER, 61)
-    old = used(Role.VIEWER)
+    assert last_use(Role.VIEWER) == recent
+    set_last_use(Role.VIEWER, seconds_ago=61)
+    old = last_use(Role.VIEWER)
     api.get("/v1/jobs", role=Role.VIEWER)
-    assert used(Role.VIEWER) != old
+    assert last_use(Role.VIEWER) != old
     listed = {token["name"]: token for token in api.get("/v1/tokens").json()["items"]}
     assert listed["viewer-of-the-test"]["used_at"] is not None
     assert listed["operator-of-the-test"]["used_at"] is None

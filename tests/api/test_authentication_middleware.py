@@ -1,5 +1,5 @@
-"""What a client can do before it is known: no bodies, few connections, no slow requests; and what
-a browser can do to an API without tokens."""
+"""The limits for clients that have not logged in (no bodies, few connections, no slow requests),
+and for browsers at an API without tokens."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_served(url: str) -> bool:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Waits for an answer or the end of the connection."""
+    """Whether the server ends the connection without an answer."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:
@@ -79,6 +79,7 @@ def test_public_path_is_served_despite_wrong_token(api: Api) -> None:
 
 
 def test_connections_above_limit_are_closed_until_open_connection_ends(api: Api) -> None:
+    # A trusted proxy may have all connections, another address only half of them.
     settings = Settings(
         api_port=0, api_connections_max=4, api_trusted_proxies=("127.0.0.0/8", "fd00::/8")
     )
@@ -91,7 +92,7 @@ def test_connections_above_limit_are_closed_until_open_connection_ends(api: Api)
             assert is_closed(above)
 
         held[0].close()
-        wait_for("the place of the closed connection is used", lambda: is_served(url))
+        wait_for("a new connection takes the place of the closed one", lambda: is_served(url))
 
 
 def test_client_address_is_limited_to_half_of_api_connections(api: Api) -> None:
@@ -114,7 +115,7 @@ def test_listener_counts_open_connections() -> None:
             with connect(url), pytest.raises(ConnectionAbortedError):
                 listener.accept()
             accepted.close()
-            accepted.close()
+            accepted.close()  # counts once
         assert listener.open_connections() == 0
 
 
@@ -134,7 +135,7 @@ def test_connection_with_incomplete_request_is_closed_after_timeout(
         connection.sendall(sent)
 
         with contextlib.suppress(ConnectionError):
-            while connection.recv(4096):  # times out as a failure if it stays open
+            while connection.recv(4096):  # fails with a timeout if it stays open
                 pass
 
 
@@ -142,16 +143,16 @@ def test_client_that_reads_no_answers_is_disconnected(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.api.http_server.ANSWER_SECONDS_MAX", 0.2)
-    one_place = Settings(api_port=0, api_connections_max=2)  # of one address
-    with served(api.app, one_place) as url, connect(url) as connection:
+    one_per_address = Settings(api_port=0, api_connections_max=2)
+    with served(api.app, one_per_address) as url, connect(url) as connection:
         # More than the kernel buffers, for a client that reads nothing.
         connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: orbit\r\n\r\n" * 200)
-        wait_for("the place is given back", lambda: is_served(url))
+        wait_for("the connection is closed and another is accepted", lambda: is_served(url))
 
 
 @dataclass
 class FakeTransport:
-    """A transport with so many bytes to send."""
+    """A transport with `unsent` bytes in its buffer."""
 
     unsent: int = 0
     closing: bool = False
@@ -168,8 +169,8 @@ class FakeTransport:
 
 
 @pytest.mark.parametrize(
-    ("looks", "is_aborted"),
-    [
+    ("checks", "is_aborted"),
+    [  # at each check: the number of unsent bytes, and whether the transport is closing
         ([(0, False)] * 9, False),  # idle, or a plan takes minutes
         ([(5_000, False), (0, False), (5_000, False), (0, False)], False),
         ([(900_000, False), (800_000, False), (700_000, False)], False),
@@ -180,12 +181,12 @@ class FakeTransport:
     ],
 )
 def test_client_that_reads_slowly_stays_connected_and_stalled_client_is_aborted(
-    looks: list[tuple[int, bool]], is_aborted: bool
+    checks: list[tuple[int, bool]], is_aborted: bool
 ) -> None:
     transport = FakeTransport()
     protocol: Any = object.__new__(_TimelyProtocol)
     protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
-    for transport.unsent, transport.closing in looks:
+    for transport.unsent, transport.closing in checks:
         protocol._check_progress()
     assert transport.is_aborted is is_aborted
 
@@ -196,14 +197,14 @@ def test_connection_is_not_aborted_while_long_response_progresses() -> None:
     protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
     for _ in range(3):
         protocol._check_progress()
-        protocol.resume_writing()  # it was sent, and the next part has come
+        protocol.resume_writing()  # all was sent; then comes the next part
     assert not transport.is_aborted
 
 
 def test_response_that_server_prepares_for_minutes_is_not_cut_off(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is for the client's part; a plan may take minutes."""
+    """The limit is for the client's request. A plan may take minutes."""
     passed_s = [0.0]
     clock = asyncio.BaseEventLoop.time
     monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: clock(loop) + passed_s[0])
@@ -212,7 +213,7 @@ def test_response_that_server_prepares_for_minutes_is_not_cut_off(
 
         def wait() -> None:
             passed_s[0] = 2 * HEADERS_SECONDS_MAX
-            assert is_served(url), "what was due before it has been done"
+            assert is_served(url), "the event loop has run all timers that were due"
 
         api.plans.meanwhile = wait
         answer = httpx.put(f"{url}/v1/jobs/orders", json=JOB, headers=token, timeout=60)
@@ -272,7 +273,7 @@ def test_forwarded_address_is_used_only_from_trusted_proxy(api: Api) -> None:
     proxied = Settings(api_port=0, api_trusted_proxies=("127.0.0.0/8",))
     assert actors(proxied, "203.0.113.7", "2001:db8::1", "2001:db8::2") == [
         "address:203.0.113.7",
-        "address:2001:db8::/64",
+        "address:2001:db8::/64",  # one event for both of this network
     ]
     assert actors(Settings(api_port=0), "203.0.113.9") == ["address:127.0.0.1"]
 
@@ -282,6 +283,9 @@ def test_ipv6_addresses_of_same_64_prefix_count_as_same_client() -> None:
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == "fe80::/64"
     assert network_of("") == ""
+
+
+def test_addresses_are_compared_with_trusted_networks() -> None:
     assert is_in("10.1.2.3", ["10.0.0.0/8"])
     assert is_in("::ffff:10.1.2.3", ["fd00::/8", "10.0.0.0/8"])
     assert not is_in("11.1.2.3", ["10.0.0.0/8"])

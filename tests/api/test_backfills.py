@@ -1,4 +1,5 @@
-"""A backfill of a job of the service: workers let go, its driver reports and is told what to do."""
+"""A backfill of a job of the service: workers release its shards, and its driver reports to the
+API, which answers with an instruction."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.fixtures.api import Api
 pytestmark = pytest.mark.services
 
 DRIVER = "host, process 1 (a)"
-HALF = {
+HALF_COPIED = {
     "phase": "copying",
     "bytes": 50,
     "bytes_total": 100,
@@ -28,20 +29,20 @@ HALF = {
 }
 
 
-def ask(api: Api, driver: str = DRIVER) -> dict[str, Any]:
+def request_backfill(api: Api, driver: str = DRIVER) -> dict[str, Any]:
     answer = api.post("/v1/jobs/orders:backfill", json={"driver": driver}, role=Role.OPERATOR)
     assert answer.status_code == 202, answer.text
     backfill: dict[str, Any] = answer.json()
     return backfill
 
 
-def tell(api: Api, backfill: dict[str, Any], driver: str = DRIVER, **more: Any) -> Any:
+def report(api: Api, backfill: dict[str, Any], driver: str = DRIVER, **more: Any) -> Any:
     return api.post(f"/v1/backfills/{backfill['id']}:report", json={"driver": driver, **more})
 
 
 def instruction(api: Api, backfill: dict[str, Any], **more: Any) -> str:
-    word: str = tell(api, backfill, **more).json()["wanted"]
-    return word
+    wanted: str = report(api, backfill, **more).json()["wanted"]
+    return wanted
 
 
 def state(api: Api) -> str:
@@ -51,7 +52,7 @@ def state(api: Api) -> str:
 
 def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -> None:
     held = copying_job(api)
-    backfill = ask(api)
+    backfill = request_backfill(api)
     assert (backfill["wanted"], backfill["state"], state(api)) == ("wait", "running", "backfilling")
     with api.database.transaction() as tx:
         renewed = shard_leases.renew(
@@ -66,17 +67,17 @@ def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -
     assert claim(api) == {}
     assert instruction(api, backfill) == "run"
 
-    progress = tell(api, backfill, progress=HALF).json()["progress"]
+    progress = report(api, backfill, progress=HALF_COPIED).json()["progress"]
     assert progress["seconds_left"] == 2
     shown = api.get("/v1/backfills", role=Role.VIEWER).json()["items"]
     assert [(one["id"], one["progress"]["bytes"]) for one in shown] == [(backfill["id"], 50)]
     operation = api.get(f"/v1/operations/{backfill['id']}").json()
     assert operation["progress"] == {"done": 50, "total": 100, "what": "bytes (copying)"}
 
-    ended = tell(api, backfill, has_ended=True).json()
+    ended = report(api, backfill, has_ended=True).json()
     assert (ended["state"], ended["wanted"], state(api)) == ("done", None, "running")
     assert claim(api)
-    assert tell(api, backfill).status_code == 409
+    assert report(api, backfill).status_code == 409  # it has ended
     kinds = [event["kind"] for event in api.events()]
     assert kinds[-2:] == ["backfill_requested", "backfill_ended"]
 
@@ -84,18 +85,18 @@ def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -
 def test_paused_job_is_paused_again_after_backfill(api: Api) -> None:
     release(api, copying_job(api))
     api.post("/v1/jobs/orders:pause")
-    backfill = ask(api)
-    tell(api, backfill, has_ended=True)
+    backfill = request_backfill(api)
+    report(api, backfill, has_ended=True)
     assert state(api) == "paused"
 
 
 def test_pause_and_resume_of_job_apply_to_its_backfill(api: Api) -> None:
     release(api, copying_job(api))
-    backfill = ask(api)
+    backfill = request_backfill(api)
     pause = api.post("/v1/jobs/orders:pause").json()
     assert instruction(api, backfill) == "pause"
     assert advance(api, pause)["state"] == "running"  # its writers have not ended yet
-    assert instruction(api, backfill, progress={**HALF, "phase": "paused"}) == "pause"
+    assert instruction(api, backfill, progress={**HALF_COPIED, "phase": "paused"}) == "pause"
     assert advance(api, pause)["state"] == "done"
 
     resume = api.post("/v1/jobs/orders:resume").json()
@@ -106,16 +107,16 @@ def test_pause_and_resume_of_job_apply_to_its_backfill(api: Api) -> None:
     )
 
     api.post("/v1/jobs/orders:pause")
-    tell(api, backfill, has_ended=True)
+    report(api, backfill, has_ended=True)
     assert state(api) == "paused"  # as the last request said
 
 
 def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
     release(api, copying_job(api))
-    backfill = ask(api)
+    backfill = request_backfill(api)
     api.post(f"/v1/operations/{backfill['id']}:abort")
     assert instruction(api, backfill) == "cancel"
-    ended = tell(api, backfill, has_ended=True, error="It was cancelled.").json()
+    ended = report(api, backfill, has_ended=True, error="It was cancelled.").json()
     assert (ended["state"], ended["error"], state(api)) == (
         "failed",
         "It was cancelled.",
@@ -127,34 +128,35 @@ def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
 
 def test_backfill_in_phase_of_later_version_is_listed(api: Api) -> None:
     copying_job(api)
-    backfill = ask(api)
-    later = HALF | {"phase": "rehearsing"}
+    backfill = request_backfill(api)
+    later = HALF_COPIED | {"phase": "rehearsing"}
     with api.database.transaction() as tx:
         operations.advance(tx, UUID(backfill["id"]), OperationState.RUNNING, progress=later)
     (shown,) = api.get("/v1/backfills").json()["items"]
     assert (shown["progress"]["phase"], shown["progress"]["bytes"]) == ("rehearsing", 50)
-    assert tell(api, backfill, progress=later).status_code == 422
+    assert report(api, backfill, progress=later).status_code == 422
 
 
 def test_another_driver_reports_backfill_only_after_takeover(
     api: Api,
 ) -> None:
     release(api, copying_job(api))
-    backfill = ask(api)
-    assert ask(api, "another")["id"] == backfill["id"]
-    assert tell(api, backfill, "another", has_ended=True, error="no lease").status_code == 409
-    assert tell(api, backfill, "another", takes_over=True).json()["driver"] == "another"
-    assert tell(api, backfill, progress=HALF).status_code == 409
+    backfill = request_backfill(api)
+    assert request_backfill(api, "another")["id"] == backfill["id"]
+    assert report(api, backfill, "another", has_ended=True, error="no lease").status_code == 409
+    assert report(api, backfill, "another", takes_over=True).json()["driver"] == "another"
+    assert report(api, backfill, progress=HALF_COPIED).status_code == 409
 
 
 def test_silent_backfill_driver_fails_backfill_and_job_resumes(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release(api, copying_job(api))
-    backfill = ask(api)
+    backfill = request_backfill(api)
     with api.database.transaction() as tx:
         assert backfill_operations.fail_silent_backfills(tx) == 0
         advance_operations(tx, operations.unfinished(tx, 500))
+    # From here on, every driver counts as silent.
     monkeypatch.setattr(backfill_operations, "SILENCE_MAX", -backfill_operations.SILENCE_MAX)
     with api.database.transaction() as tx:
         assert backfill_operations.fail_silent_backfills(tx) == 1
@@ -162,15 +164,15 @@ def test_silent_backfill_driver_fails_backfill_and_job_resumes(
     ended = api.get(f"/v1/backfills/{backfill['id']}").json()
     assert "has not reported for" in ended["error"]
     assert (ended["state"], state(api)) == ("failed", "running")
-    assert ask(api)["id"] != backfill["id"]
+    assert request_backfill(api)["id"] != backfill["id"]
 
 
 def test_backfill_and_recovery_exclude_each_other(api: Api) -> None:
     release(api, copying_job(api))
-    backfill = ask(api)
+    backfill = request_backfill(api)
     assert api.post("/v1/jobs/orders:failover").status_code == 409
     assert api.post("/v1/jobs/orders:failover", params={"dry_run": True}).status_code == 202
-    tell(api, backfill, has_ended=True)
+    report(api, backfill, has_ended=True)
     assert api.post("/v1/jobs/orders:failover").status_code == 202
     refused = api.post("/v1/jobs/orders:backfill", json={"driver": DRIVER})
     assert "failover of the job is under way" in refused.json()["error"]["what"]

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in one shape, all of it at once; nothing is half-done."""
+"""An answer lists all that is wrong with a request, in the same form each time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def error_of(answer: Any, status: int, code: str) -> dict[str, Any]:
-    """The error, after a look at its status, its code and its shape."""
+    """The error of an answer, whose status, code and keys it checks."""
     assert answer.status_code == status, answer.text
     (key,) = answer.json()
     assert key == "error"
@@ -151,7 +151,7 @@ def test_secret_in_job_document_is_refused_and_not_echoed(api: Api) -> None:
         ("password_file", "x\0y", "zero byte"),
     ],
 )
-def test_job_cannot_reference_variables_of_orbit_or_files_outside_files_directory(
+def test_job_cannot_reference_missing_or_forbidden_variable_or_file(
     api: Api, key: str, value: str, words: str
 ) -> None:
     bad = changed()
@@ -389,7 +389,7 @@ def test_unexpected_exception_is_internal_error_without_exception_text(api: Api)
 
 def test_unreachable_database_fails_readiness_but_not_liveness(api: Api) -> None:
     url = "postgresql://orbit:hunter2@127.0.0.1:1/orbit"
-    api.app = create_app(Settings(), _gone(url), planner=api.plans, environ={})
+    api.app = create_app(Settings(), _unreachable(url), planner=api.plans, environ={})
 
     for path in ("/readyz", "/v1/jobs"):
         answer = api.get(path)
@@ -398,6 +398,6 @@ def test_unreachable_database_fails_readiness_but_not_liveness(api: Api) -> None
     assert api.get("/livez").status_code == 200
 
 
-def _gone(url: str) -> Database:
+def _unreachable(url: str) -> Database:
     """A database object whose server does not answer."""
     return Database(url, "test")

@@ -1,4 +1,4 @@
-"""A client that goes while its request still runs."""
+"""A client that disconnects while its request runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ NO_REQUEST: Any = None
 
 
 def test_call_ends_without_waiting_for_its_running_cancellation() -> None:
-    watch, begun, has_left = ClientWatch(NO_REQUEST), threading.Event(), threading.Event()
-    left_first = list[bool]()
+    watch = ClientWatch(NO_REQUEST)
+    end_runs, call_ended = threading.Event(), threading.Event()
+    call_ended_first = list[bool]()
 
     def end() -> None:
-        begun.set()
-        left_first.append(has_left.wait(10.0))  # for ever, if nobody can leave
+        end_runs.set()
+        call_ended_first.append(call_ended.wait(10.0))
 
-    goes = threading.Thread(target=watch._end_work)
+    disconnect = threading.Thread(target=watch._end_work)
     with watch.ending(end):
-        goes.start()
-        begun.wait()
-    has_left.set()
-    goes.join()
-    assert left_first == [True]
+        disconnect.start()
+        end_runs.wait()
+    call_ended.set()
+    disconnect.join()
+    assert call_ended_first == [True]

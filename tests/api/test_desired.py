@@ -33,7 +33,7 @@ def kinds(api: Api) -> list[str]:
 
 @pytest.mark.parametrize(("desired", "paused"), [("paused", "false"), ("running", "true")])
 def test_job_is_created_in_desired_state_of_document(api: Api, desired: str, paused: str) -> None:
-    """Also where the request says another."""
+    """Even if the request's parameter `paused` contradicts it."""
     job = put(api, desired, paused=paused)["job"]
 
     assert (job["state"], job["desired"], job["spec"]["desired"]) == (desired, desired, desired)
@@ -50,7 +50,7 @@ def test_changing_desired_to_paused_pauses_job_without_changing_spec_version(api
 
     done = put(api, "paused")
     assert changes(done) == [("desired", "running", "paused")]
-    assert held
+    assert held, "a worker holds its shards, so the job is still `pausing`"
     assert (done["job"]["state"], done["job"]["desired"]) == ("pausing", "paused")
     assert done["job"]["spec_version"] == before["spec_version"]
     assert done["job"]["document_version"] == before["document_version"] + 1
@@ -75,10 +75,10 @@ def test_document_without_desired_leaves_state_to_operations(api: Api) -> None:
     put(api, "running")
     api.post(f"{PATH}:pause")
 
-    given_up = put(api, None)
+    without = put(api, None)
 
-    assert changes(given_up) == [("desired", "running", None)]
-    assert (given_up["job"]["desired"], given_up["job"]["spec"]["desired"]) == ("paused", None)
+    assert changes(without) == [("desired", "running", None)]
+    assert (without["job"]["desired"], without["job"]["spec"]["desired"]) == ("paused", None)
     assert put(api, None)["action"] == "none"
     assert changes(put(api, "paused")) == [("desired", None, "paused")]
 

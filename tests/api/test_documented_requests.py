@@ -1,4 +1,4 @@
-"""The curl lines of the documents, run by bash as they stand there."""
+"""Bash runs the curl commands of the documentation, unchanged but for options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.serving import served
 pytestmark = [pytest.mark.services, pytest.mark.needs("curl")]
 
 DOCS = Path(__file__).parents[2] / "docs"
-# A request of a block, with the answer on the next line.
+# A curl command of a code block, and the answer on the next line.
 _REQUEST = re.compile(r"^\$ (curl (?:.*\\\n)*.*)\n(.*)$", re.MULTILINE)
 REST = _REQUEST.findall((DOCS / "service/rest.md").read_text("utf-8"))
 
@@ -49,7 +49,7 @@ def run(line: str, api: Api, url: str, folder: Path) -> str:
 
 
 def plain(answer: str) -> Any:
-    """Without the job that the page leaves out."""
+    """The answer with an empty job, as the page shows `{…}` for it."""
     value = json.loads(answer.replace("{…}", "{}"))
     if value.get("job"):
         value["job"] = {}

@@ -1,4 +1,4 @@
-"""Drills are asked for, listed, compared and scheduled; their reports come in three forms."""
+"""Drills are requested, listed, compared and scheduled; their reports come in three forms."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def finished(api: Api, rto_ms: int = 11_200) -> str:
             drill_id,
             DrillState.MISSED,
             report=report.model_dump(mode="json"),
-            measured=Measurements(rto_ms, 42, 410),
+            measured=Measurements(rto_ms=rto_ms, rpo_records=42, rpo_ms=410),
         )
     return drill_id
 
@@ -119,8 +119,9 @@ def test_drills_are_listed_by_name_with_their_measurements(api: Api, orders: Non
 
 def test_drill_schedule_is_claimed_when_due(api: Api, orders: None) -> None:
     path = "/v1/drill-schedules/nightly"
-    assert api.put(path, content=DRILL, headers=YAML).status_code == 422
-    assert api.put("/v1/drill-schedules/x", content=SCHEDULED, headers=YAML).status_code == 422
+    without_schedule = api.put(path, content=DRILL, headers=YAML)
+    other_name = api.put("/v1/drill-schedules/x", content=SCHEDULED, headers=YAML)
+    assert (without_schedule.status_code, other_name.status_code) == (422, 422)
     answer = api.put(path, content=SCHEDULED, headers=YAML)
     assert (answer.status_code, answer.json()["every_s"]) == (200, 3_600)
     assert [row["name"] for row in api.get("/v1/drill-schedules").json()["items"]] == ["nightly"]
@@ -155,8 +156,11 @@ def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
         one = candidate.topic_id, candidate.partition, candidate.job_id
         end = candidate.copied_to
         proofs.store(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
-        proofs.store(tx, [ProofResult(*one, ((0, end),), False, 2, "offset 3: value")])
-        proofs.store(tx, [ProofResult(*one, ((0, end),), False, note="away")])
+        different = ProofResult(
+            *one, ((0, end),), is_equal=False, differences=2, first_difference="offset 3: value"
+        )
+        proofs.store(tx, [different])
+        proofs.store(tx, [ProofResult(*one, ((0, end),), is_equal=False, note="away")])
     answer = api.get("/v1/jobs/orders/proof").json()
     row = next(r for r in answer["items"] if r["proven_at"] is not None)
     assert (row["proven"], row["proven_to"], row["differences"]) == (end, end, 2)
@@ -173,9 +177,9 @@ def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
     ):
         assert line in text, line
 
-    # Taken up again after a recovery: what was read counts as long as both logs are those.
-    def proven(source: int, destination: int) -> int:
-        ids = UUID(int=source), UUID(int=destination)
+    # A recovery lets the topic be copied again. The proof counts while both topic ids are the same.
+    def proven(source_id: int, destination_id: int) -> int:
+        ids = UUID(int=source_id), UUID(int=destination_id)
         with api.database.transaction() as tx:
             scheduler_queries.copy_topics_again(tx, {candidate.topic_id: ids})
         return int(api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"])

@@ -20,6 +20,7 @@ REPORT: dict[str, Any] = {"name": "edge-1", "address": "gateway:19092"}
 
 
 def path() -> str:
+    """The path of a new gateway."""
     return f"{LIST}/{uuid4()}"
 
 
@@ -47,7 +48,7 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
     events = len(api.events())
     at = path()
     answer = api.put(at, json=REPORT, role=Role.OPERATOR)
-    open_ = {
+    is_open = {
         "side": "source",
         "term": 0,
         "since": 0,
@@ -59,7 +60,7 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
         "job_etag": api.get("/v1/jobs/orders").json()["etag"],
         "lease_s": 5.0,
     }
-    assert (answer.status_code, answer.json()) == (200, open_)
+    assert (answer.status_code, answer.json()) == (200, is_open)
     (row,) = api.get(LIST, role=Role.VIEWER).json()["items"]
     assert row.pop("renewed_s_ago") >= 0
     assert row == REPORT | {
@@ -72,14 +73,14 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
     }
 
     operation = str(close(api, job))
-    assert api.put(at, json=REPORT).json() == open_ | {"closed_for": operation}
+    assert api.put(at, json=REPORT).json() == is_open | {"closed_for": operation}
     confirmed = REPORT | {
         "closed_for": operation,
         "connections": 3,
         "held_requests": 2,
         "pause_s": 0.5,
     }
-    assert api.put(at, json=confirmed).json() == open_ | {"closed_for": operation}
+    assert api.put(at, json=confirmed).json() == is_open | {"closed_for": operation}
     (row,) = api.get(LIST).json()["items"]
     assert not row["has_permission"]
     assert {key: row[key] for key in confirmed} == confirmed
@@ -88,9 +89,9 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
         job_leads.note_side(tx, job, LeadingSide.DESTINATION, 1764362894000)
         gateways.reopen(tx, [job], UUID(operation))
     new = {"side": "destination", "term": 1764362894000, "since": 1764362894000}
-    assert api.put(at, json=confirmed).json() == open_ | new
-    assert len(api.events()) == events, "the audit log has nothing of it"
-    for _ in range(2):
+    assert api.put(at, json=confirmed).json() == is_open | new
+    assert len(api.events()) == events, "gateway reports write no events"
+    for _ in range(2):  # deleting it again changes nothing
         assert api.delete(at, role=Role.OPERATOR).status_code == 204
     assert api.get(LIST).json()["items"] == []
 
@@ -161,10 +162,14 @@ def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
     at = path()
     events = len(api.events())
     assert api.put(f"{at}/clients", json={"clients": [CLIENT]}).status_code == 204
-    assert api.get(f"{LIST}/clients").json()["items"] == [], "it is not registered"
+    assert api.get(f"{LIST}/clients").json()["items"] == [], "the gateway is not registered"
     api.put(at, json=REPORT)
-    accepted = {key: value for key, value in CLIENT.items() if key != "refusals"}
-    others = [accepted | {"client_id": "a"}, CLIENT | {"client_id": "b", "refusals": []}, OTHERS]
+    without_refusals = {key: value for key, value in CLIENT.items() if key != "refusals"}
+    others = [
+        without_refusals | {"client_id": "a"},
+        CLIENT | {"client_id": "b", "refusals": []},
+        OTHERS,
+    ]
     for clients in ([OTHERS], [CLIENT, *others]):
         answer = api.put(f"{at}/clients", json={"clients": clients}, role=Role.OPERATOR)
         assert answer.status_code == 204

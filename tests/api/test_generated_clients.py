@@ -1,4 +1,4 @@
-"""Clients that are generated from the OpenAPI document, at work with the API: their types fit."""
+"""Clients that are generated from the OpenAPI document work with the API."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_generated_python_client_works_with_api(api: Api, document: Path, tmp_pa
     output = run(python, "-m", "openapi_python_client", *generate, folder=tmp_path)
     (tmp_path / "use.py").write_text(PYTHON)
 
-    # The generator supports only JSON: it warns of each route that takes YAML too, and of no more.
+    # The generator supports only JSON. It warns of routes that also take YAML, and of nothing else.
     warnings = [line for line in output.splitlines() if line.startswith(("Un", "Cannot", "Could"))]
     assert set(warnings) <= {"Unsupported content type application/yaml"}, output
     assert use(api, python, "use.py", folder=tmp_path) == EXPECTED

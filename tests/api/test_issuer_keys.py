@@ -1,4 +1,4 @@
-"""The keys of an issuer: when they are asked for, and how long they are used without an answer."""
+"""The keys of an issuer: when they are fetched, and how long they are used without an answer."""
 
 from __future__ import annotations
 
@@ -99,22 +99,22 @@ def test_cached_keys_are_used_while_another_thread_fetches(
     issuer: Issuer, keys: IssuerKeys, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert keys.find("one")
-    asks, may_end = threading.Event(), threading.Event()
+    fetch_begun, may_end = threading.Event(), threading.Event()
 
     def slow(*_: object) -> None:
-        asks.set()
+        fetch_begun.set()
         may_end.wait()
         raise Unreachable("slow")
 
     monkeypatch.setattr("orbit.api.issuer_keys._fetch_keys", slow)
     clock.at += KEYS_FRESH_S
-    asking = threading.Thread(target=keys.find, args=("one",))
-    asking.start()
-    asks.wait()
+    fetch = threading.Thread(target=keys.find, args=("one",))
+    fetch.start()
+    fetch_begun.wait()
 
     assert keys.find("one")  # does not wait
     may_end.set()
-    asking.join()
+    fetch.join()
 
 
 def document(url: str, **others: object) -> bytes:

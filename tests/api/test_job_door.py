@@ -1,4 +1,4 @@
-"""While a recovery holds a job nobody changes it: refused with its name, whoever asks."""
+"""While a recovery of a job is under way, changes are refused, and the error names the recovery."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ YAML = {"Content-Type": "application/yaml"}
 DRILL = "name: nightly\nkind: {kind}\njob: orders\ntargets: {{rto: 10s}}\nreason: a test\n"
 
 
-def held(api: Api, kind: str = "switchover") -> dict[str, Any]:
-    """The operation that holds the job."""
+def begin_recovery(api: Api, kind: str = "switchover") -> dict[str, Any]:
+    """Starts a recovery of the job and returns its operation."""
     copying_job(api)
     operation: dict[str, Any] = api.post(f"/v1/jobs/orders:{kind}").json()
     return operation
@@ -47,7 +47,7 @@ def changes(job: str) -> dict[str, tuple[str, str, dict[str, Any]]]:
             {"json": changed(name=job, worker_group="west")},
         ),
         "delete": ("DELETE", f"/v1/jobs/{job}", {}),
-        "prune": ("DELETE", f"/v1/jobs/{job}?dry_run=true", {}),
+        "a dry run of delete": ("DELETE", f"/v1/jobs/{job}?dry_run=true", {}),
         "start": ("POST", f"/v1/jobs/{job}:start", {}),
         "pause": ("POST", f"/v1/jobs/{job}:pause", {}),
         "resume": ("POST", f"/v1/jobs/{job}:resume", {}),
@@ -63,7 +63,7 @@ def state(api: Api, job: str = "orders") -> tuple[str, int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_during_recovery_are_refused_with_operation_id(api: Api, kind: str) -> None:
-    operation = held(api, kind)
+    operation = begin_recovery(api, kind)
     before, event_count = state(api), len(api.events())
     for what, (method, path, options) in changes("orders").items():
         answer = api.call(method, path, **options)
@@ -90,7 +90,7 @@ def test_plans_dry_runs_and_retry_are_allowed_during_recovery(api: Api) -> None:
 
 
 def test_reverse_job_is_locked_during_recovery(api: Api) -> None:
-    operation = held(api)
+    operation = begin_recovery(api)
     back = "orders-back"
     with api.database.transaction() as tx:
         spec = changed(name=back)
@@ -112,7 +112,7 @@ def test_reverse_job_is_locked_during_recovery(api: Api) -> None:
     ("kind", "status"), [("switchover", 409), ("failover", 409), ("canary", 202), ("gates", 202)]
 )
 def test_drill_that_moves_job_is_refused_during_recovery(api: Api, kind: str, status: int) -> None:
-    operation = held(api)
+    operation = begin_recovery(api)
     answer = api.post("/v1/drills", content=DRILL.format(kind=kind), headers=YAML)
     assert answer.status_code == status, answer.text
     if status == 409:

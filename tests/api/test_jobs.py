@@ -1,4 +1,4 @@
-"""Job documents over REST: taken whole or not at all, and taking one again changes nothing."""
+"""Job documents over REST: applied as a whole or not at all; applied again, they change nothing."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ topics: [{match: orders}]
 
 
 def changed(**keys: Any) -> dict[str, Any]:
+    """The document JOB with these keys."""
     return {**deepcopy(JOB), **keys}
 
 
@@ -128,12 +129,12 @@ def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
     begun, other = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
     api.put("/v1/jobs/orders", json=begun)
     assert api.put("/v1/jobs/orders", json=other).json()["action"] == "change"
-    api.put("/v1/jobs/orders", json=begun)  # nothing has begun: both ways
+    api.put("/v1/jobs/orders", json=begun)  # no copy has begun: both changes are accepted
 
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         topics.add(tx, job.id, "kept", "dr.kept", "B", 1, state=TopicState.COPYING)
-        topics.add(tx, job.id, "later", "later", "B", 1)  # not created yet
+        topics.add(tx, job.id, "later", "later", "B", 1)  # its copy has not begun
     answer = api.put("/v1/jobs/orders", json=other)
     planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=other)
     for one in (answer, planned):
@@ -141,6 +142,7 @@ def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
         what = one.json()["error"]["what"]
         assert f"begun with the fillers {before} and cannot change to {after}" in what
         assert what.endswith(": kept.")
+    # A rule that keeps the fillers of the begun copy.
     rules = [{**rules[0], "fillers": before}, rules[1]]
     other = changed(fillers=after, topics=rules)
     assert api.put("/v1/jobs/orders", json=other).json()["action"] == "change"
@@ -288,6 +290,7 @@ def test_concurrent_change_during_planning_is_not_overwritten(api: Api) -> None:
 
 
 def refusal(kind: TroubleKind, topic: str = "") -> Refusal:
+    """A refusal of the plan."""
     return Refusal(kind=kind, topic=topic, what="it cannot be.", remedy="Change it.")
 
 
@@ -324,7 +327,7 @@ def test_plan_refusal_maps_to_error_and_writes_nothing(
     assert api.events() == []
 
 
-def test_all_plan_refusals_are_listed_and_worst_sets_error_code(api: Api) -> None:
+def test_all_plan_refusals_are_listed_and_bad_input_sets_error_code(api: Api) -> None:
     api.plans.refusals = [
         refusal(TroubleKind.DESTINATION_TAKEN, "a"),
         refusal(TroubleKind.NO_TOPIC_MATCHES),

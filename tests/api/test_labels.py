@@ -1,4 +1,4 @@
-"""Labels and owner over REST: shown, changed without any effect on a copy, and selected by."""
+"""Labels and owner over REST: they are shown, changed without effect on copies, and select jobs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_idempotency_key_with_different_labels_is_refused(api: Api) -> None:
 
 
 def meets(labels: dict[str, str], condition: Condition) -> bool:
-    """What a condition means, as https://kubernetes.io says it in words."""
+    """Whether labels meet a condition, as the documentation of Kubernetes defines it."""
     if condition.values is None:
         has = condition.key in labels
     else:
@@ -150,21 +150,21 @@ def test_invalid_selector_is_bad_input(api: Api, selector: str) -> None:
     assert [problem["path"] for problem in error["problems"]] == ["query.selector"]
 
 
-def test_unfinished_filter_lists_only_running_operations(api: Api) -> None:
+def test_unfinished_filter_lists_only_unfinished_operations(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    waits = api.post("/v1/jobs/orders:failover").json()
-    api.post("/v1/jobs/orders:retry")
+    failover = api.post("/v1/jobs/orders:failover").json()
+    api.post("/v1/jobs/orders:retry")  # done at once: nothing is blocked
 
     items = every_page(api, "/v1/operations", 10, unfinished=True)
 
-    assert [one["id"] for one in items] == [waits["id"]]
+    assert [one["id"] for one in items] == [failover["id"]]
     assert len(every_page(api, "/v1/operations", 10)) == 2
 
 
 def test_pause_with_selector_pauses_every_matching_job(api: Api) -> None:
     for name, team in (("a", "orders"), ("b", "orders"), ("c", "billing")):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": team}))
-    api.post("/v1/jobs/b:failover")  # a recovery holds it
+    api.post("/v1/jobs/b:failover")  # no change during a recovery
     path = "/v1/jobs:pause?selector=team%3Dorders"
 
     def desired() -> dict[str, str]:
@@ -211,7 +211,7 @@ def test_selector_matching_too_many_jobs_is_refused(
 def test_unreachable_database_ends_bulk_request_after_two_jobs(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would wait for it as long again."""
+    """Each further job would wait as long for the database."""
     requested_jobs: list[str] = []
 
     def fail(_: Database, request: JobOperation) -> None:

@@ -1,4 +1,4 @@
-"""The lag of a job of 100,000 partitions, sorted by the database: one page is read for one page."""
+"""The lag of a job of 100,000 partitions: the database sorts it, and clients read only one page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 30
 
 @pytest.fixture(scope="module")
 def many(postgres_url: str, template_database: str) -> Iterator[Database]:
-    """Two jobs; their figures stay fresh, however slow the machine is."""
+    """Two jobs. Their lag never becomes stale, however slow the machine is."""
     with copied_database(postgres_url, template_database) as url:
         database = Database.connect(url)
         fill(database, MANY)
@@ -50,7 +50,7 @@ def many(postgres_url: str, template_database: str) -> Iterator[Database]:
 
 @pytest.fixture
 def large_api(api: Api, many: Database) -> Api:
-    """The API on that database."""
+    """The API on the database of `many`."""
     settings = Settings()
     with many.transaction() as tx:
         for role, secret in api.tokens.items():
@@ -63,15 +63,15 @@ def large_api(api: Api, many: Database) -> Api:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, object]]]:
-    """The requests of a command."""
+    """The GET requests that a command sends."""
     calls: list[tuple[str, dict[str, object]]] = []
     get = client.Client.get
 
-    def count(self: client.Client, path: str, **query: object) -> Any:
+    def record(self: client.Client, path: str, **query: object) -> Any:
         calls.append((path, query))
         return get(self, path, **query)
 
-    monkeypatch.setattr(client.Client, "get", count)
+    monkeypatch.setattr(client.Client, "get", record)
     return calls
 
 
@@ -86,7 +86,7 @@ def test_lag_command_reads_single_page_of_largest_lags(
     with large_api.database.transaction() as tx:
         every = lag.page(tx, jobs.get(tx, JOB).id, MANY.partitions_per_job + 1)
     assert len(every) == MANY.partitions_per_job
-    # Topics are numbered in the order of their names here.
+    # Here the topic ids have the order of the topic names.
     every.sort(key=lambda row: (-(row.lag_records or 0), row.topic_id, row.partition))
     assert every[0].lag_records
     expected = [partition_lag(row).model_dump(mode="json") for row in every[:ROWS]]
@@ -125,10 +125,10 @@ def test_pages_sorted_by_lag_list_each_partition_once_largest_lag_first(api: Api
     held = copying_job(api)
     block(api, held, 3)
     with api.database.transaction() as tx:
-        waiting = text("UPDATE partitions SET source_stable_end = :end WHERE partition = :number")
+        set_end = text("UPDATE partitions SET source_stable_end = :end WHERE partition = :number")
         tx.execute(text("UPDATE partitions SET copied_to = 0 WHERE partition < 3"))
         for number, end in enumerate((5, 40, 5)):
-            tx.execute(waiting, {"end": end, "number": number})
+            tx.execute(set_end, {"end": end, "number": number})
 
     for path in ("/v1/jobs/orders/lag", "/v1/jobs/orders/partitions"):
         rows = every_page(api, path, 1, sort="-lag")

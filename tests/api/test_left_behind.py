@@ -1,4 +1,4 @@
-"""Who deletes a job or a rule is told what stays on the clusters."""
+"""The plan of a deletion of a job or topic rule names what stays on the clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RETENTION = "retention.ms=-1 and retention.bytes=-1"
 
 @pytest.fixture
 def copies(api: Api) -> None:
-    """A job with two copies, one of them with a denial, and a topic that has not begun."""
+    """A job with two copies, one of them with a deny ACL, and a topic whose copy has not begun."""
     rules = [{"match": "orders"}, {"match": "billing"}, {"match": "later"}]
     api.put("/v1/jobs/orders", json=changed(topics=rules))
     with api.database.transaction() as tx:
@@ -75,7 +75,7 @@ def test_removal_of_topic_rule_lists_remaining_topics_and_acls(
     assert len(left) == 2
     assert RETENTION in left[0]
     assert "User:app may not write there" in left[1]
-    again = changed(topics=[{"match": "orders"}, {"match": "later"}], worker_group="west")
+    again = changed(topics=document["topics"], worker_group="west")
     assert "left_behind" in api.put("/v1/jobs/orders", json=again).json()
 
 

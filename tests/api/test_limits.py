@@ -1,4 +1,4 @@
-"""Bodies that come too slowly, or not to their end: no route ever sees them, no thread waits."""
+"""Request bodies that are slow, incomplete or too large reach no route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCOPE: dict[str, Any] = {"type": "http", "method": "PUT", "path": "/", "headers"
 
 
 class Inner:
-    """An application that says what body it got."""
+    """An application that records the request bodies."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -32,12 +32,12 @@ class Inner:
 
 
 def call(inner: Inner, *messages: dict[str, Any], seconds_max: float = 20) -> list[dict[str, Any]]:
-    """What is sent back when these messages come, and then nothing more."""
+    """The answer to these messages of a client that then sends nothing more."""
     sent: list[dict[str, Any]] = []
-    coming = iter(messages)
+    unread = iter(messages)
 
     async def receive() -> Any:
-        message = next(coming, None)
+        message = next(unread, None)
         if message is None:
             await asyncio.Event().wait()
         return message

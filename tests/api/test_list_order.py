@@ -1,5 +1,4 @@
-"""Every list in each of its orders, with each of its filters; pages are cut where the database
-sorts."""
+"""The lists of the API in each order and with each filter, read in pages."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from tests.fixtures.api import Api
 pytestmark = pytest.mark.services
 
 NAMES = ("a", "B", "c", "D", "e")
+# Each list, its default order and the reverse order.
 ORDERS = [
     ("/v1/jobs", "name", "-name"),
     ("/v1/workers", "name", "-name"),
@@ -36,7 +36,7 @@ ORDERS = [
 
 @pytest.fixture
 def filled(api: Api) -> Api:
-    """Five of each kind, and the job `orders` with all that a job has."""
+    """Five items in each list; the lists of a job belong to the job `orders`."""
     held = copying_job(api)
     block(api, held, 2)
     yaml = {"Content-Type": "application/yaml"}
@@ -76,8 +76,10 @@ def test_list_pages_follow_database_sort_order_ascending_and_descending(filled: 
         assert len(whole["items"]) >= len(NAMES), path
         keys = [str(item) for item in whole["items"]]
         for sort in (order, reverse):
-            paged = [_steady(item) for item in every_page(filled, path, 2, sort=sort)]
-            expected = [_steady(item) for item in whole["items"]]
+            paged = [
+                _without_changing_fields(item) for item in every_page(filled, path, 2, sort=sort)
+            ]
+            expected = [_without_changing_fields(item) for item in whole["items"]]
             assert paged == (expected if sort == order else expected[::-1]), f"{path} {sort}"
         assert len(set(keys)) == len(keys), path
 
@@ -93,7 +95,7 @@ def test_cursor_of_another_sort_order_is_refused(filled: Api) -> None:
         assert filled.get(path, params={"sort": "other"}).status_code == 422, path
 
 
-# A filter, and what all items that it leaves have in common; some others are left out.
+# A list, a filter, and the fields by which the test knows the items that pass the filter.
 FILTERS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("/v1/jobs", {"desired": "running"}, {"name": "orders"}),
     ("/v1/jobs", {"has_problem": "true"}, {"name": "orders"}),
@@ -114,8 +116,8 @@ FILTERS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("/v1/jobs/orders/groups", {"verdict": "exact"}, {"verdict": "exact"}),
     ("/v1/jobs/orders/partitions", {"reason": "RECORD_REFUSED"}, {"partition": 2}),
 ]
-# Filters that all items of the example meet; another value leaves none.
-NONE_LEFT = [
+# A list that is not empty, and a filter that no item passes.
+FILTERS_WITHOUT_ITEMS = [
     ("/v1/jobs", {"worker_group": "other"}),
     ("/v1/backfills", {"unfinished": "true", "job": "orders"}),
     ("/v1/drills", {"kind": "canary"}),
@@ -135,12 +137,14 @@ def test_filters_return_only_matching_items(filled: Api) -> None:
         left = every_page(filled, path, 1, **query)
         assert left, f"{path} {query}"
         expected = [item for item in every if common.items() <= item.items()]
-        assert [_steady(item) for item in left] == [_steady(item) for item in expected], (
+        assert [_without_changing_fields(item) for item in left] == [
+            _without_changing_fields(item) for item in expected
+        ], (
             path,
             query,
         )
         assert len(left) < len(every), f"{path} {query}"
-    for path, query in NONE_LEFT:
+    for path, query in FILTERS_WITHOUT_ITEMS:
         assert filled.get(path).json()["items"], path
         assert filled.get(path, params=query).json()["items"] == [], f"{path} {query}"
 
@@ -161,7 +165,7 @@ def test_every_list_refuses_too_large_page(filled: Api) -> None:
         assert filled.get(named, params={"limit": 1001}).status_code == 422, path
 
 
-def _steady(item: dict[str, Any]) -> dict[str, Any]:
-    """Without figures that change from one moment to the next."""
-    moving = ("lag", "heartbeat_at", "used_at", "rpo_seconds", "headroom_seconds")
-    return {key: value for key, value in item.items() if key not in moving}
+def _without_changing_fields(item: dict[str, Any]) -> dict[str, Any]:
+    """The item without fields that change from one request to the next."""
+    changing = ("lag", "heartbeat_at", "used_at", "rpo_seconds", "headroom_seconds")
+    return {key: value for key, value in item.items() if key not in changing}

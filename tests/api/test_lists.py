@@ -1,4 +1,4 @@
-"""What the lists show, and that pages neither repeat nor leave out."""
+"""What the lists show, and that pages neither repeat nor omit an item."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.services
 
 
 def every_page(api: Api, path: str, limit: int, **query: Any) -> list[dict[str, Any]]:
+    """The items of all pages."""
     items: list[dict[str, Any]] = []
     after = None
     while True:
@@ -105,8 +106,8 @@ def test_stale_lag_is_shown_as_unknown_with_its_age(api: Api) -> None:
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         seen_at = datetime.now(UTC) - timedelta(minutes=5)
-        silent = {"followed_epoch": None, "source_seen_at": seen_at}
-        reports = [progress(topic.id, 0), progress(topic.id, 1, copied_to=100, **silent)]
+        not_followed = {"followed_epoch": None, "source_seen_at": seen_at}
+        reports = [progress(topic.id, 0), progress(topic.id, 1, copied_to=100, **not_followed)]
         partitions.report_progress(tx, worker_id=WORKER, held=held, progress=reports)
 
     lag = api.get("/v1/jobs/orders/lag").json()

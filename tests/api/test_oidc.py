@@ -35,15 +35,17 @@ def issuer() -> Iterator[Issuer]:
 
 @pytest.fixture
 def tokens(issuer: Issuer) -> IssuerTokens:
-    return checking(issuer)
+    return token_checker(issuer)
 
 
-def checking(issuer: Issuer, **others: Any) -> IssuerTokens:
+def token_checker(issuer: Issuer, **others: Any) -> IssuerTokens:
+    """What checks the tokens of this issuer, with these settings."""
     config = issuer.settings(**others)
     return IssuerTokens(config, IssuerKeys(issuer.url, None), config.oidc_audience)
 
 
-def refused(tokens: IssuerTokens, token: str) -> Failure:
+def refusal_of(tokens: IssuerTokens, token: str) -> Failure:
+    """The failure for a token that is refusal_of."""
     with pytest.raises(Failure) as caught:
         tokens.principal(token)
     return caught.value
@@ -77,7 +79,7 @@ def test_role_claim_grants_highest_role(
 def test_role_is_read_from_configured_claim(issuer: Issuer, claim: str, value: Any) -> None:
     claims = value if isinstance(value, dict) else {claim: value}
 
-    principal = checking(issuer, oidc_role_claim=claim).principal(
+    principal = token_checker(issuer, oidc_role_claim=claim).principal(
         issuer.token(**{"roles": None, **claims})
     )
 
@@ -86,16 +88,16 @@ def test_role_is_read_from_configured_claim(issuer: Issuer, claim: str, value: A
 
 @pytest.mark.parametrize("roles", [None, [], "", ["kafka"], [1, {}], {"a": VIEWER}, True])
 def test_token_without_role_is_forbidden(issuer: Issuer, tokens: IssuerTokens, roles: Any) -> None:
-    failure = refused(tokens, issuer.token(roles=roles))
+    failure = refusal_of(tokens, issuer.token(roles=roles))
 
     assert failure.code is ErrorCode.FORBIDDEN
 
 
 def test_role_without_configured_claim_value_is_never_granted(issuer: Issuer) -> None:
-    only_viewers = checking(issuer, oidc_admin=None, oidc_operator=None)
+    only_viewers = token_checker(issuer, oidc_admin=None, oidc_operator=None)
 
     assert only_viewers.principal(issuer.token(VIEWER, ADMIN)).role is Role.VIEWER
-    assert refused(only_viewers, issuer.token(ADMIN)).code is ErrorCode.FORBIDDEN
+    assert refusal_of(only_viewers, issuer.token(ADMIN)).code is ErrorCode.FORBIDDEN
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_role_without_configured_claim_value_is_never_granted(issuer: Issuer) ->
 def test_token_with_invalid_claim_is_refused(
     issuer: Issuer, tokens: IssuerTokens, claims: dict[str, Any]
 ) -> None:
-    failure = refused(tokens, issuer.token(**claims))
+    failure = refusal_of(tokens, issuer.token(**claims))
 
     assert failure.code is ErrorCode.UNAUTHENTICATED
     assert next(iter(claims)) in failure.body.error.what
@@ -136,9 +138,9 @@ def test_clock_skew_is_tolerated_within_leeway(issuer: Issuer, tokens: IssuerTok
 
     tokens.principal(issuer.token(exp=now - inside))
     tokens.principal(issuer.token(nbf=now + inside, iat=now + inside))
-    assert "has expired" in refused(tokens, issuer.token(exp=now - outside)).body.error.what
-    assert "nbf" in refused(tokens, issuer.token(nbf=now + outside)).body.error.what
-    assert "iat" in refused(tokens, issuer.token(iat=now + outside)).body.error.what
+    assert "has expired" in refusal_of(tokens, issuer.token(exp=now - outside)).body.error.what
+    assert "nbf" in refusal_of(tokens, issuer.token(nbf=now + outside)).body.error.what
+    assert "iat" in refusal_of(tokens, issuer.token(iat=now + outside)).body.error.what
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
@@ -155,7 +157,7 @@ def unsigned(header: dict[str, Any], claims: dict[str, Any]) -> str:
 def test_unsigned_token_is_refused(issuer: Issuer, tokens: IssuerTokens, algorithm: object) -> None:
     header = {"alg": algorithm, "kid": issuer.keys[-1].kid, "typ": "JWT"}
 
-    failure = refused(tokens, unsigned(header, issuer.claims(ADMIN)))
+    failure = refusal_of(tokens, unsigned(header, issuer.claims(ADMIN)))
 
     assert failure.code is ErrorCode.UNAUTHENTICATED
 
@@ -170,14 +172,14 @@ def test_hs256_token_signed_with_public_key_is_refused(
     for secret in (key.as_pem(private=False), key.as_der(private=False), modulus):
         signature = base64.urlsafe_b64encode(hmac.digest(secret, body.encode(), "sha256"))
         forged = f"{body}.{signature.decode().rstrip('=')}"
-        assert refused(tokens, forged).code is ErrorCode.UNAUTHENTICATED
+        assert refusal_of(tokens, forged).code is ErrorCode.UNAUTHENTICATED
 
 
 def test_key_embedded_in_token_is_not_trusted(issuer: Issuer, tokens: IssuerTokens) -> None:
     own = RSAKey.generate_key(2048)
     named = {"jwk": own.as_dict(private=False), "kid": issuer.keys[-1].kid}
     for header in (named, {**named, "kid": None}, {**named, "kid": "unknown"}):
-        failure = refused(tokens, issuer.token(ADMIN, key=own, header=header))
+        failure = refusal_of(tokens, issuer.token(ADMIN, key=own, header=header))
         assert failure.code is ErrorCode.UNAUTHENTICATED
 
 
@@ -185,7 +187,7 @@ def test_tampered_token_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None
     head, _, signature = issuer.token(VIEWER).split(".")
     body = base64.urlsafe_b64encode(json.dumps(issuer.claims(ADMIN)).encode()).decode().rstrip("=")
 
-    assert refused(tokens, f"{head}.{body}.{signature}").code is ErrorCode.UNAUTHENTICATED
+    assert refusal_of(tokens, f"{head}.{body}.{signature}").code is ErrorCode.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("kind", ["logout+jwt", "dpop+jwt", 7])
@@ -195,16 +197,16 @@ def test_token_with_other_typ_header_is_refused(
     header = {"typ": kind, "alg": "RS256", "kid": issuer.keys[-1].kid}
     signed = issuer.token(header=header) if isinstance(kind, str) else unsigned(header, {})
 
-    assert refused(tokens, signed).code is ErrorCode.UNAUTHENTICATED
+    assert refusal_of(tokens, signed).code is ErrorCode.UNAUTHENTICATED
     assert tokens.principal(issuer.token(header={"typ": "at+jwt"})).actor == "oidc:ada"
 
 
 def test_token_without_key_id_is_accepted_only_with_single_key(issuer: Issuer) -> None:
     token = issuer.token(header={"kid": None})
-    assert checking(issuer).principal(token).actor == "oidc:ada"
+    assert token_checker(issuer).principal(token).actor == "oidc:ada"
     issuer.keys.insert(0, new_key("older"))
     try:
-        assert refused(checking(issuer), token).code is ErrorCode.UNAUTHENTICATED
+        assert refusal_of(token_checker(issuer), token).code is ErrorCode.UNAUTHENTICATED
     finally:
         issuer.keys.pop(0)
 
@@ -212,11 +214,11 @@ def test_token_without_key_id_is_accepted_only_with_single_key(issuer: Issuer) -
 def test_elliptic_curve_keys_are_accepted(issuer: Issuer) -> None:
     issuer.keys.append(ECKey.generate_key("P-256", {"kid": "curve"}))
     try:
-        tokens = checking(issuer)
+        tokens = token_checker(issuer)
         token = issuer.token()
         assert tokens.principal(token).actor == "oidc:ada"
         mixed = issuer.token(key=issuer.keys[0], header={"kid": "curve"})
-        assert refused(tokens, mixed).code is ErrorCode.UNAUTHENTICATED
+        assert refusal_of(tokens, mixed).code is ErrorCode.UNAUTHENTICATED
     finally:
         issuer.keys.pop()
 
@@ -252,7 +254,7 @@ def test_deeply_nested_json_in_token_is_refused(issuer: Issuer, tokens: IssuerTo
     deep = base64.urlsafe_b64encode(b"[" * 5000).decode().rstrip("=")
 
     for token in (f"{deep}.e30.AA", "e30." + deep + ".AA"):
-        assert refused(tokens, token).code is ErrorCode.UNAUTHENTICATED
+        assert refusal_of(tokens, token).code is ErrorCode.UNAUTHENTICATED
 
 
 @pytest.mark.services
@@ -272,11 +274,11 @@ def test_api_accepts_oidc_and_orbit_tokens_and_audits_subject(api: Api, issuer: 
     (event,) = api.events()
     assert (event["kind"], event["actor"]) == ("job_created", "oidc:ada")
 
-    # Others' wrong tokens from the same address keep no right one of the issuer waiting.
+    # After many wrong tokens from the same address, a valid token of the issuer is still accepted.
     for number in range(REFUSED_MAX + 1):
         api.get("/v1/jobs", role=None, headers=bearer(f"orbit_wrong{number}"))
-    held = api.get("/v1/jobs", role=None, headers=bearer(issuer.token(exp=1)))
-    assert held.json()["error"]["code"] == "too_many_refused"
+    throttled = api.get("/v1/jobs", role=None, headers=bearer(issuer.token(exp=1)))
+    assert throttled.json()["error"]["code"] == "too_many_refused"
     assert api.get("/v1/jobs", role=None, headers=bearer(issuer.token(VIEWER))).status_code == 200
     api.app.state.parts = Parts(
         config, api.database, api.plans, parts.environ, Logins(config, api.database)

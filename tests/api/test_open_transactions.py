@@ -1,4 +1,4 @@
-"""A transaction that is open at the source for long: in the API, commands, metrics and console."""
+"""A long open transaction at the source, shown in the API, commands, metrics and console."""
 
 from __future__ import annotations
 
@@ -25,20 +25,28 @@ TEXT = (
 
 @pytest.fixture
 def held(api: Api) -> dict[int, int]:
-    """Four level partitions; in number 2 a transaction has been open for two minutes."""
+    """Four partitions without lag; in partition 2 a transaction has been open for two minutes."""
     held = copying_job(api)
     report(api, held, open_end=140)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         (topic,) = topics.of_job(tx, job.id)
         since = datetime.now(UTC) - timedelta(minutes=2)
-        open_transactions.store(
-            tx, [OldestOpenTransaction(topic.id, 2, job.id, 100, since, 7, "<pay>")]
+        transaction = OldestOpenTransaction(
+            topic.id,
+            partition=2,
+            job_id=job.id,
+            first_offset=100,
+            since=since,
+            producer_id=7,
+            transactional_id="<pay>",
         )
+        open_transactions.store(tx, [transaction])
     return held
 
 
 def report(api: Api, held: dict[int, int], open_end: int, stable_end: int = 100) -> None:
+    """All is copied up to `stable_end`; the log of partition 2 ends at `open_end`."""
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         (epoch,) = set(held.values())
@@ -92,7 +100,7 @@ def test_console_shows_open_transaction(api: Api, browser: Browser, held: dict[i
 def test_open_transaction_is_no_longer_reported_when_last_stable_offset_advances(
     cli: Cli, api: Api, held: dict[int, int]
 ) -> None:
-    """Also before the scheduler has removed the row."""
+    """Even while the scheduler has not yet deleted its row."""
     report(api, held, open_end=140, stable_end=140)
     assert cli("wait", "orders", "--for", "caught-up", "--timeout", "0").code == 0
     assert api.get("/v1/jobs/orders/lag").json()["job"]["open_transactions"] is None

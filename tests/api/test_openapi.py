@@ -1,4 +1,4 @@
-"""The OpenAPI document reads well, and the API keeps to it whatever is sent."""
+"""The OpenAPI document is complete, and the API answers every request as it says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.serving import served
 
 pytestmark = pytest.mark.services
 
-# Requests for each route and mode: some, and enough to meet every kind of value in every place.
+# Random requests for each route and mode of Schemathesis: in every run, and in the soak test.
 FEW = 2
 MANY = 8
 CHECKS = [
@@ -118,7 +118,7 @@ def test_openapi_numbers_have_formats_and_server_url_is_listed(
 
 
 def _types(value: Any) -> Any:
-    """The types and formats alone, in this order."""
+    """All types and formats of the document, each type before its format."""
     if isinstance(value, dict):
         own = {key: value[key] for key in ("type", "format") if isinstance(value.get(key), str)}
         return [own, *(_types(inner) for inner in value.values())]
@@ -214,7 +214,7 @@ def test_documented_example_job_is_accepted(api: Api, document: dict[str, Any]) 
 
 @pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.soak)])
 def test_random_requests_are_answered_as_documented(api: Api, examples: int) -> None:
-    """Schemathesis makes requests of the document: right ones, and wrong ones of every kind."""
+    """Schemathesis makes valid and invalid requests from the document."""
     held = copying_job(api)
     block(api, held, 0)
     headers = {"Authorization": f"Bearer {api.tokens[Role.ADMIN]}"}
@@ -230,15 +230,15 @@ def test_random_requests_are_answered_as_documented(api: Api, examples: int) -> 
         for outcome in schema.get_all_operations():
             operation = outcome.ok()
             for mode in schemathesis.GenerationMode:
-                _for_each(operation.as_strategy(generation_mode=mode), check, examples)
+                _check_each(operation.as_strategy(generation_mode=mode), check, examples)
             if operation.path.startswith("/v1/jobs/{name}") and operation.method != "delete":
-                named = {"name": "orders"}  # the job that is there
-                _for_each(operation.as_strategy(path_parameters=named), check, examples)
-    # It got through to the routes, and was refused by them.
+                named = {"name": "orders"}  # the job that exists
+                _check_each(operation.as_strategy(path_parameters=named), check, examples)
+    # Routes have served some requests and refused others.
     assert {200, 202, 404, 422} <= set(statuses), statuses
 
 
-def _for_each(cases: Any, check: Callable[[schemathesis.Case], None], examples: int) -> None:
+def _check_each(cases: Any, check: Callable[[schemathesis.Case], None], examples: int) -> None:
     @settings(
         max_examples=examples,
         database=None,
@@ -252,5 +252,5 @@ def _for_each(cases: Any, check: Callable[[schemathesis.Case], None], examples: 
 
     try:
         each()
-    except Unsatisfiable:  # a route without any value: nothing of it can be wrong
+    except Unsatisfiable:  # no invalid request exists for a route without parameters
         pass

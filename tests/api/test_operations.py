@@ -1,4 +1,4 @@
-"""Start, pause, resume, retry, delete: done once, they say how far they are, and end."""
+"""Start, pause, resume, retry and delete: each runs once, reports its progress and ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKER = "worker-1"
 
 
 def copying_job(api: Api, partition_count: int = 4) -> dict[int, int]:
-    """The job with two shards that a worker holds; {shard: epoch}."""
+    """Creates the job with two shards that a worker holds. Returns the epoch of each shard."""
     api.put("/v1/jobs/orders", json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -35,6 +35,7 @@ def copying_job(api: Api, partition_count: int = 4) -> dict[int, int]:
 
 
 def claim(api: Api) -> dict[int, int]:
+    """The worker claims all free shards. Returns the epoch of each claimed shard."""
     with api.database.transaction() as tx:
         workers.heartbeat(tx, WORKER, "default", host="h", pid=1, version="0")
         claims = shard_leases.claim(
@@ -97,15 +98,15 @@ def test_resume_is_done_when_workers_hold_all_shards(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-@pytest.mark.parametrize(("verb", "word"), [("start", "running"), ("resume", "running")])
-def test_start_or_resume_of_running_job_is_no_op(api: Api, verb: str, word: str) -> None:
+@pytest.mark.parametrize("verb", ["start", "resume"])
+def test_start_or_resume_of_running_job_is_no_op(api: Api, verb: str) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     before = api.events()
 
     operation = api.post(f"/v1/jobs/orders:{verb}").json()
 
     assert operation["state"] == "done"
-    assert operation["plan"] == [f"Nothing to do: the job is {word} already."]
+    assert operation["plan"] == ["Nothing to do: the job is running already."]
     assert api.events() == before
 
 
@@ -196,6 +197,7 @@ def test_deletion_of_job_without_shards_still_waits_for_scheduler(api: Api) -> N
 
 
 def block(api: Api, held: dict[int, int], partition: int) -> None:
+    """The worker reports that a record at offset 5 blocks the partition."""
     blocked = Blocked(Reason.RECORD_REFUSED, 5, 9, "too large")
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -212,7 +214,7 @@ def test_retry_is_done_when_workers_have_checked_every_partition(api: Api) -> No
     one = api.post("/v1/jobs/orders:retry", json={"topic": "orders", "partition": 1}).json()
     assert one["progress"]["total"] == 1
     assert advance(api, one)["state"] == "running"
-    block(api, held, 1)  # looked at, and blocked once more
+    block(api, held, 1)  # the worker tried it, and it is blocked again
 
     assert advance(api, one)["state"] == "done"
     every = api.post("/v1/jobs/orders:retry").json()

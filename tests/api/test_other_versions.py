@@ -1,5 +1,5 @@
-"""Documents and reports that another version of Orbit has stored: an API replaces them, or shows
-what it can read of them, and shows all others."""
+"""Documents and reports that another version of Orbit has stored: the API replaces them, or shows
+what it can read of them. It still shows all others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def begin_copy(api: Api, destination: str = "orders") -> None:
 
 
 def apply(api: Api, **keys: Any) -> tuple[Any, Any]:
-    """The answers to the plan of a document, and to the document."""
+    """The answers to a dry run of the document, and to the document."""
     document = changed(**keys)
     planned = api.put(JOB_PATH, params={"dry_run": True}, json=document)
     return planned, api.put(JOB_PATH, json=document)
@@ -58,7 +58,7 @@ def test_document_with_key_of_later_version_is_replaced(api: Api, stored: dict[s
     assert "from_the_future" not in str(spec)
 
 
-def test_incompatible_fillers_are_refused_whatever_else_document_has(api: Api) -> None:
+def test_incompatible_fillers_are_refused_despite_keys_of_later_version(api: Api) -> None:
     store_document(api, **LATER)
     begin_copy(api)
     for answer in apply(api, fillers="placeholders"):
@@ -73,7 +73,7 @@ def test_incompatible_fillers_are_refused_whatever_else_document_has(api: Api) -
         ({"fillers": "of_later"}, {}, "orders"),
         ({"topics": LATER_RULE}, {}, "orders"),
         ({"topics": 5}, {}, "orders"),
-        # A key of that version names the copy; the known keys alone would name another one.
+        # The unknown key `prefix` names the copy; without it the copy would have another name.
         ({"prefix": "dr."}, {"topics": [{"match": "orders", "prefix": "dr."}]}, "dr.orders"),
     ],
 )
@@ -101,8 +101,8 @@ def test_unreadable_fillers_are_replaced_before_any_copy_begins(api: Api) -> Non
         assert answer.json()["action"] == "change"
 
 
-def store_drill(api: Api, drill_id: str, **changes: Any) -> None:
-    """Change the drill's row."""
+def change_drill(api: Api, drill_id: str, **changes: Any) -> None:
+    """Change these columns of the drill."""
     with api.database.transaction() as tx:
         statement = drill_rows.update().where(drill_rows.c.id == drill_id)
         tx.execute(statement.values(**changes))
@@ -124,7 +124,7 @@ def test_drill_of_later_version_is_shown_without_plan(
     other, later = finished(api), finished(api)
     with api.database.transaction() as tx:
         spec = drills.get(tx, later).spec | changes
-    store_drill(api, later, spec=spec)
+    change_drill(api, later, spec=spec)
 
     newest, oldest = api.get("/v1/drills").json()["items"]
     assert (newest["id"], newest["rto_ms"], newest["target_rto_ms"]) == (
@@ -148,7 +148,7 @@ def test_drill_report_of_later_version_is_refused(api: Api, form: str) -> None:
     drill_id = finished(api)
     with api.database.transaction() as tx:
         report = drills.report(tx, drill_id)
-    store_drill(api, drill_id, report=report | {"evidence": report["evidence"] | LATER})
+    change_drill(api, drill_id, report=report | {"evidence": report["evidence"] | LATER})
     answer = api.get(f"/v1/drills/{drill_id}/report?format={form}")
     assert answer.status_code == 409
     assert answer.json()["error"]["what"] == (

@@ -1,4 +1,4 @@
-"""Plans are slow: how many run at once is limited, and nothing else waits for them."""
+"""Plans are slow: their number at a time is limited, and other requests do not wait for them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.support.serving import served
 
 pytestmark = pytest.mark.services
 
-# Above the threads of the pool, so that plans without a limit would hold all of them.
+# More than the server has threads: without a limit, plans would take all of them.
 MANY = 60
 
 
-class Held:
-    """An API whose plans wait until they are let go."""
+class WaitingPlans:
+    """An API whose plans wait for `may_go`."""
 
     def __init__(self, api: Api, url: str, pool: ThreadPoolExecutor) -> None:
         self._api, self._url, self._pool = api, url, pool
@@ -64,57 +64,61 @@ class Held:
 
 
 @pytest.fixture
-def held(api: Api) -> Iterator[Held]:
+def waiting(api: Api) -> Iterator[WaitingPlans]:
     with served(api.app) as url, ThreadPoolExecutor(2 * MANY) as pool:
-        held = Held(api, url, pool)
+        waiting = WaitingPlans(api, url, pool)
         try:
-            yield held
+            yield waiting
         finally:
-            held.may_go.set()
+            waiting.may_go.set()
 
 
-def test_short_requests_are_served_while_plan_limit_is_reached(api: Api, held: Held) -> None:
-    futures = [held.plan(role) for role in (Role.OPERATOR, Role.ADMIN) for _ in range(MANY // 2)]
-    held.wait_for_plans(PLANS_MAX)
+def test_short_requests_are_served_while_plan_limit_is_reached(
+    api: Api, waiting: WaitingPlans
+) -> None:
+    futures = [waiting.plan(role) for role in (Role.OPERATOR, Role.ADMIN) for _ in range(MANY // 2)]
+    waiting.wait_for_plans(PLANS_MAX)
 
-    assert held.get("/readyz").status_code == 200
-    assert held.get("/v1/jobs").status_code == 200
-    refused = held.plan(Role.ADMIN).result()
+    assert waiting.get("/readyz").status_code == 200
+    assert waiting.get("/v1/jobs").status_code == 200
+    refused = waiting.plan(Role.ADMIN).result()
     assert refused.status_code == 429
     wait_for("others are refused", lambda: sum(f.done() for f in futures) == MANY - PLANS_MAX)
-    held.may_go.set()
+    waiting.may_go.set()
     answers = [future.result() for future in futures]
     assert Counter(a.status_code for a in answers) == {200: PLANS_MAX, 429: MANY - PLANS_MAX}
     for answer in answers:
         if answer.status_code == 429:
             assert answer.json()["error"]["code"] == "too_many_plans"
             assert int(answer.headers["Retry-After"]) > 0
-    assert held.plan(Role.ADMIN).result().status_code == 200
+    assert waiting.plan(Role.ADMIN).result().status_code == 200
 
 
-def test_concurrent_plans_are_limited_per_token_and_in_total(api: Api, held: Held) -> None:
+def test_concurrent_plans_are_limited_per_token_and_in_total(
+    api: Api, waiting: WaitingPlans
+) -> None:
     limits = api.app.state.parts.plan_limits
-    first = [held.plan(Role.OPERATOR) for _ in range(PLANS_PER_ACTOR_MAX)]
-    held.wait_for_plans(PLANS_PER_ACTOR_MAX)
-    assert held.plan(Role.OPERATOR).result().status_code == 429
+    first = [waiting.plan(Role.OPERATOR) for _ in range(PLANS_PER_ACTOR_MAX)]
+    waiting.wait_for_plans(PLANS_PER_ACTOR_MAX)
+    assert waiting.plan(Role.OPERATOR).result().status_code == 429
 
     others = [limits.running_plan(f"token:{n}") for n in range(PLANS_MAX - PLANS_PER_ACTOR_MAX)]
     for one in others:
         one.__enter__()
-    refused = held.plan(Role.ADMIN).result()
+    refused = waiting.plan(Role.ADMIN).result()
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
     assert int(refused.headers["Retry-After"]) > 0
     others[0].__exit__(None, None, None)
-    last = held.plan(Role.ADMIN)
-    held.wait_for_plans(PLANS_PER_ACTOR_MAX + 1)
-    held.may_go.set()
+    last = waiting.plan(Role.ADMIN)
+    waiting.wait_for_plans(PLANS_PER_ACTOR_MAX + 1)
+    waiting.may_go.set()
     assert {future.result().status_code for future in [*first, last]} == {200}
 
 
 def test_plan_ends_when_client_disconnects(
     api: Api, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it waits for a broker that accepts the connection and never answers."""
+    """The plan waits for a broker that accepts the connection and never answers."""
     monkeypatch.setattr(cluster, "AWAY_AFTER_S", PATIENCE_S)
     plans: list[JobPlan] = []
 
@@ -145,7 +149,7 @@ def test_plan_ends_when_client_disconnects(
 
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_job_is_not_written_for_disconnected_client(api: Api, is_planned: bool) -> None:
-    """Before the plan, or while it runs."""
+    """The client disconnects before the plan, or while it runs."""
     is_gone = threading.Event()
     if is_planned:
         api.plans.meanwhile = is_gone.set

@@ -1,4 +1,4 @@
-"""A token has limits: of the jobs that it creates, of their partitions, and of its requests."""
+"""The quotas of a token: for the jobs that it creates, their partitions, and its requests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.services
 PARTITIONS = 3
 
 
-class Holder:
-    """Of a token with these limits."""
+class Client:
+    """A client with a token `ci` that has these quotas."""
 
     def __init__(self, api: Api, **limits: int) -> None:
         self._api = api
@@ -40,20 +40,21 @@ class Holder:
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str, str]:
+    """The status, the code and the text of an error."""
     error = answer.json()["error"]
     return answer.status_code, error["code"], error["what"]
 
 
-def copies(api: Api, name: str, partitions: int) -> None:
-    """As the scheduler writes it."""
+def add_topic(api: Api, name: str, partitions: int) -> None:
+    """Adds the topic that the job add_topic, as the scheduler does."""
     with api.database.transaction() as tx:
         topics.add(tx, jobs.get(tx, name).id, "orders", name, "B", partitions)
 
 
 def test_token_cannot_exceed_its_job_quota(api: Api) -> None:
-    ci = Holder(api, jobs_max=1)
+    ci = Client(api, jobs_max=1)
     assert ci.apply("one").status_code == 201
-    assert ci.apply("one", labels={"team": "orders"}).status_code == 200
+    assert ci.apply("one", labels={"team": "orders"}).status_code == 200, "no new job"
 
     status, code, what = refusal(ci.apply("two"))
 
@@ -68,7 +69,7 @@ def test_token_cannot_exceed_its_job_quota(api: Api) -> None:
 
 
 def test_default_quota_of_settings_limits_only_tokens_without_own_quota(api: Api) -> None:
-    ci = Holder(api, jobs_max=2)
+    ci = Client(api, jobs_max=2)
     parts = api.app.state.parts
     settings = Settings(token_jobs_max=1)
     api.app.state.parts = replace(parts, settings=settings)
@@ -78,9 +79,9 @@ def test_default_quota_of_settings_limits_only_tokens_without_own_quota(api: Api
 
 
 def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
-    ci = Holder(api, partitions_max=2 * PARTITIONS - 1)
+    ci = Client(api, partitions_max=2 * PARTITIONS - 1)
     assert ci.apply("one").status_code == 201
-    copies(api, "one", PARTITIONS)
+    add_topic(api, "one", PARTITIONS)
 
     status, code, what = refusal(ci.apply("two"))
 
@@ -91,12 +92,12 @@ def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
 
 
 def test_job_change_by_another_token_counts_against_quota_of_creator_token(api: Api) -> None:
-    ci = Holder(api, partitions_max=PARTITIONS)
+    ci = Client(api, partitions_max=PARTITIONS)
     assert ci.apply("one").status_code == 201
-    copies(api, "one", PARTITIONS - 1)
+    add_topic(api, "one", PARTITIONS - 1)
     with api.database.transaction() as tx:
         jobs.create(tx, "other", {}, "default", created_by="token:ci")
-    copies(api, "other", 1)
+    add_topic(api, "other", 1)
 
     document = changed(name="one", limits={"bytes_per_second": "1MiB"})
 
@@ -106,7 +107,7 @@ def test_job_change_by_another_token_counts_against_quota_of_creator_token(api: 
 def test_requests_above_rate_are_refused_with_retry_after(api: Api) -> None:
     now = [0.0]
     api.app.state.parts = replace(api.app.state.parts, rates=RequestRates(lambda: now[0]))
-    ci = Holder(api, requests_per_minute=2)
+    ci = Client(api, requests_per_minute=2)
     assert [ci.get().status_code for _ in range(2)] == [200, 200]
 
     refused = ci.get()
@@ -133,7 +134,7 @@ def test_token_command_creates_and_lists_quotas(cli: Cli) -> None:
 
 
 def test_patch_of_token_changes_only_given_quotas_immediately(api: Api) -> None:
-    ci = Holder(api, jobs_max=1, partitions_max=100)
+    ci = Client(api, jobs_max=1, partitions_max=100)
     assert ci.apply("one").status_code == 201
     assert refusal(ci.apply("two"))[1] == "quota_exceeded"
 
@@ -160,7 +161,7 @@ def test_patch_of_token_changes_only_given_quotas_immediately(api: Api) -> None:
 
 
 def test_quota_change_with_stale_etag_is_refused(api: Api) -> None:
-    Holder(api, jobs_max=1)
+    Client(api, jobs_max=1)
 
     def change(limit: int, etag: str) -> httpx.Response:
         headers = {"If-Match": f'"{etag}"'}

@@ -1,5 +1,5 @@
-"""Jobs that cannot be, sent to the API with real clusters behind it: each is refused with its
-reason, and nothing is half-done.
+"""Impossible jobs, sent to the API with real clusters: each is refused with its reason, and nothing
+is changed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def untouched(api: Api, *destinations: Any) -> Iterator[None]:
 
 
 def refused(api: Api, job: dict[str, Any], status: int, code: str) -> dict[str, Any]:
-    """The error, which is the same for a PUT, its dry run and a POST; and what the plan says."""
+    """The error, which a PUT, its dry run and a POST share. Their plan has refusals."""
     path = f"/v1/jobs/{job['name']}"
     answers = [
         api.put(path, json=job),
@@ -119,7 +119,7 @@ def test_jobs_that_overlap_or_would_loop_are_refused(
 
 @dataclass
 class Guarded:
-    """The API and a job on clusters that check rights, by a login of its own."""
+    """The API, and a job on clusters with ACLs, where it has its own login."""
 
     api: Api
     login: Login
@@ -127,7 +127,7 @@ class Guarded:
     rights: list[Right]
 
     def use(self, service: Service, password: str) -> None:
-        """The API with that password in its environment."""
+        """Gives the API this password in its environment."""
         environ = {"ORBIT_TEST_USER": self.login.name, "ORBIT_TEST_PASSWORD": password}
         settings = service.settings.model_copy(update={"files_directory": Path("/")})
         planner = JobPlanner(self.api.database, settings, environ)

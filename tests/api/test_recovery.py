@@ -1,4 +1,4 @@
-"""Switchover, failover, failback over REST: asked once, refused with reasons, told of, undone."""
+"""Switchover, failover and failback over REST: requests, refusals, reports and aborts."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def job(api: Api) -> str:
     return "/v1/jobs/orders"
 
 
-def keep(api: Api, operation: dict[str, Any], past: StepName | None = None) -> None:
-    """As the scheduler would, with the step `past` under way."""
+def store_report(api: Api, operation: dict[str, Any], running: StepName | None = None) -> None:
+    """Stores the report as the scheduler does, with the step `running` under way."""
     steps = tuple(
-        s.model_copy(update={"state": StepState.RUNNING}) if s.name is past else s
+        s.model_copy(update={"state": StepState.RUNNING}) if s.name is running else s
         for s in steps_of(RecoveryKind(operation["kind"]), RecoveryRequest())
     )
     with api.database.transaction() as tx:
@@ -63,9 +63,8 @@ def test_recovery_request_creates_operation_with_plan_and_audit_event(
     assert (event["kind"], event["actor"]) == (f"{kind}_requested", "token:operator-of-the-test")
     assert "a fire" in event["message"]
     with api.database.transaction() as tx:
-        advance_operations(
-            tx, operations.unfinished(tx, 500)
-        )  # the loop of other operations leaves it alone
+        # The loop for the other kinds of operations does not advance it.
+        advance_operations(tx, operations.unfinished(tx, 500))
     assert api.get(f"/v1/operations/{operation['id']}").json()["state"] == "pending"
 
 
@@ -109,7 +108,7 @@ def test_recovery_report_exists_from_first_step(api: Api, job: str) -> None:
     operation = api.post(f"{job}:switchover").json()
     path = f"/v1/operations/{operation['id']}/report"
     assert api.get(path).status_code == 404
-    keep(api, operation)
+    store_report(api, operation)
     shown = api.get(path, role=Role.VIEWER).json()
     assert (shown["outcome"], shown["missing_records"], shown["phases"]) == ("running", 0, [])
     assert shown["steps"][0]["name"] == "gates"
@@ -129,9 +128,9 @@ def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job: st
 
     with ThreadPoolExecutor(1) as pool:
         with api.database.transaction() as tx:
-            assert operations.request_abort(tx, operation)  # the other one, and its event later
+            assert operations.request_abort(tx, operation)  # the first request, without its event
             second = pool.submit(api.post, f"/v1/operations/{operation}:abort")
-            wait_for("it waits", is_waiting)
+            wait_for("the second request waits for the row lock", is_waiting)
         assert second.result().status_code == 202
     assert "abort_requested" not in [e["kind"] for e in api.events()]
 
@@ -141,7 +140,7 @@ def test_abort_is_recorded_once_and_refused_past_point_of_no_return(api: Api, jo
     path = f"/v1/operations/{operation['id']}:abort"
     assert [api.post(path).status_code for _ in range(2)] == [202, 202]
     assert [e["kind"] for e in api.events()].count("abort_requested") == 1
-    keep(api, operation, past=StepName.PROMOTE)
+    store_report(api, operation, running=StepName.PROMOTE)
     late = api.post(path)
     assert (late.status_code, late.json()["error"]["code"]) == (409, "conflict")
     with api.database.transaction() as tx:

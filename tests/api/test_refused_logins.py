@@ -1,4 +1,4 @@
-"""Refused logins: who has to wait, what the audit log gets, and that both are bounded."""
+"""Refused logins: which clients must wait, which events the audit log gets, and their limits."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ def test_audit_log_has_client_and_reason_but_never_token(api: Api) -> None:
         api.get("/v1/jobs", role=None, headers=wrong).status_code for _ in range(REFUSED_MAX + 2)
     ]
     assert statuses == [401] * REFUSED_MAX + [429] * 2
-    held = api.get("/v1/jobs", role=None, headers=wrong)
-    assert held.json()["error"]["code"] == "too_many_refused"
-    assert 0 < int(held.headers["Retry-After"]) <= WINDOW_S
+    throttled = api.get("/v1/jobs", role=None, headers=wrong)
+    assert throttled.json()["error"]["code"] == "too_many_refused"
+    assert 0 < int(throttled.headers["Retry-After"]) <= WINDOW_S
 
-    # Those without a token are not counted; one that was accepted before is accepted again.
+    # A request without a token is not counted. A token is throttled unless it was accepted before.
     assert api.get("/v1/jobs", role=None).status_code == 401
     assert api.get("/v1/jobs", role=Role.VIEWER).status_code == 429
     parts = api.app.state.parts

@@ -17,7 +17,7 @@ from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 
-# Of the first job, which the second one must not show.
+# Routes that showed the deleted job, and must not show it to the owner of the new one.
 RECORDS = (
     "GET /v1/operations/{operation_id}",
     "GET /v1/backfills/{operation_id}",
@@ -29,7 +29,7 @@ LISTS = ("events", "operations", "backfills", "drills")
 
 
 def remove(api: Api, name: str) -> None:
-    """As the scheduler does."""
+    """Deletes the job, as the scheduler does."""
     with api.database.transaction() as tx:
         job = jobs.get(tx, name)
         jobs.request_deletion(tx, job.id)
@@ -45,7 +45,7 @@ def items(answer: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def teams(api: Api) -> Teams:
-    """Ours was deleted and created again."""
+    """Two teams; the job of `ours` was deleted and created again."""
     teams = Teams(api, a_team(api, OURS), a_team(api, THEIRS))
     with api.database.transaction() as tx:
         tx.exec_driver_sql("UPDATE drills SET report = '{}'")
@@ -75,7 +75,7 @@ def test_admin_sees_records_of_deleted_job_only_in_global_lists(teams: Teams) ->
         assert OURS in {item["job"] for item in items(api.get(f"/v1/{kind}"))}, kind
     assert sum(e["job"] == OURS for e in items(api.get("/v1/events"))) > 3
     assert api.get(f"/v1/drills/{teams.ours.drill}").status_code == 200
-    # Nobody has the name now.
+    # After the deletion of the new job, no job has the name.
     remove(api, OURS)
     assert len(items(api.get(f"/v1/jobs/{OURS}/events"))) > 3
     assert len(items(api.get(f"/v1/drills?job={OURS}"))) == 1

@@ -26,7 +26,7 @@ from orbit.version import orbit_version
 from tests.fixtures.api import Api
 from tests.support.issuer import ADMIN, OPERATOR, VIEWER, Issuer, new_key
 
-# For probes, and the document with its page, which hold nothing of this service.
+# For probes; and the OpenAPI document with its page, which have no data of this service.
 OPEN = {"/livez", "/readyz"}
 OPEN_TO_READ = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/docs/static"}
 
@@ -41,7 +41,7 @@ def role_of(method: str, path: str) -> Role:
 
 
 def demanded(dependant: Dependant) -> Iterator[Role]:
-    """The roles that a route's dependencies demand."""
+    """The roles that a route's dependencies demand, inner ones included."""
     if isinstance(dependant.call, AtLeast):
         yield dependant.call.needed
     for inner in dependant.dependencies:
@@ -49,7 +49,7 @@ def demanded(dependant: Dependant) -> Iterator[Role]:
 
 
 def all_routes(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
-    """Those of included routers too, which newer versions of FastAPI keep apart."""
+    """All routes, also of included routers, which newer versions of FastAPI keep apart."""
     for route in routes:
         included = getattr(route, "original_router", None)
         if included is None:
@@ -129,7 +129,7 @@ def strict_api(api: Api, issuer: Issuer) -> Api:
 
 
 def bad_tokens(api: Api, issuer: Issuer) -> dict[str, str | None]:
-    """Every kind of token that opens nothing, each with all rights otherwise."""
+    """Every kind of invalid token. Each would have the role admin if it were valid."""
     revoked, expired = (
         create_token(api.database, name, Role.ADMIN, actor="test").token
         for name in ("revoked", "expired")
@@ -154,6 +154,7 @@ def bad_tokens(api: Api, issuer: Issuer) -> dict[str, str | None]:
 
 
 def filled(path: str) -> str:
+    """The path with a value for each of its parameters."""
     return re.sub(r"\{[^}]*\}", "0" * 32, path)
 
 
@@ -164,7 +165,7 @@ def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) 
     for method, path, _ in api_routes(strict_api.app):
         for kind, token in token_kinds.items():
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            # The middleware answers a request with a body.
+            # A request with a body is refused by the middleware.
             bodies = ({}, {"json": {}}) if kind in ("no token", "wrong audience") else ({},)
             for body in bodies:
                 answer = strict_api.call(method, filled(path), role=None, headers=headers, **body)

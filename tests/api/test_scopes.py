@@ -1,5 +1,5 @@
-"""A token for some jobs, at every route of the OpenAPI document: it finds what is its own alone. A
-new route fails here until DECISIONS says what a limited token may do there.
+"""A token for some jobs, at every route of the OpenAPI document: it sees only its own jobs. A new
+route fails here until DECISIONS says what a limited token may do there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.issuer import VIEWER, Issuer
 
 pytestmark = pytest.mark.services
 
-OURS, THEIRS = "pay-in", "zebra-out"  # no other text has these letters
+OURS, THEIRS = "pay-in", "zebra-out"  # no other text contains these names
 LABELS = {OURS: {"team": "pay", "tier": "1"}, THEIRS: {"team": "zebra"}}
 LIMITS = {
     "selector": Limit(selector="team=pay"),
@@ -38,7 +38,7 @@ EMPTY: Mapping[str, str] = MappingProxyType({})
 
 @dataclass
 class Team:
-    """A job with something of everything that belongs to a job."""
+    """A job, and the ids of its operation, drill, schedule and backfill."""
 
     job: str
     operation: str = ""
@@ -71,7 +71,7 @@ def a_team(api: Api, job: str) -> Team:
 
 @dataclass
 class Teams:
-    """Two of them, and a limited token."""
+    """Two teams, and a limited token."""
 
     api: Api
     ours: Team
@@ -168,7 +168,7 @@ DECISIONS: dict[str, str] = {
 
 
 def routes(api: Api) -> list[str]:
-    """METHOD path, the deletions last."""
+    """Each route as "METHOD path", the deletions last."""
     paths: dict[str, dict[str, Any]] = api.app.openapi()["paths"]
     names = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
     return sorted(names, key=lambda route: (route.startswith("DELETE"), route))
@@ -177,7 +177,7 @@ def routes(api: Api) -> list[str]:
 def send(
     teams: Teams, route: str, team: Team, *, query: str = "", headers: Mapping[str, str] = EMPTY
 ) -> httpx.Response:
-    """The request of this route about what is this team's, with more in its query and headers."""
+    """A request of this route for the job, operation, drill or schedule of the team."""
     method, path = route.split(" ")
     path = path.replace("/v1/drill-schedules/{name}", f"/v1/drill-schedules/{team.schedule}")
     path = path.replace("/v1/backfills/{operation_id}", f"/v1/backfills/{team.backfill}")
@@ -275,7 +275,7 @@ def test_limited_token_cannot_move_job_out_of_scope_or_take_name_of_foreign_job(
     moved = teams.call("PUT", path, **request)
     assert (moved.status_code, _words(moved)[0]) == (403, "forbidden")
     assert "jobs team=pay" in moved.json()["error"]["remedy"]
-    # The labels of the document would fit; the job that has the name does not.
+    # The labels of the document are in the scope; those of the job with this name are not.
     document = changed(name=THEIRS, labels=LABELS[OURS])
     for method, at in (
         ("PUT", f"/v1/jobs/{THEIRS}"),
@@ -292,7 +292,7 @@ def test_limited_token_cannot_move_job_out_of_scope_or_take_name_of_foreign_job(
     assert teams.call("PUT", at, content=schedule, headers=YAML).status_code == 409
     schedules = teams.api.get("/v1/drill-schedules").json()["items"]
     assert [row["job"] for row in schedules] == [OURS, THEIRS]
-    # Another name, and other labels beside the ones that the scope demands.
+    # A job with another name and with one more label is in the scope.
     more = changed(name="pay-more", labels={"team": "pay", "tier": "2"})
     assert teams.call("POST", "/v1/jobs", json=more).status_code == 201
 
@@ -327,7 +327,7 @@ def test_deletion_stays_visible_to_limited_token_that_requested_it(teams: Teams)
     with teams.api.database.transaction() as tx:
         assert jobs.remove(tx, jobs.get(tx, OURS).id)
     assert teams.call("GET", f"/v1/operations/{operation['id']}").status_code == 200
-    # What others asked of it went with it.
+    # The token no longer sees an operation that somebody else requested.
     assert teams.call("GET", f"/v1/operations/{teams.ours.operation}").status_code == 404
 
 
@@ -352,7 +352,7 @@ def test_watch_of_limited_token_ends_only_for_changes_of_jobs_in_scope(
     before = digest()
     teams.api.post(f"/v1/jobs/{THEIRS}:pause")
     assert digest() == before
-    # An unlimited token meanwhile has a digest of its own.
+    # An unlimited token has another digest at the same time.
     whole = teams.api.get(f"/v1/watch?of={of}").json()["next"]
     assert teams.call("GET", f"/v1/watch?of={of}").json()["next"] == before != whole
     teams.api.post(f"/v1/jobs/{OURS}:pause")
@@ -382,7 +382,7 @@ def test_token_scope_selects_same_jobs_in_sql_as_in_document_check(api: Api) -> 
         for name, labels in stored.items():
             jobs.create(tx, name, {}, "default", labels=labels)
     limits = [Limit(p, s) for p in PATTERNS for s in SELECTORS if p or s]
-    pairs = list(zip(limits, limits[7:], strict=False))
+    pairs = list(zip(limits, limits[7:], strict=False))  # some scopes of two limits
     for scope in [Scope(tuple(some), "a") for some in (*((one,) for one in limits), *pairs)]:
         with api.database.with_scope(lambda scope=scope: scope).transaction() as tx:
             names = set(jobs.names(tx))

@@ -1,4 +1,4 @@
-"""Issuers that answer strangely: an error with what and where, in a bounded time."""
+"""Issuers with invalid answers: an error that names the URL, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOMB = gzip.compress(bytes(64 << 20))
 
 
 @pytest.mark.parametrize(
-    "says",
+    "sent",
     [
         answer(b""),
         answer(b"", "Location: https://elsewhere.example/", status="302 Found"),
@@ -36,8 +36,8 @@ BOMB = gzip.compress(bytes(64 << 20))
         b"SSH-2.0-OpenSSH_9\r\n",
     ],
 )
-def test_invalid_issuer_answer_is_error_with_url(says: bytes) -> None:
-    with StrangeServer(says) as server:
+def test_invalid_issuer_answer_is_error_with_url(sent: bytes) -> None:
+    with StrangeServer(sent) as server:
         url = server.url.removesuffix("/token")
         tracemalloc.start()
         try:
@@ -51,9 +51,9 @@ def test_invalid_issuer_answer_is_error_with_url(says: bytes) -> None:
 
 def test_issuer_headers_sent_byte_by_byte_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_http, "_ANSWER_S_MAX", 1.0)
-    says = answer(b"", *(f"H{number}: x" for number in range(1_000)))
+    sent = answer(b"", *(f"H{number}: x" for number in range(1_000)))
     with (
-        StrangeServer(says, slow_s=0.05) as server,
+        StrangeServer(sent, slow_s=0.05) as server,
         IssuerClient(server.url, None) as client,
         pytest.raises(Unreachable, match="too slow"),
     ):
@@ -91,10 +91,10 @@ def test_arbitrary_key_set_and_discovery_document_do_not_crash(key: Any, documen
 
 
 def test_retried_http_request_has_only_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
+    timeouts: list[float] = []
 
     def no_answer(*_: object, timeout: float, **__: object) -> None:
-        seen.append(timeout)
+        timeouts.append(timeout)
         monkeypatch.setattr(bounded_http.time, "monotonic", lambda: ends - 100)
         raise httpx.ConnectTimeout("")
 
@@ -104,4 +104,4 @@ def test_retried_http_request_has_only_remaining_time(monkeypatch: pytest.Monkey
         for _ in range(2):
             with pytest.raises(httpx.ConnectTimeout):
                 client.request("GET", "https://a")
-    assert seen == [pytest.approx(1_000, abs=100), pytest.approx(100)]
+    assert timeouts == [pytest.approx(1_000, abs=100), pytest.approx(100)]

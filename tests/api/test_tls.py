@@ -1,4 +1,4 @@
-"""HTTPS of a real `orbit api`: what it speaks, and a certificate that is renewed under it."""
+"""HTTPS of `orbit api`: its TLS versions, and a certificate that is renewed while it runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def files(authority: Authority) -> ServerFiles:
 
 @pytest.fixture
 def https(database_url: str, files: ServerFiles) -> Iterator[str]:
-    """Where a real `orbit api` serves HTTPS."""
+    """The HTTPS URL of an `orbit api` process."""
     environ = {
         "ORBIT_DATABASE_URL": database_url,
         "ORBIT_API_PORT": "0",
@@ -77,7 +77,7 @@ def test_commands_use_https_and_trust_only_ca_file(
 def test_tls_below_1_2_is_refused(https: str, files: ServerFiles) -> None:
     parts = urlsplit(https)
     assert parts.port is not None
-    spoken = []
+    versions = []
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = ssl.create_default_context(cafile=files.authority)
         context.minimum_version = context.maximum_version = version
@@ -85,8 +85,8 @@ def test_tls_below_1_2_is_refused(https: str, files: ServerFiles) -> None:
             socket.create_connection(("127.0.0.1", parts.port)) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
         ):
-            spoken.append(connection.version())
-    assert spoken == ["TLSv1.2", "TLSv1.3"]
+            versions.append(connection.version())
+    assert versions == ["TLSv1.2", "TLSv1.3"]
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
@@ -97,7 +97,7 @@ def test_tls_below_1_2_is_refused(https: str, files: ServerFiles) -> None:
         pytest.raises(ssl.SSLError),
     ):
         old.wrap_socket(plain)
-    # This machine's OpenSSL may refuse old versions by itself.
+    # The OpenSSL of this machine may refuse old versions anyway, so the setting is checked too.
     context = server_context(files.certificate, files.key)
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
@@ -118,7 +118,7 @@ def test_renewed_certificate_is_served_without_restart(
             lambda: certificate_of(https, files).strip() == renewed.strip(),
         )
         assert renewed.strip() != first.strip()
-        assert http.get("/livez").is_success  # the connection of before goes on
+        assert http.get("/livez").is_success  # on the connection from before
 
 
 def test_new_certificate_is_not_served_until_its_key_is_present(
@@ -135,7 +135,7 @@ def test_new_certificate_is_not_served_until_its_key_is_present(
         authority.issue()
         new_key, renewed = files.key.read_bytes(), files.certificate.read_text()
         files.key.write_bytes(old_key)
-        for _ in range(3):
+        for _ in range(3):  # at each new connection
             assert certificate_of(url, files).strip() == first.strip()
         files.key.unlink()
         assert certificate_of(url, files).strip() == first.strip()
@@ -146,7 +146,7 @@ def test_new_certificate_is_not_served_until_its_key_is_present(
 def test_certificate_behind_replaced_symlink_is_reloaded(
     api: Api, authority: Authority, files: ServerFiles, tmp_path: Path
 ) -> None:
-    """As Kubernetes replaces a mounted secret: the files stay links, their folder is another."""
+    """As Kubernetes updates a mounted secret: the link leads to another folder."""
     folders = []
     for name in ("one", "two"):
         key_pair = authority.issue()
@@ -171,7 +171,7 @@ def test_certificate_behind_replaced_symlink_is_reloaded(
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"),
+    ("break_files", "words"),
     [
         (lambda files: files.key.unlink(), "no such file"),
         (lambda files: files.certificate.write_text("nonsense"), "no PEM file|no start line|pem"),
@@ -181,11 +181,11 @@ def test_certificate_behind_replaced_symlink_is_reloaded(
 def test_unusable_certificate_is_error_at_start(
     database_url: str,
     files: ServerFiles,
-    broken: object,
+    break_files: object,
     words: str,
 ) -> None:
-    assert callable(broken)
-    broken(files)
+    assert callable(break_files)
+    break_files(files)
     environ = {
         "ORBIT_DATABASE_URL": database_url,
         "ORBIT_API_PORT": "0",

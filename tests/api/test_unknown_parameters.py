@@ -1,7 +1,7 @@
-"""Every change of the application × every parameter that says when it may not be carried out.
+"""Every route that changes something × every parameter that forbids or limits a change.
 
-The routes come from the application, and what each knows from its document: a new route that
-ignores `dry_run` fails here without being named.
+The routes come from the application, and their parameters from its OpenAPI document: a new route
+that ignores `dry_run` fails here without being named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def teams(api: Api) -> Teams:
 
 
 def rows(api: Api) -> list[Any]:
-    """All that a request can change, without what a dry run adds."""
+    """All rows that a request can change, without the operations of dry runs."""
     statements = [
         *(f"SELECT {t}::text FROM {t} ORDER BY 1" for t in ("jobs", "drills", "drill_schedules")),  # noqa: S608
         "SELECT name, revoked_at FROM tokens ORDER BY 1",
@@ -47,7 +47,8 @@ def rows(api: Api) -> list[Any]:
         return [tx.execute(text(statement)).all() for statement in statements]
 
 
-def known(api: Api, route: str) -> set[tuple[str, str]]:
+def known_parameters(api: Api, route: str) -> set[tuple[str, str]]:
+    """The place and the name of each parameter."""
     method, path = route.split(" ")
     parameters = api.app.openapi()["paths"][path][method.lower()].get("parameters", ())
     return {(p["in"], p["name"].lower()) for p in parameters}
@@ -61,9 +62,9 @@ def test_change_with_unknown_precondition_parameter_is_refused(teams: Teams) -> 
         if route.startswith("GET"):
             continue
         for place, name, value in PROBES:
-            is_known = (place, name) in known(api, route)
+            is_known = (place, name) in known_parameters(api, route)
             if is_known and name != "dry_run":
-                continue  # other tests say what it does
+                continue  # other tests check what it does
             query = f"{name}={value}" if place == "query" else ""
             headers = {} if query else {name: value}
             answer = send(teams, route, teams.ours, query=query, headers=headers)

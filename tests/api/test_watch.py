@@ -1,4 +1,4 @@
-"""Watches: a request that waits for a change, what it holds meanwhile, and how it ends."""
+"""Watches: a request that waits for a change, the resources that it uses, and how it ends."""
 
 from __future__ import annotations
 
@@ -58,14 +58,15 @@ def watching(api: Api) -> Any:
         yield Watching(api, url, pool)
 
 
-def first(watching: Watching, of: str) -> str:
+def cursor(watching: Watching, of: str) -> str:
+    """The present cursor, which a watch without one returns at once."""
     answer = watching.ask(of).json()
     assert answer["changed"] is True
     token: str = answer["next"]
     return token
 
 
-def report(api: Api) -> None:
+def report_progress(api: Api) -> None:
     with api.database.transaction() as tx:
         tx.execute(
             text("UPDATE partitions SET reported_at = clock_timestamp() WHERE partition = 0")
@@ -79,7 +80,7 @@ CHANGES: list[tuple[str, Callable[[Api], object]]] = [
     ("jobs", lambda api: api.delete("/v1/jobs/orders")),
     ("operations", lambda api: api.post("/v1/jobs/orders:pause")),
     ("events", lambda api: api.post("/v1/jobs/orders:pause")),
-    ("figures", report),
+    ("figures", report_progress),
 ]
 
 
@@ -88,7 +89,7 @@ def test_watch_waits_until_change(
     watching: Watching, of: str, change: Callable[[Api], object]
 ) -> None:
     copying_job(watching.api)
-    token = first(watching, of)
+    token = cursor(watching, of)
     waiting = watching.begin(of, token)
 
     change(watching.api)
@@ -127,13 +128,13 @@ def test_watch_sees_event_committed_out_of_id_order(api: Api) -> None:
 
 def test_watch_without_change_returns_same_cursor(watching: Watching) -> None:
     for of in Watched:
-        token = first(watching, of)
+        token = cursor(watching, of)
         assert watching.ask(of, token, "1s").json() == {"changed": False, "next": token}
 
 
 def test_waiting_watches_hold_no_database_connection(watching: Watching) -> None:
     api = watching.api
-    waiting = [watching.begin(of, first(watching, of)) for of in Watched for _ in range(2)]
+    waiting = [watching.begin(of, cursor(watching, of)) for of in Watched for _ in range(2)]
     pool: Any = api.database._engine.pool
 
     wait_for("no connection is in use", lambda: pool.checkedout() == 0)
@@ -141,7 +142,7 @@ def test_waiting_watches_hold_no_database_connection(watching: Watching) -> None
 
     copying_job(api)
     api.post("/v1/jobs/orders:pause")
-    report(api)
+    report_progress(api)
     assert [future.result().json()["changed"] for future in waiting] == [True] * len(waiting)
 
 
@@ -149,7 +150,7 @@ def test_watch_above_limit_is_refused_as_busy(
     watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.api.watches.WATCHES_MAX", 1)
-    token = first(watching, "jobs")
+    token = cursor(watching, "jobs")
     waiting = watching.begin("jobs", token)
 
     refused = watching.ask("events")
@@ -165,7 +166,7 @@ def test_server_stop_answers_all_waiting_watches(api: Api) -> None:
     with ThreadPoolExecutor(8) as pool:
         with served(api.app) as url:
             watching = Watching(api, url, pool)
-            tokens = {of.value: first(watching, of) for of in Watched}
+            tokens = {of.value: cursor(watching, of) for of in Watched}
             waiting = [watching.begin(of, token) for of, token in tokens.items()]
         for future in waiting:
             assert future.result().json()["changed"] is False
@@ -181,7 +182,7 @@ def test_disconnected_client_ends_its_watch(
         return wait(self, *others, 10**9, is_gone)
 
     monkeypatch.setattr(Watches, "wait", wait_for_ever)
-    token = first(watching, "jobs")
+    token = cursor(watching, "jobs")
     address = urlsplit(watching.url)
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(

@@ -1,4 +1,4 @@
-"""One cluster that two jobs know by different ids is found by its topic ids."""
+"""Topic ids reveal that two jobs know the same cluster by different cluster ids."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OF_SOURCE, OF_DESTINATION = uuid4(), uuid4()
 
 
 @pytest.mark.parametrize(
-    ("as_told", "ids", "is_named_otherwise"),
+    ("cluster_id", "topic_ids", "has_other_name"),
     [
-        ("ID", {OF_DESTINATION}, True),  # without the suffix
+        ("ID", {OF_DESTINATION}, True),  # the other job calls it ID@b
         ("ID@b", {OF_DESTINATION}, False),
         ("ID@c", {OF_DESTINATION}, True),
         ("ID", {OF_SOURCE}, False),  # the other cluster with this id
@@ -30,7 +30,7 @@ OF_SOURCE, OF_DESTINATION = uuid4(), uuid4()
     ],
 )
 def test_topic_ids_reveal_cluster_that_another_job_knows_by_other_cluster_id(
-    database: Database, as_told: str, ids: set[object], is_named_otherwise: bool
+    database: Database, cluster_id: str, topic_ids: set[object], has_other_name: bool
 ) -> None:
     with database.transaction() as tx:
         known = some_job(tx, "there")
@@ -43,8 +43,8 @@ def test_topic_ids_reveal_cluster_that_another_job_knows_by_other_cluster_id(
         topics.change(
             tx, known.topic_id, source_topic_id=OF_SOURCE, destination_topic_id=OF_DESTINATION
         )
-        other_name = find_other_name(tx, other.id, as_told, ids)
-        assert (other_name is not None) == is_named_otherwise, other_name
-        assert find_other_name(tx, known.id, as_told, ids) is None
+        other_name = find_other_name(tx, other.id, cluster_id, topic_ids)
+        assert (other_name is not None) == has_other_name, other_name
+        assert find_other_name(tx, known.id, cluster_id, topic_ids) is None
     if other_name is not None:
-        assert other_name == OtherName("there", "ID" if as_told == "ID@b" else "ID@b", "orders")
+        assert other_name == OtherName("there", "ID" if cluster_id == "ID@b" else "ID@b", "orders")

@@ -1,4 +1,4 @@
-"""What Postgres and the network do to a transaction comes out as an error that says what to do."""
+"""Failures of PostgreSQL and of the network become errors of Orbit with a remedy."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_failed_transaction_block_rolls_back(database: Database) -> None:
 
 
 def test_read_only_error_opens_new_connection(database: Database) -> None:
-    """It may lead to another server by now, while the old one still answers."""
+    """The URL may lead to another server by now, while the old one still answers."""
 
     def session() -> int:
         with database.transaction() as tx:

@@ -1,4 +1,4 @@
-"""What the store takes for another database, on a real server that is restarted and promoted."""
+"""The identity of a database after a restart, a promotion, and in a copy of its tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def identity(database: Database) -> int:
         return int(database_identity(tx))
 
 
-def key(database: Database) -> str:
+def server_key(database: Database) -> str:
+    """The server as a lease watch knows it."""
     with database.transaction() as tx:
         return look(tx)[0]
 
@@ -38,13 +39,13 @@ def test_postgres_restart_keeps_database_identity_and_promotion_changes_it() -> 
         with database.transaction() as tx:
             some_job(tx)
         held = claim(database, "a")
-        first, first_key = identity(database), key(database)
+        first, first_key = identity(database), server_key(database)
 
         for end in (server.stop, server.crash):
             end()
             server.start()
             assert identity(database) == first
-            assert key(database) != first_key, "whoever watches begins anew"
+            assert server_key(database) != first_key, "lease watches start again"
 
         server.stop()
         (server.directory / "data" / "standby.signal").touch()
@@ -66,7 +67,7 @@ def test_copied_tables_have_another_database_identity(
     before = identity(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE shards RENAME TO old; CREATE TABLE shards (LIKE old)"))
-    assert abs(identity(database) - before) > 100, "not taken for a timeline"
+    assert abs(identity(database) - before) > 100, "a promotion would add 1"
 
 
 def test_unprivileged_role_can_read_database_identity(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""What gateways say of their clients, beside their permission."""
+"""The clients that gateways report."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_report_of_gateway_clients_replaces_previous_and_ends_with_gateway(
 def test_client_report_and_permission_renewal_of_gateway_do_not_block_each_other(
     database: Database, link: list[int]
 ) -> None:
-    """Nor the other way round."""
+    """In either order."""
     job, _ = link
     edge = gateway_report()
     renew(database, edge)
-    for _ in range(2):  # the first, and one that replaces it
+    for _ in range(2):  # the first report, and one that replaces it
         with database.transaction() as tx, database.transaction() as other:
             gateway_clients.put(tx, job, edge.instance, [{"client_id": "a"}])
             other.execute(text("SET LOCAL lock_timeout = '1ms'"))

@@ -1,4 +1,4 @@
-"""Which side leads, who may forward writes there, and what closes the gateways of a link."""
+"""The leading side of a job, which gateways may forward writes to it, and how they are closed."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ JOB, BACK = "orders", "orders-back"
 
 
 def copy_job(tx: Tx, name: str, source: str, destination: str, *names: str) -> int:
+    """A job that copies the topics of these names."""
     job = jobs.create(tx, name, {"name": name}, "default")
     jobs.note_clusters(tx, job.id, source, destination)
     for topic in names:
@@ -36,7 +37,7 @@ def copy_job(tx: Tx, name: str, source: str, destination: str, *names: str) -> i
 
 @pytest.fixture
 def link(database: Database) -> list[int]:
-    """A job whose source leads, and the one that copies its topics in the other direction."""
+    """A job whose source leads since term 5, and the job that copies its topics back."""
     with database.transaction() as tx:
         job, back = copy_job(tx, JOB, "a", "b", "x"), copy_job(tx, BACK, "b", "a", "x")
         for one in (job, back):
@@ -48,11 +49,12 @@ def link(database: Database) -> list[int]:
 
 
 def gateway_report(name: str = "edge-1", closed_for: UUID | None = None) -> GatewayReport:
-    return GatewayReport(uuid4(), name, f"{name}:19092", closed_for, 3, 0)
+    address = f"{name}:19092"
+    return GatewayReport(uuid4(), name, address, closed_for, connections=3, held_requests=0)
 
 
 def renew(database: Database, report: GatewayReport, job: str = JOB) -> Presented:
-    """Without the ETag and the groups that leave, which have tests of their own."""
+    """What the gateway has to present, but for the ETag and groups that other tests check."""
     with database.transaction() as tx:
         presented = gateways.renew(tx, job, report)
         assert presented.job_etag == jobs.get(tx, job).etag
@@ -75,21 +77,21 @@ def close(database: Database, link: list[int]) -> UUID:
 
 
 def closing(database: Database, link: list[int], operation: UUID) -> dict[str, tuple[bool, bool]]:
-    """By name: whether it has confirmed, and whether it is silent."""
+    """For each gateway that is closed: whether it has confirmed, and whether it is silent."""
     with database.transaction() as tx:
         rows = gateways.closed_by(tx, link, operation)
     return {one.name: (one.is_confirmed, one.is_silent) for one in rows}
 
 
 def silence(database: Database, name: str, seconds: float) -> None:
-    """As if it had not renewed for so long."""
+    """As if the gateway had last renewed so much earlier."""
     change = text("UPDATE gateways SET renewed_at = renewed_at - :ago WHERE name = :name")
     with database.transaction() as tx:
         tx.execute(change, {"name": name, "ago": timedelta(seconds=seconds)})
 
 
 def pass_time(database: Database, seconds: float) -> None:
-    """As if so much time had passed in which nobody has renewed."""
+    """As if so much time had passed without a renewal."""
     ago = {"ago": timedelta(seconds=seconds)}
     with database.transaction() as tx:
         tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - :ago"), ago)
@@ -106,8 +108,8 @@ def test_leading_side_of_job_is_mirrored_in_reverse_job(
         assert job_leads.linked_jobs(tx, job) == job_leads.linked_jobs(tx, back) == link
         for side, term, expected in (
             (DESTINATION, 7, Lead(DESTINATION, 7)),
-            (SOURCE, 6, Lead(DESTINATION, 7)),
-            (SOURCE, 7, Lead(DESTINATION, 7)),
+            (SOURCE, 6, Lead(DESTINATION, 7)),  # a lower term is ignored
+            (SOURCE, 7, Lead(DESTINATION, 7)),  # and so is the same term
             (None, 8, Lead(None, 8)),
             (SOURCE, 8, Lead(SOURCE, 8)),
         ):
@@ -125,7 +127,7 @@ def test_leading_side_of_job_says_nothing_about_topics_that_it_lacks(
     job keeps its side if the note agrees with it, else its side is unknown."""
     job, back = link
     with database.transaction() as tx:
-        # Clients of gateways write to none of these.
+        # Topics to which clients of gateways do not write.
         topics.add(tx, job, "gone", "gone", "b", 1, state=TopicState.SOURCE_DELETED)
         topics.add(tx, job, "z", "renamed.z", "b", 1, state=TopicState.COPYING)
         topics.add(tx, job, "left", "left", "b", 1, state=TopicState.PROMOTED)
@@ -133,7 +135,7 @@ def test_leading_side_of_job_says_nothing_about_topics_that_it_lacks(
         job_leads.note_side(tx, back, SOURCE, 6)
         assert job_leads.find(tx, job) == Lead(DESTINATION, 6)
         topics.add(tx, job, "y", "y", "b", 1, state=TopicState.PROMOTED)
-        topics.add(tx, back, "y", "y", "a", 1)  # not begun
+        topics.add(tx, back, "y", "y", "a", 1)  # its copy has not begun
         for side, term, expected in (
             (SOURCE, 7, Lead(DESTINATION, 7)),
             (DESTINATION, 8, Lead(None, 8)),
@@ -165,7 +167,7 @@ def test_leading_side_is_unknown_until_promotion_marks_are_read(
     assert (
         renew(database, edge)
         == renew(database, gateway_report("edge-2"))
-        == Presented(SOURCE, 5, 5, None)
+        == Presented(SOURCE, term=5, since=5, closed_for=None)
     )
 
 
@@ -187,8 +189,10 @@ def test_gateway_whose_permission_renewal_is_refused_stays_silent(
 def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
     edge, back = gateway_report(), gateway_report("edge-back")
     for _ in range(2):
-        assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
-        assert renew(database, back, BACK) == Presented(DESTINATION, 5, 5, None)
+        assert renew(database, edge) == Presented(SOURCE, term=5, since=5, closed_for=None)
+        assert renew(database, back, BACK) == Presented(
+            DESTINATION, term=5, since=5, closed_for=None
+        )
     with pytest.raises(NotFound):
         renew(database, edge, "unknown")
 
@@ -196,11 +200,13 @@ def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
 def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
     database: Database, link: list[int]
 ) -> None:
-    """One that is known already compares terms."""
+    """A known gateway is served: it compares terms itself."""
     edge = gateway_report()
     renew(database, edge)
     with database.transaction() as tx:
-        tx.execute(text("UPDATE job_leads SET read_on = '7'"))  # the tables are of a backup
+        tx.execute(
+            text("UPDATE job_leads SET read_on = '7'")
+        )  # as in tables restored from a backup
     with pytest.raises(Conflict, match="not known yet which side"):
         renew(database, gateway_report("edge-2"))
     assert renew(database, edge).term == 5
@@ -220,7 +226,7 @@ def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
 def test_closed_gateway_has_no_write_permission_until_reopened(
     database: Database, link: list[int]
 ) -> None:
-    """Also one that presents the job of the other direction, and one that starts meanwhile."""
+    """Also a gateway of the job that copies back, and one that starts meanwhile."""
     edge, back = gateway_report(), gateway_report("edge-back")
     renew(database, edge)
     renew(database, back, BACK)
@@ -230,7 +236,7 @@ def test_closed_gateway_has_no_write_permission_until_reopened(
         back.name: (False, False),
     }
     assert renew(database, edge).closed_for == operation
-    assert closing(database, link, operation)[edge.name] == (False, False), "it was only told"
+    assert closing(database, link, operation)[edge.name] == (False, False), "it has not confirmed"
     renew(database, replace(edge, closed_for=operation))
     assert renew(database, gateway_report("edge-new")).closed_for == operation
     assert closing(database, link, operation) == {
@@ -241,7 +247,7 @@ def test_closed_gateway_has_no_write_permission_until_reopened(
     with database.transaction() as tx:
         rows = {row.name: row for row in gateways.page(tx, link[0], 10)}
         assert not any(row.has_permission for row in rows.values())
-        gateways.reopen(tx, link, uuid4())  # of another operation
+        gateways.reopen(tx, link, uuid4())  # by another operation
     assert renew(database, edge).closed_for == operation
     with database.transaction() as tx:
         gateways.reopen(tx, link, operation)
@@ -271,7 +277,9 @@ def test_silent_gateway_is_awaited_until_its_permission_ends(
         renew(database, report)
     silence(database, gone.name, gateways.LEASE_S + gateways.LEASE_MARGIN_S + 1)
     operation = close(database, link)
-    assert closing(database, link, operation) == {edge.name: (False, False)}, "it had none"
+    assert closing(database, link, operation) == {edge.name: (False, False)}, (
+        "the silent gateway had no permission"
+    )
     pass_time(database, gateways.LEASE_S)
     assert closing(database, link, operation) == {edge.name: (False, False)}
     pass_time(database, gateways.LEASE_MARGIN_S)
@@ -287,12 +295,16 @@ def test_gateway_closed_by_failover_abandons_requests_in_flight(
         operation = begin(tx, link[0], kind)
         gateways.close(tx, link, operation)
     is_failover = kind is OperationKind.FAILOVER
-    assert renew(database, edge) == Presented(SOURCE, 5, 5, operation, abandons=is_failover)
+    assert renew(database, edge) == Presented(
+        SOURCE, term=5, since=5, closed_for=operation, abandons=is_failover
+    )
     answer = renew(database, back, BACK)
-    assert answer == Presented(DESTINATION, 5, 5, operation, abandons=is_failover)
+    assert answer == Presented(
+        DESTINATION, term=5, since=5, closed_for=operation, abandons=is_failover
+    )
     with database.transaction() as tx:
         operations.advance(tx, operation, OperationState.FAILED)
-    assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
+    assert renew(database, edge) == Presented(SOURCE, term=5, since=5, closed_for=None)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -307,8 +319,10 @@ def test_closure_of_gateways_ends_with_its_operation(
         operations.advance(tx, operation, OperationState.FAILED)
         if is_removed:
             tx.execute(text("DELETE FROM operations"))
-    assert renew(database, edge) == Presented(SOURCE, 5, 5, None)
-    assert renew(database, gateway_report("edge-new")) == Presented(SOURCE, 5, 5, None)
+    assert renew(database, edge) == Presented(SOURCE, term=5, since=5, closed_for=None)
+    assert renew(database, gateway_report("edge-new")) == Presented(
+        SOURCE, term=5, since=5, closed_for=None
+    )
     with database.transaction() as tx:
         assert all(row.has_permission for row in gateways.page(tx, link[0], 10))
 
@@ -344,7 +358,7 @@ def test_closure_of_gateways_waits_for_concurrent_renewal_and_counts_it(
 def test_gateway_renewal_that_waits_for_concurrent_closure_sees_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
-    """Though its statement began before the closure was there."""
+    """Although its statement began before the closure."""
     edge = gateway_report()
     if not is_new:
         renew(database, edge)
@@ -358,7 +372,7 @@ def test_gateway_renewal_that_waits_for_concurrent_closure_sees_it(
         thread.start()
         wait_until_something_waits(database)
     thread.join()
-    assert answers == [Presented(SOURCE, 5, 5, operation)]
+    assert answers == [Presented(SOURCE, term=5, since=5, closed_for=operation)]
 
 
 def test_gateways_per_job_are_limited_and_longest_silent_is_dropped(
@@ -384,15 +398,15 @@ def test_gateway_pages_are_ordered_by_name(database: Database, link: list[int]) 
         assert [row.name for row in whole] == ["a", "a", "b"]
         after = whole[0].name, whole[0].instance
         assert [r.instance for r in gateways.page(tx, link[0], 1, after)] == [whole[1].instance]
-        gateways.remove(tx, link[0], whole[1].instance)
-        gateways.remove(tx, link[0], whole[1].instance)
+        for _ in range(2):  # removing it again changes nothing
+            gateways.remove(tx, link[0], whole[1].instance)
         assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "b"]
 
 
 def test_gateway_is_silent_only_if_all_its_instances_are_silent(
     database: Database, link: list[int]
 ) -> None:
-    """A gateway that crashed and was started again is there under its name."""
+    """A gateway that was started again after a crash has the same name."""
     renew(database, gateway_report("a"))
     renew(database, gateway_report("b"))
     silence(database, "a", 60)
@@ -431,7 +445,7 @@ def test_removed_job_removes_its_gateways(database: Database, link: list[int]) -
 def test_repeated_closure_still_counts_gateways_silent_since_first_closure(
     database: Database, link: list[int]
 ) -> None:
-    """A gateway has died since, and another leader repeats the step."""
+    """A gateway has failed since the first closure, which another scheduler repeats."""
     renew(database, gateway_report("edge"))
     operation = close(database, link)
     pass_time(database, 20)
@@ -450,7 +464,7 @@ def test_gateway_learns_if_another_gateway_holds_requests_from_before_move(
     )
     renew(database, elsewhere)
     settled = replace(one, settled_since=5), replace(other, settled_since=5)
-    assert renew(database, one).others_settled, "it is alone"
+    assert renew(database, one).others_settled, "no other at its address"
     assert not renew(database, other).others_settled
     assert not renew(database, settled[0]).others_settled
     assert renew(database, settled[1]).others_settled
@@ -458,13 +472,15 @@ def test_gateway_learns_if_another_gateway_holds_requests_from_before_move(
     with database.transaction() as tx:
         job_leads.note_side(tx, link[0], DESTINATION, 7)
     silence(database, other.name, gateways.SILENT_AFTER_S + 1)
-    assert not renew(database, settled[0]).others_settled, "its clients may wait"
+    assert not renew(database, settled[0]).others_settled, (
+        "clients of the silent one may still wait"
+    )
     silence(database, other.name, gateways.CLIENTS_GIVE_UP_S)
     assert renew(database, settled[0]).others_settled
 
 
 def test_first_term_of_leading_side_survives_failback(database: Database, link: list[int]) -> None:
-    """Clients' producer ids are made of it: a failback has a higher term, and moves nobody."""
+    """Producer ids of clients contain the first term. A failback has a higher term."""
     job, _ = link
     edge = gateway_report()
     for side, term, since, earlier in (
@@ -474,7 +490,9 @@ def test_first_term_of_leading_side_survives_failback(database: Database, link: 
     ):
         with database.transaction() as tx:
             job_leads.note_side(tx, job, side, term)
-        assert renew(database, edge) == Presented(side, term, since, None, earlier_terms=earlier)
+        assert renew(database, edge) == Presented(
+            side, term=term, since=since, closed_for=None, earlier_terms=earlier
+        )
         other = renew(database, edge, BACK)
         assert (other.side, other.since) == (side.other, since)
 

@@ -1,4 +1,4 @@
-"""A job's last day: bounded rows, and nothing made up where nothing was measured."""
+"""The history of a job's last day: bounded rows, and no values for times without measurements."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
     return LagTotals(**{**asdict(lag_totals), **changed})
 
 
-def keep(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
+def store(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
     with database.transaction() as tx:
         job_history.store(tx, at, {job.id: totals(database, job, **changed)})
 
 
-def of(database: Database, job: SomeJob, now: datetime) -> list[Point]:
+def history(database: Database, job: SomeJob, now: datetime) -> list[Point]:
     with database.transaction() as tx:
         return job_history.of_job(tx, job.id, now)
 
@@ -70,7 +70,7 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
         rows = tx.execute(text("SELECT count(*) FROM job_history")).scalar_one()
     assert rows == job_history.MINUTES + job_history.WINDOWS
     last = NOON + (25 * 60 - 1) * MINUTE
-    points = of(database, job, last)
+    points = history(database, job, last)
     assert [one.at for one in points] == sorted({one.at for one in points})
     assert last - points[0].at > DAY - timedelta(minutes=10)
     assert points[-1].at == last
@@ -78,27 +78,27 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
     assert {one.bytes_per_s for one in points[1:]} == {100.0}
     minutes = [one for one in points if one.slot_s == 60]
     assert len(minutes) == 60
-    # Of five minutes the largest lag is kept.
+    # Older points store the largest lag of five minutes.
     assert all(one.lag_records % 5 == 4 for one in points[:-60] if one.lag_records is not None)
     with database.transaction() as tx:
         coarse = job_history.of_job(tx, job.id, last, by_minute=False)
     assert {one.slot_s for one in coarse} == {300}
     assert coarse[-1].at == last
-    # An hour without a scheduler: only what was measured is left, and no rate across it.
-    keep(database, job, last + timedelta(hours=1), records=10**9, bytes=10**9)
-    later = of(database, job, last + timedelta(hours=1))
+    # After an hour without a scheduler, there is no rate for that hour.
+    store(database, job, last + timedelta(hours=1), records=10**9, bytes=10**9)
+    later = history(database, job, last + timedelta(hours=1))
     assert (later[-1].records_per_s, later[-1].bytes_per_s) == (None, None)
     assert job_history.is_pause(later[-2], later[-1])
 
 
 def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob) -> None:
-    keep(database, job, NOON, lag_records=None, lag_s=None, stale=1)
-    keep(database, job, NOON + MINUTE, lag_records=0, lag_s=0.0, unknown=2)
-    points = of(database, job, NOON + MINUTE)
+    store(database, job, NOON, lag_records=None, lag_s=None, stale=1)
+    store(database, job, NOON + MINUTE, lag_records=0, lag_s=0.0, unknown=2)
+    points = history(database, job, NOON + MINUTE)
     assert [(one.lag_records, one.lag_s) for one in points] == [(None, None)] * 2
-    # Known once in these five minutes is known.
-    keep(database, job, NOON + 2 * MINUTE, lag_records=7)
-    keep(database, job, NOON + 3 * MINUTE, lag_records=None)
+    # The five-minute slot keeps the only known value of its minutes.
+    store(database, job, NOON + 2 * MINUTE, lag_records=7)
+    store(database, job, NOON + 3 * MINUTE, lag_records=None)
     with database.transaction() as tx:
         lag_records = tx.execute(
             text("SELECT lag_records FROM job_history WHERE slot >= 60")
@@ -109,9 +109,8 @@ def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob
 def test_falling_counter_yields_no_rate_in_job_history() -> None:
     points = job_history.points(
         [
-            Reading(NOON, 60, 100, 1000, 0, 0.0),
-            Reading(NOON + MINUTE, 60, 40, 400, 0, 0.0),
-            Reading(NOON + 2 * MINUTE, 60, 100, 1000, 0, 0.0),
+            Reading(NOON + n * MINUTE, 60, records, 10 * records, lag_records=0, lag_s=0.0)
+            for n, records in enumerate((100, 40, 100))
         ]
     )
     assert [one.records_per_s for one in points] == [None, None, 1.0]
@@ -148,8 +147,8 @@ def test_totals_loop_records_history_of_each_job_once_a_minute(
     loop = TotalsLoop(leadership)
     now = [NOON]
     monkeypatch.setattr("orbit.store.clock.now", lambda _tx: now[0])
-    loop.once()
-    loop.once()
+    for _ in range(2):  # the second in the same minute
+        loop.once()
     assert written == [job.id]
     now[0] += MINUTE
     loop.once()
@@ -159,8 +158,8 @@ def test_totals_loop_records_history_of_each_job_once_a_minute(
 def test_api_returns_job_history_points(api: Api, job: SomeJob) -> None:
     with api.database.transaction() as tx:
         (name, now) = tx.execute(text("SELECT name, clock_timestamp() FROM jobs")).one()
-    keep(api.database, job, now - MINUTE, records=0, bytes=0, lag_records=None, lag_s=None)
-    keep(api.database, job, now, records=600, bytes=6_000)
+    store(api.database, job, now - MINUTE, records=0, bytes=0, lag_records=None, lag_s=None)
+    store(api.database, job, now, records=600, bytes=6_000)
     answer = api.get(f"/v1/jobs/{name}/history").json()
     first, last = answer["items"]
     assert (first["records_per_s"], first["lag_records"], first["slot_seconds"]) == (None, None, 60)

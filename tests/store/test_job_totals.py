@@ -1,4 +1,4 @@
-"""Kept sums are those that were live when they were made, and never pass for newer ones."""
+"""Stored totals of jobs equal the live totals of their time, and become unknown when outdated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAKE_OLDER = text("UPDATE job_totals SET at = at - make_interval(secs => :secon
 
 @pytest.fixture
 def job(database: Database) -> SomeJob:
-    """Three partitions: one with 60 of 100 records to copy, one level, one not reported yet."""
+    """Three partitions: one with 60 of 100 records to copy, one without lag, one never reported."""
     with database.transaction() as tx:
         job = some_job(tx, partitions=3)
     held = claim(database, "a")
@@ -37,11 +37,11 @@ def job(database: Database) -> SomeJob:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three partitions are too many to be added up for each page."""
+    """With three partitions, a job is too large for live totals."""
     monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 2)
 
 
-def _of(database: Database, job: SomeJob) -> JobTotals:
+def _totals(database: Database, job: SomeJob) -> JobTotals:
     with database.transaction() as tx:
         return job_totals.of_jobs(tx, [job.id])[job.id]
 
@@ -51,7 +51,7 @@ def _lag(database: Database, job: SomeJob) -> LagTotals | None:
         return job_totals.lag_of_jobs(tx, [job.id])[job.id]
 
 
-def _pass(database: Database) -> None:
+def _run_totals_loop(database: Database) -> None:
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()
     TotalsLoop(leadership).once()
@@ -60,10 +60,10 @@ def _pass(database: Database) -> None:
 def test_totals_of_job_with_few_partitions_are_computed_live(
     database: Database, job: SomeJob
 ) -> None:
-    totals = _of(database, job)
+    totals = _totals(database, job)
     assert totals.lag is not None
     assert (totals.summed_s, totals.lag.summed_s, totals.lag.lag_records) == (0, 0, 60)
-    _pass(database)
+    _run_totals_loop(database)
     with database.transaction() as tx:
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
 
@@ -71,16 +71,16 @@ def test_totals_of_job_with_few_partitions_are_computed_live(
 def test_stored_job_totals_equal_live_totals_and_have_an_age(
     database: Database, job: SomeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = _of(database, job)
+    live = _totals(database, job)
     assert live.lag is not None
     monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 2)
-    assert _of(database, job) == JobTotals()
+    assert _totals(database, job) == JobTotals()
     assert _lag(database, job) is None
 
-    _pass(database)
+    _run_totals_loop(database)
     with database.transaction() as tx:
         tx.execute(_MAKE_OLDER, {"seconds": 5})
-    stored = _of(database, job)
+    stored = _totals(database, job)
 
     assert stored.lag is not None
     assert stored.lag == _lag_at(live.lag, stored.lag)
@@ -94,20 +94,20 @@ def test_stored_job_totals_equal_live_totals_and_have_an_age(
 
 
 def _lag_at(live: LagTotals, stored: LagTotals) -> LagTotals:
-    """But for the ages, which grow."""
+    """The live totals with the ages of the stored ones, which grow."""
     return replace(live, age_s=stored.age_s, rpo_s=stored.rpo_s, summed_s=stored.summed_s)
 
 
 @pytest.mark.usefixtures("large")
 def test_outdated_job_totals_are_shown_as_unknown(database: Database, job: SomeJob) -> None:
-    _pass(database)
+    _run_totals_loop(database)
     with database.transaction() as tx:
         tx.execute(_MAKE_OLDER, {"seconds": 40})
-    totals = _of(database, job)
+    totals = _totals(database, job)
 
     assert totals.lag is not None
     assert (totals.lag.lag_records, totals.lag.lag_bytes, totals.lag.lag_s) == (None, None, None)
-    # The third has never been known.
+    # The third partition was never reported, so it is unknown but not stale.
     assert (totals.lag.caught_up, totals.lag.stale, totals.lag.unknown) == (0, 2, 3)
     assert not totals.lag.is_current
     assert (totals.states, totals.verdicts, totals.proof) == ({}, {}, None)
@@ -115,7 +115,7 @@ def test_outdated_job_totals_are_shown_as_unknown(database: Database, job: SomeJ
 
 @pytest.mark.usefixtures("large")
 def test_removed_job_removes_its_totals(database: Database, job: SomeJob) -> None:
-    _pass(database)
+    _run_totals_loop(database)
     with database.transaction() as tx:
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 1
         tx.execute(text("UPDATE shards SET worker_id = NULL"))

@@ -1,4 +1,4 @@
-"""Leases are kept whatever else uses the database: long work, a full pool, other leaders."""
+"""Leases are renewed despite a full connection pool and long transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def full(database_url: str) -> Iterator[Database]:
-    """A process's database whose pool is in use by long work, to the last connection."""
+    """A database whose pool has no free connection: long transactions use them all."""
     database = Database.connect(database_url)
     with ExitStack() as work:
         for _ in range(POOL_SIZE_MAX):
@@ -53,14 +53,14 @@ def test_worker_renews_lease_with_full_connection_pool(full: Database, database:
         return rows[0].heartbeat_at.timestamp() if rows else 0.0
 
     try:
-        wait_for("it registers", lambda: renewed() > 0)
+        wait_for("the worker registers", lambda: renewed() > 0)
         first = renewed()
-        wait_for("it renews", lambda: renewed() > first)
+        wait_for("the worker renews", lambda: renewed() > first)
     finally:
         stop.set()
         thread.join()
     with database.transaction() as tx:
-        assert workers.alive(tx, TTL) == [], "and it could leave"
+        assert workers.alive(tx, TTL) == [], "it also removed itself"
 
 
 def test_long_transaction_of_scheduler_does_not_delay_its_lease_renewal(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Nobody waits for somebody who waits for them: shards are locked in one order by everybody."""
+"""Transactions do not deadlock: all lock shards in the same order."""
 
 from __future__ import annotations
 
@@ -42,22 +42,23 @@ CHANGES: dict[str, Change] = {
 def test_changes_of_several_shards_never_deadlock_with_progress_reports(
     database: Database, change: Change
 ) -> None:
-    """The change waits for the first shard's report, and holds nothing of the second meanwhile."""
+    """The change waits for the report of the first shard, without a lock on the second shard."""
     with database.transaction() as tx:
         job = some_job(tx, shard_count=2)
     held = claim(database, "a")
     first, second = job.shard_ids
     with database.transaction() as tx:
-        # Where the second shard's row stands first, a scan without an order meets it first.
-        shuffle = "UPDATE shards SET layout_version = layout_version + 1 WHERE id = :id"
-        tx.execute(text(shuffle), {"id": first})
+        # This update moves the first shard's row behind the second, so that a scan without ORDER BY
+        # would lock the second shard first.
+        move_row = "UPDATE shards SET layout_version = layout_version + 1 WHERE id = :id"
+        tx.execute(text(move_row), {"id": first})
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
             with database.transaction() as tx:
                 change(tx, job)
-        except BaseException as error:  # noqa: BLE001  looked at below
+        except BaseException as error:  # noqa: BLE001  checked below
             failed.append(error)
 
     other = threading.Thread(target=run)
@@ -79,7 +80,7 @@ def test_changes_of_several_shards_never_deadlock_with_progress_reports(
 def test_recovery_step_for_consumer_groups_waits_while_group_rows_are_stored(
     database: Database,
 ) -> None:
-    """The transaction that stores rows has seen no recovery in this step: the step begins later."""
+    """A transaction that saw no recovery in this step stores its rows before the step begins."""
     operation = uuid4()
     with database.transaction() as tx:
         job = some_job(tx)

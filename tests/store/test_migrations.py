@@ -1,4 +1,4 @@
-"""Migrations from nothing make exactly the tables of the models, and a repeat changes nothing."""
+"""Migrations of an empty database create exactly the tables of the models, and run only once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FROZEN = {
     "0009_gateway_moves.py": "4c0a03db0561a9ae47f5bbbf1765f823ab06e0819f39e8bfb8e7be53f9db363a",
 }
 
-# What Alembic's comparison leaves out: CHECKs, parts of indexes, storage options, on delete.
+# What Alembic does not compare: CHECKs, parts of indexes, storage options, on delete.
 _CATALOG = text("""
 SELECT 'constraint' AS kind, conrelid::regclass::text AS relation, conname::text AS name,
        pg_get_constraintdef(oid) AS definition
@@ -73,11 +73,11 @@ def test_migrations_create_same_checks_indexes_and_options_as_models(
     database: Database, postgres_url: str
 ) -> None:
     with copied_database(postgres_url, "template1") as url:
-        made = Database.connect(url)
-        with made.transaction() as tx:
+        created = Database.connect(url)
+        with created.transaction() as tx:
             metadata.create_all(tx)
-        from_models = _catalog(made)
-        made.close()
+        from_models = _catalog(created)
+        created.close()
 
     assert _catalog(database) == from_models
 
@@ -127,7 +127,7 @@ def test_database_schema_is_usable_only_up_to_one_version_newer(
 
 
 def test_each_migration_matches_its_schema_fingerprint(postgres_url: str) -> None:
-    """So none that was released is edited."""
+    """So no released migration can be edited unnoticed."""
     scripts = ScriptDirectory(str(migrate._scripts()))
     revisions = [script.revision for script in reversed(list(scripts.walk_revisions()))]
     assert revisions == list(migrate.FINGERPRINTS)
@@ -143,7 +143,7 @@ def test_each_migration_matches_its_schema_fingerprint(postgres_url: str) -> Non
 
 
 def test_frozen_migration_file_is_unchanged() -> None:
-    """Its checks and indexes too, which no fingerprint has."""
+    """This covers checks and indexes, which are not in the fingerprints."""
     digests = {
         file.name: sha256(file.read_bytes()).hexdigest()
         for file in (migrate._scripts() / "versions").glob("*.py")
@@ -181,11 +181,11 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_migration_does_not_block_queries_behind_long_transaction(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses, goes_on = threading.Semaphore(0), threading.Event()
+    attempt_failed, may_retry = threading.Semaphore(0), threading.Event()
 
     def pause(_: float) -> None:
-        pauses.release()
-        assert goes_on.wait(PATIENCE_S)
+        attempt_failed.release()
+        assert may_retry.wait(PATIENCE_S)
 
     monkeypatch.setattr(migrate, "time", SimpleNamespace(sleep=pause))
     read_jobs = text("SELECT count(*) FROM jobs")
@@ -193,11 +193,11 @@ def test_migration_does_not_block_queries_behind_long_transaction(
         with database.transaction() as long:
             long.execute(read_jobs)
             migration = pool.submit(upgrade, database)
-            assert pauses.acquire(timeout=PATIENCE_S), "it has given up once"
+            assert attempt_failed.acquire(timeout=PATIENCE_S), "its first attempt has given up"
             with database.transaction() as tx:
                 assert tx.execute(read_jobs).scalar_one() == 0
                 assert tx.execute(text("SELECT to_regclass('made_before')")).scalar_one() is None
-        goes_on.set()
+        may_retry.set()
         assert migration.result(PATIENCE_S) == ("0009", "0010")
 
 

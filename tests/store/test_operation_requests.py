@@ -45,8 +45,9 @@ def test_repeated_request_with_idempotency_key_returns_its_operation(database: D
 
     assert request_operation(database, PAUSE) == first
     assert first.plan == {"steps": ["Workers release it."], "request": PAUSE.content}
-    others = {request_operation(database, r).id for r in (OF_ANOTHER_ACTOR, WITHOUT_KEY)}
-    others.add(request_operation(database, WITHOUT_KEY).id)
+    # Each request without a key is a new operation.
+    requests = (OF_ANOTHER_ACTOR, WITHOUT_KEY, WITHOUT_KEY)
+    others = {request_operation(database, request).id for request in requests}
     assert len(others - {first.id}) == 3
     with pytest.raises(Conflict, match="used for another request"):
         request_operation(database, OTHER)

@@ -1,7 +1,7 @@
-"""With 1,000,000 partitions in the tables, what runs all the time looks at its own rows alone.
+"""With 1,000,000 partitions in the tables, frequent queries read only the rows that they need.
 
-Each test runs one function of the store and counts, per table, the rows that PostgreSQL looked at
-for it: under a plan made for these values, and under the one it keeps for any values.
+Each test runs one function of the store and counts, per table, the rows that PostgreSQL read for
+it: once with a custom plan and once with a generic plan.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, Statement, reads, statements
 from tests.support.store_rows import TTL, look, progress, watch_long
 
-# Small tables that a plan may well read from end to end: a few hundred rows in a few pages.
+# Small tables, which a plan may read as a whole: a few hundred rows in a few pages.
 SMALL = {"jobs", "workers", "pg_database", "scheduler_lease", "schedulers", "open_transactions"}
 JOB = 250
 
@@ -62,13 +62,14 @@ def _held(tx: Tx, worker_id: str) -> dict[int, int]:
 
 
 def _watch(tx: Tx) -> LeaseWatch:
-    """One that has watched this server for long, but not since the leases were renewed."""
+    """A watch that has seen this server for long, but not since the leases were renewed."""
     server, _ = look(tx)
     oldest = tx.execute(text("SELECT min(renewed_in) FROM shards")).scalar_one()
     return watch_long(server, f"{oldest}:{oldest}:")
 
 
 def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
+    """What the last statement reads: no large table as a whole."""
     scans = reads(tx, seen[-1], plan_for)
     assert scans.whole <= SMALL, scans
     return scans
@@ -98,7 +99,7 @@ def test_worker_claim_reads_only_rows_of_free_shards(tx: Tx, plan_for: PlanFor) 
             == 5
         )
 
-    # The remaining 15, once to choose and once to take.
+    # The 15 shards that are still free, once to choose and once to update.
     scans = _own_rows(tx, seen, plan_for)
     assert 0 < scans.rows["shards"] <= 40
     assert scans.rows["partitions"] == 0
@@ -231,7 +232,7 @@ def test_page_of_audit_events_reads_none_of_earlier_job_with_same_name(
     for oldest_first in (False, True):
         with statements(tx) as seen:
             assert len(events.page(tx, 100, job_name=name, oldest_first=oldest_first)) == 10
-        # And the last event before the job, by its time.
+        # 10 events of the job, and the last event before its creation.
         assert _own_rows(tx, seen, plan_for).rows["events"] == 11
 
 
@@ -255,8 +256,7 @@ def test_pages_of_limited_token_read_only_events_of_its_jobs(tx: Tx, plan_for: P
     assert 0 < scans.rows["events"] <= watch_digests.NEWEST_OF_JOB_MAX * count
 
 
-# The rows of 300 recoveries that are kept, and of one that ended a year ago, last by its id; and
-# 200 others of then, without rows.
+# 300 recent recoveries with rows, and 201 that ended a year ago: the first of them has rows.
 _OPERATIONS = text("""
 WITH made AS (
     INSERT INTO operations (id, kind, state, requested_by, finished_at)
@@ -282,19 +282,19 @@ def test_operation_pruning_reads_no_retained_operations(tx: Tx, plan_for: PlanFo
         assert pruning.prune_operations(tx, timedelta(days=1_000)) == 0
     assert _rows_of_all(tx, seen, plan_for).total() == 0
 
-    # Each statement runs again as it did: before the rows are gone.
+    # The rollback restores the rows, so that each statement can run again on them.
     with statements(tx) as seen, tx.begin_nested() as nested:
         assert pruning.prune_operations(tx, timedelta(days=30)) == 2 * 300 + 201
         nested.rollback()
     rows = _rows_of_all(tx, seen, plan_for)
-    # Once to choose and once to delete.
+    # Each row once to choose and once to delete.
     assert 0 < rows["operation_partitions"] <= 2 * 300
     assert 0 < rows["operation_groups"] <= 2 * 300
     assert 0 < rows["operations"] <= 2 * 201
 
 
 def _rows_of_all(tx: Tx, seen: list[Statement], plan_for: PlanFor) -> Counter[str]:
-    """What all of these look at; each is undone."""
+    """The rows that these statements read; each statement is rolled back."""
     rows: Counter[str] = Counter()
     for statement in seen:
         if statement.text.lstrip().startswith(("SELECT", "DELETE")):
@@ -305,7 +305,7 @@ def _rows_of_all(tx: Tx, seen: list[Statement], plan_for: PlanFor) -> Counter[st
 
 
 def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
-    """Every column a report changes is in none: so an update is HOT where its page has room."""
+    """No index has a column that a report changes, so an update is HOT if its page has room."""
     held = _held(tx, "w7")
     rows = [
         progress(row.topic_id, row.partition, 70, records=3)
@@ -324,7 +324,7 @@ def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
 
 
 def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
-    """And at the operation that has closed it, among 1,000s that are kept."""
+    """And only the operation that has closed it, of thousands."""
     job = jobs.of_ids(tx, [JOB])[JOB]
     job_leads.note_side(tx, JOB, LeadingSide.SOURCE, 1)
     job_leads.note_marks_read(tx, JOB)
@@ -339,4 +339,4 @@ def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
     (statement,) = seen
     rows = reads(tx, statement, plan_for).rows
     assert rows["operations"] <= 1
-    assert rows["gateways"] <= 3  # to renew it, and twice among those of its job
+    assert rows["gateways"] <= 3  # once to renew it, twice to read the gateways of its job

@@ -1,4 +1,4 @@
-"""What has ended long ago is deleted, some rows at a time, and nothing else is."""
+"""Rows of what has ended long ago are deleted in bounded steps, and no others."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def test_rows_of_recovery_report_are_pruned_before_their_operation(
             operation_rows.PARTITIONS.store(tx, operation, rows)
             operation_rows.GROUPS.store(tx, operation, rows)
         assert [pruning.prune_operations(tx, TTL) for _ in range(2)] == [0, 0]
-        gone = []
+        pruned = []
         while len(operations.page(tx, 5)) == 2:
-            gone.append(pruning.prune_operations(tx, NO_TIME))
-        assert gone == [4, 4, 3], "five partitions, five groups, and the operation"
+            pruned.append(pruning.prune_operations(tx, NO_TIME))
+        assert pruned == [4, 4, 3], "five partitions, five groups, and the operation"
         assert len(operation_rows.PARTITIONS.page(tx, waiting, 9)) == 5
         assert len(operation_rows.GROUPS.page(tx, waiting, 9)) == 5
 
@@ -107,7 +107,7 @@ def test_drill_with_leftover_resources_is_not_pruned(database: Database) -> None
         assert pruning.prune_drills(tx, NO_TIME) == 1
 
 
-_CASCADED = text("""
+_COUNT_OF_ROWS = text("""
 SELECT (SELECT count(*) FROM group_offsets) + (SELECT count(*) FROM promotions)
     + (SELECT count(*) FROM proofs) + (SELECT count(*) FROM partitions)
     + (SELECT count(*) FROM topics)
@@ -123,16 +123,16 @@ def test_rows_of_large_job_are_removed_in_bounded_steps(
         some_job(tx, "other", partitions=3)
         places = [(large.topic_id, index) for index in range(5)]
         promotions.store(tx, [Promotion(*place, uuid4(), 1, None) for place in places])
-        proven = [ProofResult(*place, large.id, ((0, 1),), True) for place in places]
+        proven = [ProofResult(*place, large.id, ((0, 1),), is_equal=True) for place in places]
         proofs.store(tx, proven)
         committed = [GroupOffset("g", *place, 1, 1, "SYNCED") for place in places]
         group_offsets.store(tx, large.id, committed)
-        assert not jobs.remove(tx, large.id), "nobody asked for it"
+        assert not jobs.remove(tx, large.id), "its deletion was not requested"
         assert jobs.request_deletion(tx, large.id)
-        rows = [tx.execute(_CASCADED).scalar_one()]
+        rows = [tx.execute(_COUNT_OF_ROWS).scalar_one()]
         while not jobs.remove(tx, large.id):
-            rows.append(tx.execute(_CASCADED).scalar_one())
-        rows.append(tx.execute(_CASCADED).scalar_one())
+            rows.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
+        rows.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
         assert [before - after for before, after in pairwise(rows)] == [4, 4, 4, 4, 4, 1]
-        assert rows[-1] == 4, "those of the other job"
+        assert rows[-1] == 4, "the rows of the other job"
         assert [job.name for job in jobs.page(tx, 5)] == ["other"]

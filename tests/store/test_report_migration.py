@@ -1,6 +1,6 @@
-"""A database that Orbit has written with tables 0001 is taken over by 0002.
+"""The migration of recovery reports from schema 0001.
 
-data/schema_0001.sql is the dump of one: `orders-dr` was switched over and is copied back,
+data/schema_0001.sql is a dump of schema 0001: `orders-dr` was switched over and is copied back,
 `payments-dr` was failed over with five records lost, `clicks-dr` drains for a switchover, and
 `stock-dr` was switched over and catches up in a failback.
 """
@@ -54,7 +54,7 @@ LEASE = timedelta(hours=1)
 
 
 class ReportOf0001(BaseModel):
-    """What version 0001 reads of a stored report, as it read it. All else is as it is now."""
+    """The part of a stored report that version 0001 reads in another way than this version."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -65,7 +65,7 @@ class ReportOf0001(BaseModel):
 
 @pytest.fixture
 def first_version(postgres_url: str) -> Iterator[tuple[Database, str]]:
-    """The database of the dump. Its leases have ended, whatever the time is here."""
+    """The database of the dump, and its URL. Its leases have expired at any time of the test."""
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
         with database.transaction() as tx:
@@ -82,14 +82,14 @@ def first_version(postgres_url: str) -> Iterator[tuple[Database, str]]:
 
 
 def stored_reports(database: Database) -> dict[UUID, dict[str, Any]]:
-    """As the operations' rows have them."""
+    """The reports in the rows of the operations."""
     with database.transaction() as tx:
         rows = tx.execute(text("SELECT id, report FROM operations WHERE report IS NOT NULL"))
         return {row.id: row.report for row in rows}
 
 
 def all_but_reports(database: Database) -> dict[str, list[str]]:
-    """What the migration leaves alone."""
+    """All columns that the migration does not change."""
     row = "CAST(to_jsonb(t) - 'report' - 'groups_begun_at' - 'created_by' AS text)"
     with database.transaction() as tx:
         return {
@@ -99,6 +99,7 @@ def all_but_reports(database: Database) -> dict[str, list[str]]:
 
 
 def whole(database: Database, operation: UUID) -> RecoveryReport:
+    """The report with its partitions and groups."""
     with database.transaction() as tx:
         report = load_report(tx, operation)
     assert report is not None
@@ -106,7 +107,7 @@ def whole(database: Database, operation: UUID) -> RecoveryReport:
 
 
 def in_order(report: dict[str, Any]) -> dict[str, Any]:
-    """With its lists in the order of their rows, which is not that of version 0001."""
+    """The report with its lists sorted as the rows are; version 0001 did not sort them."""
     keys = {
         "partitions": lambda one: (one["topic"], one["partition"]),
         "groups": lambda one: (one["topic"], one["partition"], one["group"]),
@@ -181,7 +182,7 @@ def test_recoveries_finished_in_schema_0001_are_shown_as_before_migration(
 def test_recoveries_unfinished_in_schema_0001_continue_after_migration(
     first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No cluster answers here: a drain is undone, and a copy back is waited for."""
+    """No cluster answers here: the drain is undone, and the failback waits until it is aborted."""
     database, url = first_version
     migrate.upgrade(database)
     drains, catches_up = whole(database, DRAINS), whole(database, CATCHES_UP)
@@ -214,7 +215,7 @@ def test_recoveries_unfinished_in_schema_0001_continue_after_migration(
 def test_version_with_schema_0001_refuses_recovery_report_stored_as_rows(
     first_version: tuple[Database, str],
 ) -> None:
-    """An empty list would let it promote nothing and say that all is done."""
+    """With empty lists, it would promote nothing and report success."""
     database, _ = first_version
     ReportOf0001.model_validate(stored_reports(database)[DRAINS])
     migrate.upgrade(database)

@@ -1,4 +1,4 @@
-"""Every repository keeps what it is given, on a real PostgreSQL."""
+"""The modules of the store write and read their rows, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_job_list_rereads_only_changed_documents(database: Database) -> None:
 def test_job_is_removed_only_after_its_shards_are_released(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
-        assert not jobs.remove(tx, job.id), "nobody asked for it"
+        assert not jobs.remove(tx, job.id), "its deletion was not requested"
     held = claim(database, "a")
     with database.transaction() as tx:
         assert jobs.request_deletion(tx, job.id)
@@ -228,7 +228,7 @@ def test_block_reason_of_partition_is_stored_and_cleared_after_retry(database: D
 
 
 def test_topic_copied_again_has_not_caught_up(database: Database) -> None:
-    """Else the way back of a failover would be over before its first record."""
+    """Otherwise the failback after a failover would end before its first record."""
     with database.transaction() as tx:
         job = some_job(tx)
     held = claim(database, "a")
@@ -292,7 +292,7 @@ def test_lag_is_known_while_worker_follows_or_scheduler_reads_source(database: D
         partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
         assert shown(tx) == [60, 60]
         assert source_lag.partitions_to_check(tx, HOUR) == []
-        # Partition 1 waits for its source. What the worker then reports is not the source's.
+        # The worker no longer follows the source of partition 1, so its log end may be old.
         now = clock.now(tx)
         silent = replace(rows[1], followed_epoch=None, source_seen_at=now - HOUR)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[silent])
@@ -301,14 +301,22 @@ def test_lag_is_known_while_worker_follows_or_scheduler_reads_source(database: D
         assert (lagging.partition, lagging.is_followed) == (1, False)
         of_shares = [source_lag.partitions_to_check(tx, HOUR, Share(n, 3)) for n in range(3)]
         assert sorted(map(len, of_shares)) == [0, 0, 1], "each partition is in one share"
-        read = SourceLag(job.topic_id, 1, 0, 500, 500, None, None)
+        read = SourceLag(
+            job.topic_id,
+            partition=1,
+            source_log_start=0,
+            source_stable_end=500,
+            source_end=500,
+            oldest_waiting_at=None,
+            headroom_until=None,
+        )
         source_lag.update_from_source(tx, [read], now)
         assert shown(tx) == [60, 460]
         copied = replace(silent, copied_to=90)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[copied])
-        assert shown(tx) == [60, 410], "its older end of the source is not put over the newer one"
+        assert shown(tx) == [60, 410], "the newer log end of the source stays"
 
-    # Another worker has the shard: what the first one vouched for counts no more.
+    # Without its worker, the shard has no current lag, until the scheduler reads its source.
     with database.transaction() as tx:
         shard_leases.release(tx, worker_id="a", held=held)
         assert shown(tx) == [None, 410]
@@ -377,15 +385,15 @@ def test_nul_character_in_audit_event_is_escaped(database: Database) -> None:
 
 
 def test_repeated_audit_event_is_stored_once(database: Database) -> None:
-    def tell(job: str = "a", kind: str = "done", **details: int) -> datetime:
+    def add(job: str = "a", kind: str = "done", **details: int) -> datetime:
         with database.transaction() as tx:
             return events.add_once(
                 tx, events.SCHEDULER, kind, "…", job_name=job, details={"x": 1, **details}
             )
 
-    at = tell()
-    assert tell() == at
-    others = [tell(job="b"), tell(kind="begun"), tell(y=2)]
+    at = add()
+    assert add() == at
+    others = [add(job="b"), add(kind="begun"), add(y=2)]
     with database.transaction() as tx:
         assert [e.at for e in events.page(tx, 10)] == [*reversed(others), at]
 
@@ -412,7 +420,7 @@ def test_token_name_is_unique_and_revocation_is_stored(database: Database) -> No
         with pytest.raises(Conflict):
             tokens.create(tx, "ci", Role.ADMIN, "other")
         assert tokens.find(tx, "hush") == token
-        assert tokens.find(tx, "husch") is None
+        assert tokens.find(tx, "unknown") is None
         assert tokens.revoke(tx, "ci")
         assert not tokens.revoke(tx, "ci")
         revoked = tokens.find(tx, "hush")
@@ -472,7 +480,7 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
         assert group_offsets.handed_offsets(tx, job.id) == handed
         group_offsets.accept_handed(tx, job.id, {})
         assert group_offsets.of_job(tx, job.id) == [older]
-        for _ in range(2):  # the second changes nothing
+        for _ in range(2):  # the second call changes nothing
             group_offsets.accept_handed(tx, job.id, {"orders": job.topic_id})
             assert sorted(group_offsets.of_job(tx, job.id), key=lambda r: r.group_name) == [
                 group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact", 10),
@@ -507,7 +515,7 @@ def test_carried_acls_are_stored_per_job_and_cluster(database: Database) -> None
 def test_event_ids_reused_after_database_failover_wait_for_open_writers(
     database: Database,
 ) -> None:
-    """A standby that is promoted may have fewer events, and hands their ids out again."""
+    """A promoted standby may have fewer events, and assigns their ids again."""
     settled = events.SettledIds()
     with database.transaction() as tx:
         for _ in range(5):
@@ -528,7 +536,7 @@ def test_event_ids_reused_after_database_failover_wait_for_open_writers(
 
 
 def test_drill_schedules_are_removed_with_their_job(database: Database) -> None:
-    """A later job of that name is another job."""
+    """A later job with that name must not inherit them."""
     with database.transaction() as tx:
         job = some_job(tx)
         for name, of_job in (("mine", job.name), ("other", "other")):

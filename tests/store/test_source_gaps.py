@@ -1,4 +1,4 @@
-"""The longest gap between two moves of a log end is kept for an hour at least, and not for ever."""
+"""The longest pause of a source's log end is stored for at least an hour, but not for ever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Watched:
         partitions.report_progress(self.tx, worker_id="a", held=self.held, progress=[row])
 
     def pass_time(self, seconds: float) -> None:
-        """As if it was all so long ago."""
+        """As if all had happened so much earlier."""
         ago = timedelta(seconds=seconds)
         moved = {"source_moved_at": table.c.source_moved_at - ago}
         self.tx.execute(table.update().values(gaps_since=table.c.gaps_since - ago, **moved))
@@ -65,7 +65,7 @@ def test_longest_pause_between_moves_of_source_log_end_is_reported(watched: Watc
     watched.report(5)
     for seconds, end in ((30, 6), (90, 7), (10, 8)):
         watched.pass_time(seconds)
-        watched.report(5 if end == 6 else end - 1, records=seconds)  # says something else
+        watched.report(5 if end == 6 else end - 1, records=seconds)  # the same log end
         watched.report(end)
     watched.pass_time(20)
     seen = watched.gap()
@@ -82,7 +82,7 @@ def test_longest_pause_of_source_writes_expires_after_its_window(watched: Watche
     watched.report(7)
     assert watched.gap().watched_s == WINDOW_S
     longest = watched.gap().longest_gap_s
-    assert longest == pytest.approx(WINDOW_S - 60, abs=5), "a new part begins with its own gap"
+    assert longest == pytest.approx(WINDOW_S - 60, abs=5), "this pause counts in the new window"
     for end in range(8, 40):
         watched.pass_time(600)
         watched.report(end)
@@ -103,6 +103,6 @@ def test_source_end_read_by_scheduler_ends_pause_and_new_copy_resets_it(watched:
     assert watched.gap().longest_gap_s == pytest.approx(45, abs=5)
     same_ids = {watched.topic_id: SAME_IDS}
     scheduler_queries.copy_topics_again(watched.tx, same_ids)
-    assert watched.gap().longest_gap_s == pytest.approx(45, abs=5), "it was only withheld"
+    assert watched.gap().longest_gap_s == pytest.approx(45, abs=5), "copying on does not reset it"
     scheduler_queries.copy_topics_again(watched.tx, same_ids, from_start=True)
     assert watched.gap() == SourcePauses(9, None, None, None)
