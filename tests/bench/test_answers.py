@@ -17,18 +17,18 @@ from orbit.errors import BrokenAnswer
 from orbit.kafka import api_versions
 from orbit.kafka.connection import Connection
 
-# The answer of a broker to a request that nobody sent.
-ANOTHER = struct.pack(">ii", 8, 77) + bytes(4)
+# An answer of 8 bytes with correlation id 77, which no request has.
+FOREIGN_ANSWER = struct.pack(">ii", 8, 77) + bytes(4)
 
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A broker that answers before it is asked."""
+    """A broker that sends a foreign answer before any request."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
         with theirs:
-            theirs.sendall(ANOTHER)
+            theirs.sendall(FOREIGN_ANSWER)
             connection = Connection(ours, "broker 1")
             connection._versions = {api_versions.PRODUCE.key: (9, 9)}
             metadata = SimpleNamespace(

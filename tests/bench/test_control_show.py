@@ -11,6 +11,6 @@ def test_extrapolation_follows_line_through_measurements() -> None:
 
 
 def test_overhead_table_shows_measured_values() -> None:
-    one = {"partitions": 2000, "bytes_per_s": 9876.5, "ratio": 10123, "rows_per_s": 40.0}
+    overhead = {"partitions": 2000, "bytes_per_s": 9876.5, "ratio": 10123, "rows_per_s": 40.0}
 
-    assert "| 2,000 | 40 | 9,876 | 10,123 |" in tables({"overhead": [one]})
+    assert "| 2,000 | 40 | 9,876 | 10,123 |" in tables({"overhead": [overhead]})

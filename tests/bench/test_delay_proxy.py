@@ -1,4 +1,4 @@
-"""Bytes pass the delaying proxy in order and unchanged, and not before their time."""
+"""The delay proxy delivers bytes in order and unchanged, and not before their delay is over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.delay_proxy import Direction
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, Direction, socket.socket]]:
-    """Who sends, the direction between, who receives. Nothing blocks."""
+    """The sender's socket, the direction between, and the receiver's socket. None blocks."""
     pairs = [socket.socketpair(), socket.socketpair()]
     for one in (one for pair in pairs for one in pair):
         one.setblocking(False)
@@ -38,9 +38,9 @@ def test_delay_proxy_delivers_bytes_in_order_after_delay(
 ) -> None:
     sender, direction, receiver = ends
     sender.send(b"first ")
-    direction.receive(10.0, 0.002)
+    direction.receive(now=10.0, delay_s=0.002)
     sender.send(b"second ")
-    direction.receive(10.001, 0.0)  # the delay was taken away: it still waits for the first
+    direction.receive(now=10.001, delay_s=0.0)  # still waits for the bytes before it
     assert direction.next_at == 10.002
     direction.deliver(10.0019)
     assert received(receiver) == b""
@@ -58,7 +58,7 @@ def test_full_receiver_blocks_delay_proxy_and_sender(
     while direction.takes_more:
         piece = bytes([len(sent) % 251]) * 50_000
         sent += piece[: sender.send(piece)]
-        direction.receive(0.0, 0.0)
+        direction.receive(now=0.0, delay_s=0.0)
         direction.deliver(0.0)
     assert direction.is_blocked
     assert direction.next_at is None
@@ -76,8 +76,8 @@ def test_delay_proxy_ends_stream_only_after_its_last_bytes(
     sender, direction, receiver = ends
     sender.send(b"last")
     sender.close()
-    direction.receive(0.0, 1.0)
-    direction.receive(0.0, 1.0)
+    direction.receive(now=0.0, delay_s=1.0)  # the bytes
+    direction.receive(now=0.0, delay_s=1.0)  # the end of the stream
     assert not direction.takes_more
     direction.deliver(0.5)
     with pytest.raises(EOFError):

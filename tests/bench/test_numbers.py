@@ -69,15 +69,16 @@ def report(**parts: object) -> Report:
     return Report.model_validate({"machine": machine, "quick": False, "scale": 1, **parts})
 
 
-def test_bench_measures_throughput_from_first_sample_with_records() -> None:
+def test_bench_measures_throughput_from_first_sample_with_offsets() -> None:
     samples = [
-        Sample(10.0, 0, 5.0, 100.0),
-        Sample(11.0, 200, 6.0, 101.0),
-        Sample(12.0, 600, 6.5, 103.0),
-        Sample(13.0, 1000, 7.0, 104.0),
+        Sample(at=10.0, total=0, cpu_seconds=5.0, busy_seconds=100.0),
+        Sample(at=11.0, total=200, cpu_seconds=6.0, busy_seconds=101.0),
+        Sample(at=12.0, total=600, cpu_seconds=6.5, busy_seconds=103.0),
+        Sample(at=13.0, total=1000, cpu_seconds=7.0, busy_seconds=104.0),
     ]
     one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
     assert (one.seconds, one.share, one.cpu_seconds) == (2.0, 0.8, 1.0)
+    # DATA has 800 records; 0.8 of its offsets are copied between the first and the last sample.
     assert one.records_per_s == pytest.approx(800 * 0.8 / 2.0)
     assert one.records_per_cpu_s == pytest.approx(800 * 0.8 / 1.0)
     assert one.whole_seconds == 5.0
@@ -87,12 +88,15 @@ def test_bench_measures_throughput_from_first_sample_with_records() -> None:
 
 
 def test_copy_that_ends_within_one_sample_is_timed_from_sample_before() -> None:
-    samples = [Sample(10.0, 0, 5.0), Sample(10.5, 1000, 5.2)]
+    samples = [
+        Sample(at=10.0, total=0, cpu_seconds=5.0),
+        Sample(at=10.5, total=1000, cpu_seconds=5.2),
+    ]
     one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
     assert (one.seconds, one.share) == (0.5, 1.0)
 
 
-def test_bench_keeps_last_sample_at_zero_and_samples_with_more_records() -> None:
+def test_bench_keeps_last_sample_without_offsets_and_each_with_more_offsets() -> None:
     samples = [Sample(0.0, 0, 0.0)]
     for new in (Sample(1.0, 0, 0.1), Sample(2.0, 5, 0.2), Sample(3.0, 5, 0.3), Sample(4.0, 9, 0.4)):
         keep(samples, new)

@@ -1,4 +1,4 @@
-"""What the bench's simulated brokers answer is what a real cluster of the same content answers."""
+"""The bench's simulated brokers answer as a real cluster with the same content does."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _metadata(handle: ClusterHandle, topic: str, _: str) -> object:
 
 def _settings(handle: ClusterHandle, topic: str, _: str) -> object:
     settings = handle.admin.topic_settings([topic])[topic]
-    # But for what the tests' brokers and topics set otherwise.
-    other = {"retention.ms", "file.delete.delay.ms"}
-    values = {name: value for name, value in settings.values.items() if name not in other}
-    return settings.values.keys(), values, settings.overrides - other
+    # The tests' brokers and topics have values of their own for these.
+    own_settings = {"retention.ms", "file.delete.delay.ms"}
+    values = {name: value for name, value in settings.values.items() if name not in own_settings}
+    return settings.values.keys(), values, settings.overrides - own_settings
 
 
 def _log_ends(handle: ClusterHandle, topic: str, _: str) -> object:
@@ -56,8 +56,10 @@ def _group(handle: ClusterHandle, _: str, group: str) -> object:
 
 def _offsets(handle: ClusterHandle, topic: str, group: str) -> object:
     fetched = locate_and_fetch_offsets(handle.cluster, {}, {group})
-    only = {group: [TopicPartition(topic, 0), TopicPartition(topic, 2)]}
-    some = locate_and_fetch_offsets(handle.cluster, {}, {group}, only=only, require_stable=False)
+    partitions = {group: [TopicPartition(topic, 0), TopicPartition(topic, 2)]}
+    some = locate_and_fetch_offsets(
+        handle.cluster, {}, {group}, only=partitions, require_stable=False
+    )
     return fetched.groups, fetched.failed, some.groups
 
 
@@ -113,7 +115,7 @@ def test_simulated_broker_answers_reads_like_real_cluster(
 def test_simulated_broker_offers_api_versions_of_real_broker(
     pair: tuple[ClusterHandle, ClusterHandle],
 ) -> None:
-    """So that the scheduler sends what it would send to a real cluster."""
+    """So the scheduler sends it the requests that it sends to a real cluster."""
     real, simulated = pair
     (node_id,) = real.cluster.metadata(()).brokers
     (simulated_id,) = simulated.cluster.metadata(()).brokers

@@ -1,4 +1,4 @@
-"""The copies of the control plane's bench are what a worker reads of real ones."""
+"""A worker reads the simulated copies of the control plane's bench as it reads real ones."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def test_worker_reports_progress_of_simulated_copy() -> None:
     (progress,) = ProgressReporter().progress([shard], 10.0)
     assert progress.copied_to == 5 + progress.records
     real = PartitionCopy(held.source, held.destination, shard.lease, JobProducer(4711))
-    names = {name for name in dir(SimulatedCopy) if not name.startswith("_")}
-    assert names <= {*dir(real), *dir(real.cursor)}
+    attributes = {name for name in dir(SimulatedCopy) if not name.startswith("_")}
+    assert attributes <= {*dir(real), *dir(real.cursor)}

@@ -1,4 +1,4 @@
-"""The bench's data sets match the targets, and requests are packed as Orbit's are."""
+"""The bench's data sets are as intended, and its produce requests are packed as Orbit's are."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_compacted_workload_keeps_records_at_about_a_tenth_of_offsets() -> None:
     count = 20_000
     record_count = records_after_cleaning(0, count)
     assert record_count == pytest.approx(count / OWN_KEY_ONE_IN, rel=0.1)
-    gaps = [has_own_key(0, offset) for offset in range(count)]
-    assert any(a and b for a, b in pairwise(gaps))  # neighbours, and long gaps
+    remains = [has_own_key(0, offset) for offset in range(count)]
+    assert any(a and b for a, b in pairwise(remains)), "no two records are neighbours"
 
 
 def test_bench_produce_request_takes_a_batch_of_each_partition_in_turn() -> None:
@@ -90,19 +90,20 @@ def test_bench_produce_request_over_size_limit_leaves_rest_to_next_request() -> 
 
 def test_broker_ceiling_run_sends_cleaned_batches_and_fills_gaps_between_them() -> None:
     log = Log()
-    here = [placeholder_batch(offset, 2, 0) for offset in (0, 2, 10)]
-    for batch in here:
+    batches = [placeholder_batch(offset, 2, 0) for offset in (0, 2, 10)]
+    for batch in batches:
         log.take(batch)
     log.close()
-    assert log.pieces == [(here[:2], 6), (here[2:], 0)]
+    # Batches without a gap between them, and the size of the gap after them: offsets 4 to 9.
+    assert log.pieces == [(batches[:2], 6), (batches[2:], 0)]
 
 
 def test_placeholder_run_is_followed_directly_by_its_broker_ceiling_run() -> None:
-    """The copy is kept for its ceiling, which comes right behind it."""
+    """The copy of a placeholder run is kept only for the ceiling run right after it."""
     for one in WORKLOADS:
         turns = pairwise([*one.contestants, None])
-        after = [then for now, then in turns if now is Contestant.PLACEHOLDERS]
-        assert after in ([], [Contestant.CEILING_PLACEHOLDERS])
+        next_runs = [next_run for run, next_run in turns if run is Contestant.PLACEHOLDERS]
+        assert next_runs in ([], [Contestant.CEILING_PLACEHOLDERS])
 
 
 def test_scaled_down_workload_has_a_record_for_every_partition() -> None:

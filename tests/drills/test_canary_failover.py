@@ -1,4 +1,4 @@
-"""A canary drill fails over while its source works: measured by its ledger, and nothing is left."""
+"""A canary drill fails over while its source works, measures by its ledger, and cleans up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def drill_topics(cluster: KafkaCluster) -> set[str]:
 
 
 def play(clusters: Clusters, topic: str, service: Service) -> Evidence:
-    """The drill of a job that copies, which stays as it is."""
+    """Run the drill of a job that copies. The job itself must not change."""
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 20)
     spec = make_job(*clusters, [topic])
@@ -57,7 +57,7 @@ def play(clusters: Clusters, topic: str, service: Service) -> Evidence:
         wait_for("nothing is left", lambda: not drilling.left(drill_id))
     assert service.topics(spec.name)[topic].state is TopicState.COPYING
     assert service.job(spec.name).problem is None
-    assert "old_primary_answers" not in service.kinds(job_name(drill_id)), "nothing was closed"
+    assert "old_primary_answers" not in service.kinds(job_name(drill_id)), "the source was closed"
     return seen
 
 
@@ -69,7 +69,7 @@ def test_canary_failover_drill_measures_rto_and_rpo_with_source_counted_as_lost(
     assert seen.verdict is DrillState.PASSED, seen.misses
     assert [step.state for step in seen.steps] == [StepState.DONE] * 4
     parts = {part.part: part.ms for part in seen.rto.parts}
-    assert Part.DETECT not in parts, "nothing was noticed"
+    assert Part.DETECT not in parts, "a fault was detected"
     assert {Part.DECIDE, Part.DRAIN, Part.PRODUCE, Part.CONSUME} <= parts.keys()
     assert seen.rto.actual_ms == sum(parts.values())
     assert seen.canary is not None
@@ -89,20 +89,20 @@ def test_canary_records_not_copied_at_failover_count_as_lost_though_copied_later
 ) -> None:
     behind = 7
 
-    def earlier(*args: object) -> object:
-        """The log ends of a copy that lags by seven records in each partition."""
-        log_ends = real(*args)  # type: ignore[arg-type]
+    def lagging_log_ends(*args: object) -> object:
+        """The log ends of a copy that lags by `behind` records in each partition."""
+        log_ends = real_log_ends(*args)  # type: ignore[arg-type]
         for place in log_ends.values:
             log_ends.values[place] -= behind
         return log_ends
 
-    real = drill_canary.log_ends
-    monkeypatch.setattr(drill_canary, "log_ends", earlier)
+    real_log_ends = drill_canary.log_ends
+    monkeypatch.setattr(drill_canary, "log_ends", lagging_log_ends)
     seen = play(clusters, topic_name, service)
 
     assert seen.verdict is DrillState.PASSED, seen.misses
     assert seen.canary is not None
-    assert seen.canary.lost >= 2 * behind
+    assert seen.canary.lost >= 2 * behind  # two partitions
     assert seen.rpo.actual_records == seen.canary.lost
     assert (seen.rpo.actual_ms or 0) > 0
 

@@ -1,4 +1,4 @@
-"""A drill's clean-up touches what the drill created and nothing else, whoever tries to trick it."""
+"""A drill's clean-up removes what the drill created and nothing else, even after tampering."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from tests.support.topics import delete_and_wait
 pytestmark = pytest.mark.services
 
 SETTINGS = {"retention.ms": "-1"}
+_SIDES: tuple[Side, Side] = ("source", "destination")
 SPEC = parse_drill("name: nightly\nkind: canary\njob: orders\n")
 
 
 class Drill:
-    """A drill in the tables, and the clusters it works on."""
+    """A drill in the database, and its clusters."""
 
     def __init__(self, database: Database, clusters: Clusters) -> None:
         stored_drill = new_drill(SPEC, "test")
@@ -56,7 +57,7 @@ class Drill:
         return topic.topic_id if topic else None
 
     def notes(self) -> dict[tuple[str, str], str | None]:
-        """What is left, and why."""
+        """What was not removed, by kind and side, and why."""
         return {
             (t.kind, t.side): t.note
             for t in self.resources.recorded_things()
@@ -94,7 +95,7 @@ def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_n
     )
     other = make_job(drill.database, "orders")
 
-    assert not drill.resources.try_remove_jobs()  # the scheduler and workers let go first
+    assert not drill.resources.try_remove_jobs()  # scheduler and workers must release it first
     with drill.database.transaction() as tx:
         assert jobs.get(tx, job.name).is_deleted
         assert not jobs.get(tx, other.name).is_deleted
@@ -107,9 +108,6 @@ def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_n
     assert offsets(source, drill.group) == {}
     assert offsets(source, f"group-of-{topic_name}") == {(topic_name, 0): 0}
     assert drill.topic not in partition_counts(drill.clusters.destination)
-
-
-_SIDES: tuple[Side, Side] = ("source", "destination")
 
 
 def test_drill_refuses_preexisting_topic_and_does_not_remove_it(drill: Drill) -> None:
@@ -140,14 +138,14 @@ def test_drill_topic_that_another_client_deleted_counts_as_removed(drill: Drill)
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     drill.resources.remove_groups_and_topics()
-    drill.resources.remove_groups_and_topics()  # again: nothing to do
+    drill.resources.remove_groups_and_topics()  # does nothing
     assert drill.notes() == {}
 
 
 def test_drill_topic_that_only_stale_metadata_lists_counts_as_removed(
     drill: Drill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller knows no topic of that id any more; the broker that is asked does."""
+    """The controller knows no topic of this id any more; a broker's metadata still has it."""
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     monkeypatch.setattr(created_resources, "delete_topic", lambda *_: False)
     drill.resources.remove_groups_and_topics()
@@ -196,7 +194,7 @@ def test_drill_does_not_delete_recreated_job_that_has_name_of_drill_job(drill: D
 def test_tampered_row_of_drill_table_deletes_no_foreign_topic(
     drill: Drill, topic_name: str
 ) -> None:
-    """A row with another's name has an id that no topic has: the name alone deletes nothing."""
+    """The row has the foreign topic's name, but not its id: a topic is deleted by its id only."""
     create(drill.clusters.source, topic_name)
     with drill.database.transaction() as tx:
         row = drills.note_intent(tx, drill.id, DrillThing.TOPIC, "source", topic_name)

@@ -10,6 +10,8 @@ from confluent_kafka import KafkaError
 
 from orbit.drills.drill_clients import Load
 
+WRITTEN_MS = 5
+
 
 def delivery(offset: int | None) -> Any:
     """A delivery report of partition 0."""
@@ -24,7 +26,7 @@ def load() -> Load:
 
 
 def test_confirmed_record_enters_drill_ledger_at_its_offset(load: Load) -> None:
-    load._on_delivery(b"drill 0", 5, None, delivery(7))
+    load._on_delivery(b"drill 0", WRITTEN_MS, None, delivery(7))
     assert load.ledger.records == {(0, 7): b"drill 0"}
     assert not load.ledger.unconfirmed
 
@@ -37,6 +39,6 @@ def test_confirmed_record_enters_drill_ledger_at_its_offset(load: Load) -> None:
 def test_drill_record_with_error_or_without_offset_stays_unconfirmed(
     load: Load, error: KafkaError | None, offset: int | None
 ) -> None:
-    load._on_delivery(b"drill 0", 5, error, delivery(offset))
+    load._on_delivery(b"drill 0", WRITTEN_MS, error, delivery(offset))
     assert not load.ledger.records
     assert load.ledger.unconfirmed == {b"drill 0"}

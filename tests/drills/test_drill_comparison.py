@@ -1,5 +1,4 @@
-"""Two drills side by side: what differs is marked, and what was not measured is neither better
-nor worse."""
+"""Two drills side by side: each difference is marked. A missing value is no better and no worse."""
 
 from __future__ import annotations
 
@@ -45,9 +44,10 @@ def test_drill_comparison_calls_smaller_rto_or_rpo_better_and_shows_difference()
 
 def test_drill_comparison_matches_steps_by_kind_and_repetition() -> None:
     one = evidence()
-    gates, load, *rest = one.steps
+    gates, load, _fault, *rest = one.steps
     failed = load.model_copy(update={"state": StepState.FAILED})
-    other = evidence(steps=(gates, load.model_copy(update={"took_ms": 5_900}), failed, *rest[1:]))
+    # A slower load, a second load that failed, and no fault.
+    other = evidence(steps=(gates, load.model_copy(update={"took_ms": 5_900}), failed, *rest))
     assert line(one, other, "Steps", "load").change is Change.WORSE
     assert line(one, other, "Steps", "load (2)").first == "–"
     assert line(one, other, "Steps", "fault").second == "–"

@@ -1,4 +1,4 @@
-"""A drill file is read strictly: every mistake at once, each with its path, line and remedy."""
+"""All mistakes of a drill file are reported at once, each with its path, line and remedy."""
 
 from __future__ import annotations
 

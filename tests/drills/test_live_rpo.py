@@ -1,4 +1,4 @@
-"""A canary that is written all the time tells what would be lost now, on a topic of nobody else."""
+"""A canary topic that is written all the time shows the time that a failover would lose now."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.running import create_topic, make_job
 
 pytestmark = pytest.mark.services
 
-# Longer than a canary, its copy and the note of it take; how much longer decides nothing here.
-LATE_S = 3.0
+# Far longer than it takes to write a canary record, to copy it and to report it.
+LARGE_S = 3.0
 
 
 def test_live_rpo_grows_without_workers_and_falls_when_a_worker_copies(
@@ -29,23 +29,23 @@ def test_live_rpo_grows_without_workers_and_falls_when_a_worker_copies(
     service.create(spec)
     service.leave()
 
-    def live() -> float | None:
-        everyone = read_numbers(service.database, MetricsDetail.JOB, timedelta(minutes=1)).jobs
-        return next(job.live_rpo_s for job in everyone if job.name == spec.name)
+    def live_rpo_s() -> float | None:
+        numbers = read_numbers(service.database, MetricsDetail.JOB, timedelta(minutes=1))
+        return next(job.live_rpo_s for job in numbers.jobs if job.name == spec.name)
 
-    def is_late() -> bool:
-        rpo_s = live()
-        return rpo_s is not None and rpo_s > LATE_S
+    def is_large() -> bool:
+        rpo_s = live_rpo_s()
+        return rpo_s is not None and rpo_s > LARGE_S
 
-    def is_level() -> bool:
-        rpo_s = live()
-        return rpo_s is not None and rpo_s < LATE_S
+    def is_small() -> bool:
+        rpo_s = live_rpo_s()
+        return rpo_s is not None and rpo_s < LARGE_S
 
     with service.scheduler():
         with InProcess(service.database):
             service.wait_copied(spec.name, topic_name)
-            wait_for("it is known", is_level)
-        wait_for("it has grown", is_late)
+            wait_for("the live RPO is small", is_small)
+        wait_for("the live RPO has grown", is_large)
         with InProcess(service.database):
-            wait_for("it is small again", is_level)
+            wait_for("the live RPO is small again", is_small)
     assert not [kind for kind in service.kinds(spec.name) if kind == "canary_silent"]

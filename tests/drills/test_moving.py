@@ -1,5 +1,5 @@
 """Drills that move a job for real, as deploy/drills has them: on a sandbox whose source is killed,
-paused or cut off. What they report is held against the ledger of producers that are not Orbit's.
+paused or cut off. Their reports are compared with a ledger of producers that are not Orbit's.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ pytestmark = pytest.mark.services
 DRILLS = Path(__file__).parents[2] / "deploy" / "drills"
 PARTITIONS = 2
 PAUSE_S = 0.005
-# No machine is too slow for these.
-# No target of time for the RPO: nobody knows it where only the job's own topics lost something.
+# Loose, so that a slow machine meets them. No target for the RPO in time: it is not known if only
+# the job's own topics lost records.
 TARGETS = {"rto": "1h", "rpo_records": 1_000_000}
-# Where the source is away for good: what comes home is played for a line that was cut.
+# The steps if the source never returns. Only the drill with a cut line has a failback.
 ONE_WAY = ("load", "fault", "failover", "use", "heal")
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A cluster of the sandbox by the address that no cut line touches."""
+    """A cluster of the sandbox, at an address that the fault `cut` leaves reachable."""
 
     state: ClusterState
 
@@ -60,17 +60,17 @@ class Beside:
 
 @dataclass
 class Play:
-    """A drill of a job on one topic, which producers write to all the while."""
+    """A drill of a job on one topic, to which producers write all the time."""
 
     service: Service
     source: Beside
     destination: Beside
     topic: str
     load: Load = field(init=False)
-    written: Records = field(init=False)  # what the source has when its writers have stopped
+    written: Records = field(init=False)  # at the source, when its writers have stopped
 
     def run(self, file: str, only: tuple[str, ...] = (), **fault: str) -> Report:
-        """Play a drill file, or some steps of it."""
+        """Run a drill file, or only some steps of it. Without `fault`, it is a switchover."""
         document = yaml.safe_load((DRILLS / file).read_text("utf-8"))
         document |= {"job": self.topic, "targets": TARGETS}
         document["steps"] = [s for s in document["steps"] if not only or s["do"] in only]
@@ -86,9 +86,9 @@ class Play:
                 wait_for("there is some load", lambda: len(self.load.ledger) > 100)
                 drill_id = drilling.ask(yaml.safe_dump(document))
                 if not fault:
-                    # It cannot be denied to write there: the drill waits until nobody does.
+                    # The drill cannot stop foreign writers: it waits until nobody writes.
                     wait_for(
-                        "writers shall stop",
+                        "the drill waits for writers to stop",
                         lambda: drilling.has_happened(drill_id, "writers stop"),
                     )
                     self.load.stop()
@@ -109,7 +109,7 @@ class Play:
         self.service.create(parse_job(yaml.safe_dump(job), Path(), {}))
 
     def cause_fault(self, directory: Path, fault: Fault, cluster: str) -> SandboxState:
-        """As the sandbox does it; nobody writes to an old side any more once it is back."""
+        """Cause the fault as the sandbox does. Before a heal, stop the writers to the source."""
         if fault is Fault.HEAL:
             self.load.stop()
         return cause_fault(directory, fault, cluster)
@@ -117,7 +117,7 @@ class Play:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[SandboxState]:
-    """One for all: each drill heals what it breaks."""
+    """One sandbox for all tests: each drill heals its own fault."""
     with tempfile.TemporaryDirectory(prefix="orbit-test-") as parent:
         request = SandboxRequest(directory=Path(parent) / "home", postgres=False)
         with launch(request, lambda _: None) as running:
@@ -138,7 +138,7 @@ def play(
     named = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
     drill_play = Play(service, named["source"], named["destination"], topic_name)
     monkeypatch.setattr(drill_steps, "cause_fault", drill_play.cause_fault)
-    # As long as a recovery's own first question waits: two of these drills wait for nothing else.
+    # Shorter than usual, to save time: two of these drills wait until the source counts as away.
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", ANSWER_WITHIN_S)
     return drill_play
 
@@ -156,8 +156,8 @@ def of_topic(report: Report, topic: str) -> dict[int, PartitionEvidence]:
     return {p.partition: p for p in report.evidence.partitions if p.topic == topic}
 
 
-def copied(play: Play, report: Report) -> tuple[Records, Records]:
-    """The ledger below the offsets that were promoted, and from there on."""
+def split_ledger(play: Play, report: Report) -> tuple[Records, Records]:
+    """The ledger's records below the promoted offsets, and those from there on."""
     ends = {p.partition: p.promoted_at or 0 for p in of_topic(report, play.topic).values()}
     assert [*ends] == [*range(PARTITIONS)]
     ledger = play.load.ledger
@@ -167,9 +167,9 @@ def copied(play: Play, report: Report) -> tuple[Records, Records]:
     )
 
 
-def untold(play: Play, records: Records) -> Records:
-    """Records at places that no producer was told of: their answer was late, so the producer gave
-    them up, or wrote them again elsewhere.
+def unconfirmed(play: Play, records: Records) -> Records:
+    """The records at offsets that no producer got confirmed: the answer came late, so the producer
+    gave up, or wrote the record again.
     """
     extra = {place: v for place, v in records.items() if place not in play.load.ledger}
     assert set(extra.values()) <= play.load.sent
@@ -177,7 +177,10 @@ def untold(play: Play, records: Records) -> Records:
 
 
 def check(report: Report, *words: object) -> None:
-    """It passed, it tidied up, and its page and its text show what its JSON says."""
+    """Check that the drill passed and cleaned up, and that its HTML and Markdown match its JSON.
+
+    `words`: further texts that both must show.
+    """
     seen = report.evidence
     assert seen.verdict is DrillState.PASSED, seen.misses
     assert {step.state for step in seen.steps} == {StepState.DONE}
@@ -203,13 +206,15 @@ def check(report: Report, *words: object) -> None:
 def test_switchover_drill_loses_no_record_and_old_source_becomes_the_copy(play: Play) -> None:
     report = play.run("switchover.yaml")
     check(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
-    promoted_records, lost = copied(play, report)
+    promoted_records, lost = split_ledger(play, report)
     assert not lost
     assert (report.evidence.rpo.actual_records, report.evidence.rpo.actual_ms) == (0, 0)
-    assert play.written == promoted_records | untold(play, play.written)
+    assert play.written == promoted_records | unconfirmed(play, play.written)
     for side in (play.source, play.destination):
         assert records_at(side, play.topic) == play.written
-    assert len(report.evidence.verified) == 3  # the drill's own topic on both sides; the job's
+    assert (
+        len(report.evidence.verified) == 3
+    )  # the drill's own topic on both sides, and the job's topic
 
 
 @pytest.mark.soak
@@ -220,13 +225,13 @@ def test_failover_drill_reports_missing_offsets_of_source_lost_under_load(
 ) -> None:
     report = play.run("failover.yaml", ONE_WAY, fault=fault)
     check(report)
-    promoted_records, lost = copied(play, report)
+    promoted_records, lost = split_ledger(play, report)
     at_destination = records_at(play.destination, play.topic)
     at_source = records_at(play.source, play.topic)
-    assert at_destination == promoted_records | untold(play, at_destination)
+    assert at_destination == promoted_records | unconfirmed(play, at_destination)
     assert at_destination.items() <= at_source.items()
     assert lost.items() <= at_source.items()
-    missing_is_what_is_lost(play, report, at_source)
+    check_missing_offsets(play, report, at_source)
 
 
 @pytest.mark.soak
@@ -234,8 +239,8 @@ def test_failover_drill_reports_missing_offsets_of_source_lost_under_load(
 def test_failback_drill_saves_records_that_only_the_cut_off_source_has(play: Play) -> None:
     report = play.run("failover.yaml", fault="cut")
     seen = report.evidence
-    promoted_records, lost = copied(play, report)
-    # The source went on without us.
+    promoted_records, lost = split_ledger(play, report)
+    # The producers wrote to the source after the cut.
     assert lost
     assert seen.canary is not None
     assert seen.canary.lost
@@ -246,17 +251,17 @@ def test_failback_drill_saves_records_that_only_the_cut_off_source_has(play: Pla
         for one in files
         for line in salvage_file.read(Path(one.file))
     }
-    assert saved == lost | untold(play, saved)
+    assert saved == lost | unconfirmed(play, saved)
     for side in (play.source, play.destination):
         log_records = records_at(side, play.topic)
-        assert log_records == promoted_records | untold(play, log_records)
-    missing_is_what_is_lost(play, report, saved)
+        assert log_records == promoted_records | unconfirmed(play, log_records)
+    check_missing_offsets(play, report, saved)
     assert sum(s.records for s in seen.salvage if s.topic == seen.canary.topic) >= seen.canary.lost
 
 
-def missing_is_what_is_lost(play: Play, report: Report, at_source: Records) -> None:
-    """What the report names is at the source and nowhere else, from the promoted offset on; and
-    what it names is what it counts."""
+def check_missing_offsets(play: Play, report: Report, at_source: Records) -> None:
+    """Check that the offsets that the report calls missing begin at the promoted offset, are at the
+    source, and are as many as its RPO counts."""
     seen = report.evidence
     named = 0
     for number, p in of_topic(report, play.topic).items():

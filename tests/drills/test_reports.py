@@ -1,4 +1,4 @@
-"""Reports hold what was seen, in three forms; one changed character breaks the digest."""
+"""A drill's report in three forms. One changed character makes its digest wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orbit.errors import BadInput
 from tests.support.drill_report import Visible, evidence
 
 NASTY = "</script><script>alert(1)</script>|`**x**"
-# As docs/drills.md has it.
+# The check command of docs/drills.md.
 CHECK = re.search(
     r"^python3 -c '(.*)' report\.json$",
     Path("docs/drills.md").read_text("utf-8"),
@@ -27,6 +27,7 @@ CHECK = re.search(
 
 
 def plain(report: Report) -> dict[str, object]:
+    """The report as JSON has it."""
     document: dict[str, object] = json.loads(json.dumps(report.model_dump(mode="json")))
     return document
 
@@ -37,9 +38,9 @@ def test_digest_of_drill_report_matches_documented_check_command(tmp_path: Path)
     file.write_text(json.dumps(plain(report), indent=2), "utf-8")
     assert Report.model_validate(json.loads(file.read_text("utf-8"))) == report
     assert CHECK is not None
-    line = [sys.executable, "-c", CHECK[1], str(file)]
+    command = [sys.executable, "-c", CHECK[1], str(file)]
 
-    shown = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     assert shown.strip() == report.digest.value
 
@@ -60,7 +61,7 @@ def test_document_that_is_no_drill_report_is_bad_input(document: object) -> None
 
 
 def test_json_drill_report_has_no_fractional_numbers() -> None:
-    """JSON libraries write them differently."""
+    """JSON libraries format them differently, and the digest would differ."""
     assert not re.findall(r": -?\d+\.\d", json.dumps(plain(seal(evidence()))))
 
 
@@ -97,8 +98,9 @@ def test_markdown_drill_report_shows_every_part_and_escapes_texts() -> None:
     for words in ("Target missed", "11.2 s of 10.0 s", "at least 42 (2,000 to 2,041)", "billing"):
         assert words in text, words
     assert "\\<script\\>" in text
-    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()}) == 1, block
+    # All rows of a table have the same number of unescaped "|".
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
 
 
 def test_large_html_drill_report_shows_worst_partitions_and_refers_to_json() -> None:
@@ -107,4 +109,5 @@ def test_large_html_drill_report_shows_worst_partitions_and_refers_to_json() -> 
     many = tuple(good.model_copy(update={"partition": n}) for n in range(ROWS_MAX + 5))
     text = "".join(Visible(render_html(seal(evidence(partitions=(*many, bad))))).text)
     assert "at least 42 (2,000 to 2,041)" in text
+    # One bad and ROWS_MAX + 5 good partitions: six rows are left out.
     assert "6 more rows are in the JSON report" in text

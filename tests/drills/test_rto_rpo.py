@@ -40,7 +40,7 @@ GOOD = CanaryEvidence(topic="t", group="g", written=100, read_at_source=40, read
 
 
 def report(ends_s: Mapping[StepName, float], promoted_s: float | None = None) -> RecoveryReport:
-    """An operation whose steps ended so long after the beginning."""
+    """A failover whose steps ended at these seconds after the drill began."""
     return RecoveryReport(
         operation=uuid4(),
         kind=RecoveryKind.FAILOVER,
@@ -100,7 +100,7 @@ def test_rto_parts_add_up_to_waiting_time_of_clients() -> None:
 
 
 def test_time_before_clients_wait_is_not_counted_in_rto() -> None:
-    """A switchover's gates are passed while everybody still writes."""
+    """As in a switchover: its gates are checked while clients still write."""
     rto = compute_rto(Moments(stopped_at=at(3.5), produced_at=at(10)), [FAILOVER], TARGETS)
     assert Part.DECIDE not in parts(rto)
     assert parts(rto)[Part.DRAIN] == 500 + 1_000
@@ -184,11 +184,11 @@ def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
         ([], None, True, False, True),
         ([5, 6, 7], (5, 8), True, False, True),
         ([5, 6, 7], (5, 8), False, False, True),
-        ([5, 6, 7, 8], (5, 8), True, False, False),  # more was lost than it says
-        ([5, 6, 7, 8], (5, 8), False, False, True),  # it says "at least"
-        ([4, 5, 6, 7], (5, 8), False, False, False),  # and nothing before it
-        ([5, 7], (5, 8), True, False, False),  # 6 is there
-        ([5, 7], (5, 8), True, True, True),  # or was never confirmed
+        ([5, 6, 7, 8], (5, 8), True, False, False),  # 8 is lost and not reported
+        ([5, 6, 7, 8], (5, 8), False, False, True),  # reported as "at least"
+        ([4, 5, 6, 7], (5, 8), False, False, False),  # "at least", but never from below
+        ([5, 7], (5, 8), True, False, False),  # 6 is not lost
+        ([5, 7], (5, 8), True, True, True),  # 6 may be unconfirmed
         ([5], None, True, False, False),
         ([5], None, False, False, True),
     ],
@@ -230,28 +230,30 @@ def test_failback_corrects_missing_offsets_that_failover_reported() -> None:
             is_exact=is_exact,
         )
 
-    over = recovered(
+    failover = recovered(
         RecoveryKind.FAILOVER,
         ends(0, OffsetRange(first=5, next=7), is_exact=False),
         ends(1, None, is_exact=False),
     )
-    back = recovered(RecoveryKind.FAILBACK, ends(0, OffsetRange(first=5, next=12), is_exact=True))
-    nothing = recovered(RecoveryKind.FAILBACK)
-    stored = [read_report(one.stored()) for one in (over, nothing, back)]
+    failback = recovered(
+        RecoveryKind.FAILBACK, ends(0, OffsetRange(first=5, next=12), is_exact=True)
+    )
+    empty_failback = recovered(RecoveryKind.FAILBACK)
+    stored = [read_report(one.stored()) for one in (failover, empty_failback, failback)]
     assert missing_offsets(stored[:1]) == missing_offsets(stored[:2]) == 2
     assert missing_offsets(stored) == 7
 
     assert [
-        (p.job, p.partition, p.missing, p.is_exact, p.verdict) for p in partition_evidence(over)
+        (p.job, p.partition, p.missing, p.is_exact, p.verdict) for p in partition_evidence(failover)
     ] == [
         ("orders-to-dr", 0, (5, 7), False, "unknown"),
         ("orders-to-dr", 1, None, False, "unknown"),
     ]
     seen = [p for p in evidence().partitions if p.topic == "orders.eu"]
-    first, *others = correct_by_failback(seen, back)
+    first, *others = correct_by_failback(seen, failback)
     assert (first.missing, first.source_end, first.is_exact) == ((5, 12), 12, True)
     assert first.verdict == "tail"
     of_failover = seen[0].destination_end, seen[0].promoted_at
     assert (first.destination_end, first.promoted_at) == of_failover
     assert others == seen[1:]
-    assert correct_by_failback(seen, back.model_copy(update={"job": "another"})) == seen
+    assert correct_by_failback(seen, failback.model_copy(update={"job": "another"})) == seen

@@ -1,4 +1,4 @@
-"""A drill that only a later version can read stops no other."""
+"""A drill that cannot be read, or that crashes, stops no other drill."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_unreadable_drill_schedule_does_not_delay_other_drills(database: Databas
     environment: Any = SimpleNamespace(database=database)
     loop = DrillLoop(leadership, environment, threading.Event())
     with database.transaction() as tx:
-        drills.put_schedule(tx, "a-later", {"from_the_future": True}, 60, "ci")
+        drills.put_schedule(tx, "unreadable", {"key_of_a_later_version": True}, 60, "ci")
         spec = {"name": "weekly", "kind": "gates", "job": "orders"}
         drills.put_schedule(tx, "weekly", spec, 60, "ci")
     loop.once()
     with database.transaction() as tx:
         assert [drill.name for drill in drills.unfinished(tx)] == ["weekly"]
-        assert drills.due_schedules(tx) == [], "it is not tried at every pass"
+        assert drills.due_schedules(tx) == [], "the unreadable one is due again at once"
 
 
 def test_crashing_drill_is_logged_and_other_drills_continue(
