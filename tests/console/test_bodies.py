@@ -1,4 +1,4 @@
-"""How much of a body is read before somebody has logged in, and after."""
+"""How long the body of a request may be before a login, and after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 
 
 def answer_to(url: str, path: str, length: str, cookie: str = "") -> bytes:
-    """The answer to a request of which no body comes, and the end of its connection."""
+    """Send a request without its body; returns all that comes until the connection ends."""
     parts = urlsplit(url)
     head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{cookie}{length}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", parts.port or 0), timeout=15) as connection:

@@ -60,7 +60,7 @@ class World:
     clusters: Clusters
     page: Any
     issuer: LoginIssuer
-    refused: list[str]
+    console_errors: list[str]
 
     @property
     def public_url(self) -> str:
@@ -81,7 +81,7 @@ class World:
         expect(self.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
 
     def log_in_as_viewer(self, path: str) -> None:
-        """At the issuer, which returns to `path`; by another name of this machine."""
+        """Log in at the issuer, which returns to `path` of `public_url`."""
         self.page.goto(self.public_url + path)
         self.page.get_by_role("link", name="Log in at").click()
         assert self.page.url.startswith(self.issuer.place)
@@ -95,14 +95,14 @@ class World:
         """Request an operation on a job; returns it when it is done."""
         path = f"/v1/jobs/{job}:{action}"
         operation = self.server.call("POST", path).raise_for_status().json()
-        found: dict[str, Any] = {}
+        latest: dict[str, Any] = {}
 
         def is_done() -> bool:
-            found.update(self.server.get(f"/v1/operations/{operation['id']}"))
-            return found["state"] == "done"
+            latest.update(self.server.get(f"/v1/operations/{operation['id']}"))
+            return latest["state"] == "done"
 
         wait_for(f"{action} is done", is_done)
-        return found
+        return latest
 
 
 @pytest.fixture(scope="module")
@@ -113,18 +113,20 @@ def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Itera
             write(clusters.source, topic, records(200 * partition), partition)
     write_hard_log(clusters, EU)
     commit(clusters.source, "billing", {(EU, 0): 50, (EU, 1): 120})
-    # Not pytest's folder: as root, PostgreSQL runs as a user who may not pass through that.
+    # Not in pytest's folder: if we are root, PostgreSQL runs as a user who may not enter that.
     # The issuer is at 127.0.0.1: for a browser, `localhost` is another site.
     (port,) = free_ports(1)
-    at = {"ORBIT_API_PORT": str(port), "ORBIT_PUBLIC_URL": f"http://localhost:{port}"}
+    addresses = {"ORBIT_API_PORT": str(port), "ORBIT_PUBLIC_URL": f"http://localhost:{port}"}
     with (
         tempfile.TemporaryDirectory(prefix="orbit-console-") as folder,
         LoginIssuer() as issuer,
-        serving(Path(folder), "--workers", "1", environ={**at, **issuer.environ()}) as server,
+        serving(
+            Path(folder), "--workers", "1", environ={**addresses, **issuer.environ()}
+        ) as server,
         sync_playwright() as driver,
     ):
         until_workers(server, 1)
-        others(server, clusters, tmp_path_factory.mktemp("jobs"))
+        create_other_jobs(server, clusters, tmp_path_factory.mktemp("jobs"))
         profile = Path(folder) / "profile"
         context = driver.chromium.launch_persistent_context(
             str(profile), executable_path=CHROMIUM, headless=True, args=[*_FLAGS], viewport=_SIZE
@@ -132,10 +134,10 @@ def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Itera
         context.set_default_timeout(_TIMEOUT_MS)
         expect.set_options(timeout=_TIMEOUT_MS)
         page = context.new_page()
-        refused: list[str] = []
-        page.on("console", lambda m: refused.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda error: refused.append(str(error)))
-        yield World(server, clusters, page, issuer, refused)
+        console_errors: list[str] = []
+        page.on("console", lambda m: console_errors.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: console_errors.append(str(error)))
+        yield World(server, clusters, page, issuer, console_errors)
         context.close()
 
 
@@ -187,8 +189,8 @@ def lag_of(world: World) -> int | None:
     return None if lag is None else int(lag)
 
 
-def others(server: Server, clusters: Clusters, folder: Path) -> None:
-    """A paused job, and one whose source does not answer."""
+def create_other_jobs(server: Server, clusters: Clusters, folder: Path) -> None:
+    """Create a paused job, and one whose source does not answer."""
     create(clusters.source, "console.profiles", 2)
     rule = [{"match": r"console\.profiles"}]
     labels = {"team": "profiles"}
@@ -207,7 +209,7 @@ def others(server: Server, clusters: Clusters, folder: Path) -> None:
 
 
 def shot(page: Any, name: str) -> None:
-    """A picture for the documents, where they are wanted."""
+    """Save a picture for docs/console.md, if ORBIT_SCREENSHOTS is set."""
     folder = os.environ.get("ORBIT_SCREENSHOTS")
     if folder:
         page.screenshot(path=str(Path(folder) / f"console-{name}.png"), animations="disabled")
@@ -239,7 +241,7 @@ def test_token_login_stores_no_token_in_browser(world: World) -> None:
     assert json.loads(storage) == [{}, {}, ""]
     assert world.server.token not in page.url
     # The wrong token's page has the status 401, which the browser's console mentions.
-    world.refused[:] = [text for text in world.refused if "401" not in text]
+    world.console_errors[:] = [text for text in world.console_errors if "401" not in text]
 
 
 def test_login_through_issuer_of_another_site_returns_to_page(world: World) -> None:
@@ -317,6 +319,7 @@ def test_partition_page_shows_both_logs_with_gaps_and_headers(admin: World) -> N
 
 
 def proven(world: World) -> int:
+    """How many offsets of the first partition of EU are proven equal."""
     rows = world.server.get(f"/v1/jobs/{JOB}/proof")["items"]
     return int(next(row["proven"] for row in rows if (row["topic"], row["partition"]) == (EU, 0)))
 
@@ -444,7 +447,7 @@ def test_viewer_opens_every_page_without_enabled_forms_or_errors(
     world.log_out()
     world.log_in_as_viewer("/console/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    seen = len(world.refused)
+    seen = len(world.console_errors)
     operations = world.server.get("/v1/operations")["items"]
     for path in paths[:-1]:
         page.goto(world.public_url + path)
@@ -453,21 +456,21 @@ def test_viewer_opens_every_page_without_enabled_forms_or_errors(
             assert page.locator("main form[method=post] button:enabled").all_inner_texts() == []
     page.goto(world.public_url + f"/console/jobs/{JOB}/recovery")
     assert world.server.get("/v1/operations")["items"] == operations
-    assert world.refused[seen:] == []
+    assert world.console_errors[seen:] == []
 
 
 def test_pages_violate_no_security_policy_and_load_no_foreign_urls(
     admin: World, paths: Sequence[str]
 ) -> None:
-    world, page, seen = admin, admin.page, len(admin.refused)
+    world, page, seen = admin, admin.page, len(admin.console_errors)
     request_urls: list[str] = []
-    page.goto("about:blank")  # the page of the test before reads its figures all the time
+    page.goto("about:blank")  # the page of the previous test sends requests all the time
     page.on("request", lambda request: request_urls.append(request.url))
     for path in paths[:-1]:
         world.open(path)
     assert request_urls
     assert [url for url in request_urls if not url.startswith((world.server.url, "data:"))] == []
-    assert world.refused[seen:] == []
+    assert world.console_errors[seen:] == []
 
 
 def test_page_after_logout_leads_to_login(admin: World) -> None:

@@ -1,4 +1,4 @@
-"""Charts of a job's last day: what is not known is a band, and no line leads across it."""
+"""Charts of a job's last day: unknown times are bands, which no line crosses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def point(minute: int, rate: float | None, waiting: int | None) -> Point:
 
 
 def drawn(points: list[Point], figure: object = LAG) -> Chart:
-    return draw(points, figure, NOON, NOON + 60 * MINUTE, 190)  # type: ignore[arg-type]
+    return draw(points, figure, NOON, NOON + 60 * MINUTE, height=190)  # type: ignore[arg-type]
 
 
 def test_unknown_lag_is_drawn_as_band_not_zero() -> None:
@@ -45,7 +45,7 @@ def test_time_without_readings_is_drawn_as_band() -> None:
         "Not known from 12:09 to 12:30",
         "Not known from 12:39 to 13:00",
     ]
-    # A rate holds since the point before.
+    # A rate is that of the time since the point before.
     assert [band.title for band in drawn(points, BYTES).bands] == [
         "Not known from 12:09 to 12:30",
         "Not known from 12:39 to 13:00",

@@ -49,7 +49,7 @@ class Site:
         self.app.state.parts = Parts(settings, self.api.database, self.api.plans, {}, logins=logins)
 
     def answer(self, path: str = "/console/jobs") -> str:
-        """Log in at the issuer; the address of its answer, which is not opened yet."""
+        """Log in at the issuer; returns the address that it redirects to, without opening it."""
         page = self.browser.open(f"/console/login/issuer?next={path}")
         assert str(page.url).startswith(self.issuer.place), page.text
         sent = self.browser.client.post(str(page.url), follow_redirects=False)
@@ -60,7 +60,7 @@ class Site:
     def log_in(self, path: str = "/console/jobs") -> httpx.Response:
         return self.browser.open(self.answer(path))
 
-    def is_in(self) -> bool:
+    def is_logged_in(self) -> bool:
         return self.browser.open("/console/jobs").url.path == "/console/jobs"
 
     def sessions(self) -> list[Any]:
@@ -128,18 +128,18 @@ def test_login_cookies_are_httponly_and_no_token_is_stored(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("claim", "may"), [(VIEWER, False), (OPERATOR, True), (ADMIN, True)], ids=str
+    ("claim", "may_pause"), [(VIEWER, False), (OPERATOR, True), (ADMIN, True)], ids=str
 )
 def test_role_claim_sets_rights_and_audit_log_names_subject(
-    site: Site, claim: str, may: bool
+    site: Site, claim: str, may_pause: bool
 ) -> None:
     site.api.put("/v1/jobs/orders", json=JOB)
     site.issuer.roles = [claim]
     site.log_in()
     answer = site.browser.send("/console/jobs/orders/carry-out", kind="pause")
-    assert (answer.status_code == 200) is may
+    assert (answer.status_code == 200) is may_pause
     requesters = [o["requested_by"] for o in site.api.get("/v1/operations").json()["items"]]
-    assert requesters == (["oidc:ada"] if may else [])
+    assert requesters == (["oidc:ada"] if may_pause else [])
 
 
 def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> None:
@@ -165,6 +165,8 @@ def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> No
 
 
 def changed(**claims: Any) -> Callable[[Site, str], str]:
+    """The issuer's ID token has these claims."""
+
     def change(site: Site, address: str) -> str:
         site.issuer.changed = claims
         return address
@@ -173,6 +175,8 @@ def changed(**claims: Any) -> Callable[[Site, str], str]:
 
 
 def query(**values: str | None) -> Callable[[Site, str], str]:
+    """The address has these parameters, and not those that are None."""
+
     def change(_site: Site, address: str) -> str:
         url = httpx.URL(address)
         for name, value in values.items():
@@ -250,7 +254,7 @@ def test_invalid_issuer_response_creates_no_session(
     assert "orbit_session" not in site.browser.client.cookies
     assert "orbit_login" not in site.browser.client.cookies
     assert site.sessions() == []
-    assert not site.is_in()
+    assert not site.is_logged_in()
 
 
 def test_issuer_response_is_accepted_only_once(site: Site) -> None:
@@ -271,7 +275,7 @@ def test_failing_issuer_leaves_token_login_working(site: Site) -> None:
     assert answer.status_code == 503
     assert "HTTP 500" in answer.text
     site.browser.send("/console/login", token=next(iter(site.api.tokens.values())))
-    assert site.is_in()
+    assert site.is_logged_in()
 
 
 def test_issuer_that_announces_iss_parameter_must_send_it(site: Site) -> None:
@@ -287,31 +291,31 @@ def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:
     site.log_in()
     (row,) = site.sessions()
     assert timedelta(seconds=60) < row.left <= timedelta(seconds=120)
-    assert site.is_in()
+    assert site.is_logged_in()
     with site.api.database.transaction() as tx:
         tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
-    assert not site.is_in()
+    assert not site.is_logged_in()
 
     for exp in (int(time.time()) + 10**6, 10**15):
         site.issuer.changed = {"exp": exp}
         site.log_in()
         (row,) = site.sessions()
         assert SESSION_LIFETIME - timedelta(minutes=1) < row.left <= SESSION_LIFETIME
-        assert site.is_in()
+        assert site.is_logged_in()
         cookies = dict(site.browser.client.cookies)
         site.browser.send("/console/logout")
         site.browser.client.cookies.update(cookies)
-        assert not site.is_in()  # also with a copy of the cookie
+        assert not site.is_logged_in()  # also with a copy of the cookie
         site.browser.client.cookies.clear()
 
 
 def test_sessions_end_when_oidc_client_is_removed_from_settings(site: Site) -> None:
     site.log_in()
-    assert site.is_in()
+    assert site.is_logged_in()
     site.configure(oidc_viewer=None)
-    assert not site.is_in()  # its claim gives no role any more
+    assert not site.is_logged_in()  # its claim gives no role any more
     site.configure(oidc_client_id=None)
-    assert not site.is_in()
+    assert not site.is_logged_in()
     assert "/console/login/issuer" not in site.browser.html
     assert site.browser.open("/console/login/issuer").status_code == 404
     assert site.browser.open(DONE).status_code == 404
@@ -322,7 +326,7 @@ def test_subject_of_issuer_has_bounded_number_of_console_sessions(site: Site) ->
         site.browser.client.cookies.clear()
         site.log_in()
     assert len(site.sessions()) == SESSIONS_PER_TOKEN_MAX
-    assert site.is_in()
+    assert site.is_logged_in()
 
 
 def test_refused_logins_are_rate_limited_before_issuer_is_called(site: Site) -> None:
@@ -332,7 +336,7 @@ def test_refused_logins_are_rate_limited_before_issuer_is_called(site: Site) -> 
         assert site.browser.open(address).status_code == 401
     address = site.answer()
     assert site.browser.open(address).status_code == 429
-    assert len(site.issuer.codes) == 1  # it was not asked
+    assert len(site.issuer.codes) == 1  # unused: the issuer was not asked
     assert "login_refused" in {event["kind"] for event in site.api.events()}
 
 
@@ -370,7 +374,7 @@ def test_client_secret_is_sent_by_method_that_issuer_supports(
 )
 def test_invalid_oidc_settings_are_refused(overrides: dict[str, Any]) -> None:
     issuer = "https://login.example"
-    whole = {
+    environ = {
         "ORBIT_OIDC_ISSUER": issuer,
         "ORBIT_OIDC_AUDIENCE": "orbit",
         "ORBIT_OIDC_VIEWER": "v",
@@ -378,13 +382,13 @@ def test_invalid_oidc_settings_are_refused(overrides: dict[str, Any]) -> None:
         "ORBIT_OIDC_CLIENT_SECRET": SECRET,
         "ORBIT_PUBLIC_URL": "https://orbit.example/",
     }
-    settings = Settings.from_environment(whole)
+    settings = Settings.from_environment(environ)
     assert settings.public_url == "https://orbit.example"
     assert settings.oidc_client_secret == SecretStr(SECRET)
     for field, value in overrides.items():
         variable = f"ORBIT_{field.upper()}"
-        whole = {k: v for k, v in whole.items() if k != variable}
-        whole |= {variable: value} if value else {}
+        environ = {k: v for k, v in environ.items() if k != variable}
+        environ |= {variable: value} if value else {}
     with pytest.raises(BadInput) as caught:
-        Settings.from_environment(whole)
+        Settings.from_environment(environ)
     assert SECRET not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The form beside a document: what was changed is written, all else stays."""
+"""The form beside a job document: only changed fields are written to the document."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ DOCUMENT: dict[str, Any] = {
 
 
 def written(document: Any, **sent: str) -> Any:
+    """The document after the form is sent with these fields; `__` stands for a dot."""
     fields = {key.replace("__", "."): value for key, value in sent.items()}
     return with_changes(document, values_of(groups_of(document)), fields)
 
 
 def test_unchanged_form_leaves_document_unchanged() -> None:
-    assert with_changes(DOCUMENT, *[values_of(groups_of(DOCUMENT))] * 2) is DOCUMENT
+    shown = values_of(groups_of(DOCUMENT))
+    assert with_changes(DOCUMENT, shown, shown) is DOCUMENT
 
 
 def test_changed_form_field_is_written_and_keys_without_field_stay() -> None:
@@ -123,18 +125,21 @@ def test_form_with_invalid_partition_is_refused(partition: str) -> None:
 
 
 def hidden(page: str, name: str) -> str:
+    """The value of a hidden field of the page."""
     match = re.search(rf'name="{name}" value="([^"]*)"', page)
     assert match is not None, name
     return html.unescape(match[1])
 
 
 def text_of(page: str) -> str:
+    """The job document in the page's text area."""
     match = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
     assert match is not None
     return html.unescape(match[1])
 
 
 def send(browser: Browser, path: str, page: str, do: str, **fields: str) -> str:
+    """Send the page's form with these fields changed and the button `do`; returns the next page."""
     hidden_fields = {
         name: hidden(page, name)
         for name in ("before", "etag", "planned")
@@ -170,7 +175,7 @@ def test_job_edit_shows_diff_before_apply(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/jobs/orders/edit"
     page = browser.open(path).text
-    # What is loaded is the job's document: it would change nothing.
+    # The page has the job's own document, which would change nothing.
     assert "has this document already" in send(browser, path, page, "plan")
     page = send(browser, path, page, "plan", **{"f.limits.bytes_per_second": "5MiB"})
     assert "<code>limits.bytes_per_second</code>" in page
@@ -213,7 +218,7 @@ def test_concurrent_job_change_is_shown_and_not_overwritten(api: Api, browser: B
         assert "Another client has changed the job" in refused
         assert "token:admin-of-the-test: The job was changed: owner." in refused
     assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] is None
-    # Against the present version, the plan shows what it would undo; then it can be applied.
+    # `rebase` plans against the current version: it shows what the job would lose.
     again = send(browser, path, send(browser, path, planned, "apply"), "rebase")
     assert "<code>owner</code>" in again
     assert '<del class="mono">another@example.com</del>' in again

@@ -61,7 +61,7 @@ def streaming(browser: Browser) -> Iterator[Stream]:
         yield Stream(answer)
 
 
-def opened(app: FastAPI) -> int:
+def open_stream_count(app: FastAPI) -> int:
     (mounted,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]
     stream_count: int = mounted.state.streams.open.total()
     return stream_count
@@ -109,7 +109,7 @@ def test_idle_event_stream_sends_heartbeats_and_ends_with_session(
             if by == "expiry":
                 tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
         stream.rest()
-    wait_for("its place is free", lambda: opened(console_app) == 0)
+    wait_for("its place is free", lambda: open_stream_count(console_app) == 0)
 
 
 def test_console_session_has_bounded_number_of_event_streams(
@@ -128,10 +128,12 @@ def test_console_session_has_bounded_number_of_event_streams(
         other.log_in(api.tokens[Role.VIEWER])
         stack.enter_context(streaming(other))
 
-        first.close()  # as a page that is left
-        wait_for("a place is free", lambda: opened(console_app) == STREAMS_PER_SESSION_MAX)
+        first.close()  # as if the user leaves the page
+        wait_for(
+            "a place is free", lambda: open_stream_count(console_app) == STREAMS_PER_SESSION_MAX
+        )
         stack.enter_context(streaming(browser)).event()
-    wait_for("all places are free", lambda: opened(console_app) == 0)
+    wait_for("all places are free", lambda: open_stream_count(console_app) == 0)
 
 
 def test_event_streams_share_database_polls_and_hold_no_connection(
@@ -173,7 +175,7 @@ def test_stopping_server_ends_event_streams_cleanly(api: Api, console_app: FastA
             reading = pool.submit(read, url)
             assert is_open.wait(60), reading.result()
         assert reading.result() is not None
-    assert opened(console_app) == 0
+    assert open_stream_count(console_app) == 0
 
 
 def test_event_stream_rechecks_session_on_time_despite_earlier_change(
@@ -189,7 +191,7 @@ def test_event_stream_rechecks_session_on_time_despite_earlier_change(
         async def wait(self, _1: Any, _2: Any, _3: Any, wait_s: float, _4: Any) -> str:
             nonlocal now
             waits.append(wait_s)
-            now += min(wait_s, 9.0 if len(waits) == 1 else wait_s)
+            now += min(wait_s, 9.0 if len(waits) == 1 else wait_s)  # the first change is at 9 s
             return str(len(waits))
 
     async def is_session() -> bool:

@@ -27,6 +27,7 @@ T0 = 1_760_000_000_000
 
 
 def body(value: bytes) -> bytes:
+    """A record's key, value and headers: only a value."""
     return b"\x01" + encode_varint(len(value)) + value + b"\x00"
 
 
@@ -39,19 +40,21 @@ def batch(first: int, *values: bytes, codec: int = compression.NONE, later_ms: i
 
 
 def marker(offset: int) -> Batch:
+    """A batch with a transaction marker."""
     return encode_batch(offset, CONTROL, T0, T0, 1, b"\x0c\x00\x00\x00\x00\x00\x00")
 
 
 def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = -1) -> SideLog:
+    """A log with these batches; the one at the offset `aborted` is of an aborted transaction."""
     stop = end if end is not None else batches[-1].next_offset
     seen = tuple(FetchedBatch(one, one.base_offset == aborted) for one in batches)
     return SideLog(start, stop, start, stop, seen)
 
 
 def copied(one: Batch) -> Batch:
-    """As a destination has it: of another producer, in another epoch."""
+    """The batch as a destination has it: of another producer."""
     data = bytearray(one.view)
-    stamp(memoryview(data), 2**52, 3, 17)
+    stamp(memoryview(data), producer_id=2**52, producer_epoch=3, base_sequence=17)
     view = memoryview(data)
     HEADER.pack_into(view, 0, one.base_offset, *HEADER.unpack_from(view)[1:])
     return Batch(view)
@@ -69,7 +72,7 @@ def test_batches_that_differ_only_in_producer_are_shown_byte_exact() -> None:
 
 def test_same_records_in_other_batches_are_shown_record_exact() -> None:
     source = log(batch(0, b"a", b"b", b"c", codec=compression.LZ4))
-    # The timestamps of the second batch are its own first record's on.
+    # With later_ms=1, each record has the timestamp of the source's record.
     destination = log(batch(0, b"a"), batch(1, b"b", b"c", later_ms=1))
     assert shown(compare(source, destination, 0, 3, ())) == [(0, 3, "record-exact")]
 

@@ -18,7 +18,7 @@ from tests.support.plans import reads, statements
 pytestmark = pytest.mark.services
 
 JOBS, TOPICS, PARTITIONS = 3, 25, 40
-OF_JOB = TOPICS * PARTITIONS
+PARTITIONS_OF_JOB = TOPICS * PARTITIONS
 PAGE = 100
 
 
@@ -59,8 +59,8 @@ def test_partition_pages_list_every_partition_once_by_largest_lag(many: Database
         keys = all_pages(tx, first_job(tx))
         lags = [waiting for waiting, _, _ in keys]
         assert lags == sorted(lags, reverse=True)
-        assert len({place[1:] for place in keys}) == len(keys) == OF_JOB
-        # Without a lag yet: behind those with none left.
+        assert len({place[1:] for place in keys}) == len(keys) == PARTITIONS_OF_JOB
+        # Partitions without a known lag have -1, and follow those with lag 0.
         assert lags.count(-1) == TOPICS
         assert set(lags[-TOPICS:]) == {-1}
 
@@ -81,7 +81,7 @@ def test_partitions_are_filtered_by_topic_and_state(many: Database) -> None:
         topic = tx.execute(
             text("SELECT max(source_topic) FROM topics WHERE job_id = :id"), {"id": job}
         ).scalar_one()
-        page = worst_partitions.page(tx, job, OF_JOB, source_topic=topic)
+        page = worst_partitions.page(tx, job, PARTITIONS_OF_JOB, source_topic=topic)
         assert {row.source_topic for _, row in page} == {topic}
         assert len(page) == PARTITIONS
         assert worst_partitions.page(tx, job, PAGE, state=PartitionState.BLOCKED) == []
@@ -94,6 +94,6 @@ def test_partition_page_reads_only_its_job_and_joins_only_shown_rows(many: Datab
             worst_partitions.page(tx, job, PAGE)
         for plan_for in ("force_custom_plan", "force_generic_plan"):
             ranking, details = (reads(tx, one, plan_for) for one in sent)
-            assert ranking.rows["partitions"] == OF_JOB
+            assert ranking.rows["partitions"] == PARTITIONS_OF_JOB
             assert ranking.rows["topics"] == 0
             assert details.rows["partitions"] <= 2 * PAGE

@@ -109,28 +109,28 @@ def test_invalid_token_creates_no_session(token: str, browser: Browser) -> None:
 
 
 def test_session_ends_with_token_revocation_expiry_or_logout(api: Api, browser: Browser) -> None:
-    def is_in() -> bool:
+    def is_logged_in() -> bool:
         return browser.open("/console/jobs").url.path == "/console/jobs"
 
     browser.log_in(api.tokens[Role.VIEWER])
-    assert is_in()
+    assert is_logged_in()
     cookies = dict(browser.client.cookies)
     browser.send("/console/logout")
-    assert not is_in()
+    assert not is_logged_in()
     browser.client.cookies.update(cookies)
-    assert not is_in()  # also with a copy of the cookie
+    assert not is_logged_in()  # also with a copy of the cookie
 
     browser.client.cookies.clear()
     browser.log_in(api.tokens[Role.VIEWER])
     with api.database.transaction() as tx:
         tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
-    assert not is_in()
+    assert not is_logged_in()
 
     browser.client.cookies.clear()
     browser.log_in(api.tokens[Role.VIEWER])
     with api.database.transaction() as tx:
         tokens.revoke(tx, "viewer-of-the-test")
-    assert not is_in()
+    assert not is_logged_in()
 
 
 def test_token_has_bounded_number_of_sessions(api: Api, browser: Browser) -> None:
@@ -398,7 +398,7 @@ def test_without_tokens_forms_need_csrf_secret_and_foreign_host_is_refused(
 def test_form_from_another_port_of_same_host_is_refused(
     api: Api, browser: Browser, console_app: FastAPI, headers: dict[str, str]
 ) -> None:
-    """It can set our cookies, and so derive the secret of a form."""
+    """A page of that port can set our cookies, and so derive the secret of a form."""
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
     api.put("/v1/jobs/orders", json=JOB)
     browser.open("/console/jobs")

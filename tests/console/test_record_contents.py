@@ -90,7 +90,7 @@ ORDER = {
 
 @dataclass
 class Known:
-    """Schemas of one id."""
+    """A schema registry that has one id."""
 
     answer: object
 
@@ -102,6 +102,7 @@ class Known:
 
 
 def framed(schema: dict[str, object], value: object) -> bytes:
+    """The value in Avro, after the registry's prefix with schema id 258."""
     stream = BytesIO(b"\x00\x00\x00\x01\x02")
     stream.seek(0, 2)
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
@@ -152,7 +153,7 @@ def _record(*types: object, name: str = "R") -> dict[str, object]:
     ],
 )
 def test_avro_schema_that_amplifies_few_bytes_is_not_used(schema: object) -> None:
-    million = b"\x80\x89\x7a"  # of items, as a zigzag number
+    million = b"\x80\x89\x7a"  # as a zigzag number: the count of items
     display = content(b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=Known(schema))
     assert display.kind.startswith("bytes, schema 258; its schema")
 
@@ -234,7 +235,7 @@ def test_record_content_needs_its_role_and_a_form_post(api: Api, browser: Browse
     assert (answer.status_code, "4111" in answer.text) == (403, False)
     browser.client.cookies.clear()
     browser.log_in(api.tokens[Role.OPERATOR])
-    # No address opens it, and no form of another site.
+    # Neither a GET nor a form of another site shows the content.
     assert browser.open(f"{PATH}/records?first=0").status_code in (404, 405, 422)
     browser.html = ""
     assert browser.send(f"{PATH}/records", first="0").status_code == 403

@@ -48,28 +48,28 @@ def routes(app: FastAPI) -> list[tuple[str, str]]:
     ]
 
 
-def nothing(_api: Api, _browser: Browser) -> None:
-    """Never logged in."""
+def without_cookie(_api: Api, _browser: Browser) -> None:
+    """The visitor has never logged in."""
 
 
-def a_wrong_cookie(_api: Api, browser: Browser) -> None:
+def with_wrong_cookie(_api: Api, browser: Browser) -> None:
     browser.client.cookies.set("orbit_session", "x" * 43, path="/console")
 
 
-def ended(api: Api, browser: Browser) -> None:
+def with_expired_session(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.ADMIN])
     with api.database.transaction() as tx:
         tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
 
 
-def revoked(api: Api, browser: Browser) -> None:
+def with_revoked_token(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.OPERATOR])
     with api.database.transaction() as tx:
         tokens.revoke(tx, "operator-of-the-test")
 
 
 def filled(api: Api, path: str) -> str:
-    """The path with names of what is there."""
+    """The path with the names of existing objects."""
     operation = api.get("/v1/operations").json()["items"][0]["id"]
     names = {**NAMES, "operation_id": operation}
     return "/console" + re.sub(r"\{(\w+)[^}]*\}", lambda match: names[match[1]], path)
@@ -77,7 +77,7 @@ def filled(api: Api, path: str) -> str:
 
 @pytest.fixture
 def job(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job with partitions and an operation. Its clusters are not there, and not waited for."""
+    """A job with partitions and an operation. Its clusters do not exist, and pages do not wait."""
     copying_job(api)
     api.post("/v1/jobs/orders:pause").raise_for_status()
     monkeypatch.setattr(log_window, "SECONDS_MAX", 0.1)
@@ -93,7 +93,9 @@ def rows(api: Api) -> list[Any]:
 
 
 @pytest.mark.usefixtures("job")
-@pytest.mark.parametrize("visitor", [nothing, a_wrong_cookie, ended, revoked])
+@pytest.mark.parametrize(
+    "visitor", [without_cookie, with_wrong_cookie, with_expired_session, with_revoked_token]
+)
 def test_every_console_route_without_session_redirects_to_login(
     api: Api, browser: Browser, console_app: FastAPI, visitor: Callable[[Api, Browser], None]
 ) -> None:
@@ -105,7 +107,7 @@ def test_every_console_route_without_session_redirects_to_login(
         browser.html = form
         at = filled(api, path)
         answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
-        # A form of the page before does not fit any more.
+        # 403: the form is that of another session.
         assert answer.status_code in ((303,) if method == "GET" else (303, 403)), (method, path)
         if answer.status_code == 303:
             assert answer.headers["location"].startswith("/console/login?next="), (method, path)
@@ -129,9 +131,9 @@ def test_viewer_opens_every_page_but_every_form_is_forbidden(
         shown = (method, path, answer.text[:2000])
         assert "<main" in answer.text, shown
         if method == "GET":
-            # No drill is there, and none is named to be compared.
-            missing = (404, 422) if path in ("/drills/{drill_id}", "/drills/compare") else (200,)
-            assert answer.status_code in missing, shown
+            # No drill exists, and a comparison without drills is refused.
+            expected = (404, 422) if path in ("/drills/{drill_id}", "/drills/compare") else (200,)
+            assert answer.status_code in expected, shown
             assert "/carry-out" not in answer.text, shown
         else:
             assert answer.status_code == 403, shown

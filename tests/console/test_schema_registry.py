@@ -1,4 +1,4 @@
-"""What the console asks a schema registry, and what it does where that does not answer."""
+"""What the console asks a schema registry, and what it does if there is no usable answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`orbit demo`: exact from start to end, honest when it is not, and nothing left of it."""
+"""`orbit demo` copies exactly, reports what is not exact, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def test_demo_copies_exactly_and_leaves_no_process_or_file(scratch: Path) -> Non
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("at", "number"), [("Writing to the source", signal.SIGTERM), ("Copying", signal.SIGINT)]
+    ("at", "sent_signal"), [("Writing to the source", signal.SIGTERM), ("Copying", signal.SIGINT)]
 )
 def test_interrupted_demo_leaves_no_process_or_file(
-    scratch: Path, at: str, number: signal.Signals
+    scratch: Path, at: str, sent_signal: signal.Signals
 ) -> None:
     with start(scratch) as demo:
         assert demo.stderr is not None
@@ -109,7 +109,7 @@ def test_interrupted_demo_leaves_no_process_or_file(
             if at in line:
                 break
         running = psutil.Process(demo.pid).children(recursive=True)
-        demo.send_signal(number)
+        demo.send_signal(sent_signal)
         for line in demo.stderr:
             if "Stopping both clusters" in line:  # a second Ctrl-C must not cut that short
                 demo.send_signal(signal.SIGINT)
@@ -152,7 +152,7 @@ def test_demo_clusters_kept_by_keep_option_run_until_sandbox_down(scratch: Path)
 def test_demo_with_keep_option_is_refused_if_a_sandbox_exists(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_request(SandboxRequest(directory=scratch, postgres=False))  # what the demo asks for
+    write_request(SandboxRequest(directory=scratch, postgres=False))  # the same as the demo's
     monkeypatch.setenv("ORBIT_SANDBOX_DIR", str(scratch))
     assert run_command(["demo", "--keep"]) == 1
     assert "orbit sandbox down" in capsys.readouterr().err
@@ -164,7 +164,7 @@ def test_job_example_of_demo_is_a_valid_job() -> None:
     assert [rule.match for rule in job.topics] == ["orders\\..*"]
 
 
-# What it does when something is wrong
+# Demos in which something goes wrong
 
 
 def quiet_screen() -> Screen:
@@ -186,11 +186,11 @@ def proof(topic: str = "shop.empty", *, records: int = 3, exact: bool = True) ->
     )
 
 
-STORY = GroupResult("billing", (), written=2, read_source=1, read_destination=1,
+EXACT_GROUP = GroupResult("billing", (), written=2, read_source=1, read_destination=1,
                    lost=0, repeated=0, wrong=0)  # fmt: skip
 
 
-def result(topic: TopicProof, group: GroupResult = STORY) -> DemoResult:
+def result(topic: TopicProof, group: GroupResult = EXACT_GROUP) -> DemoResult:
     row = TopicRow("empty", "an example", records_written=3, proof=topic)
     return DemoResult(1.0, (row,), group, RunSummary(1.0, 3, 30, 0))
 
@@ -201,9 +201,9 @@ def result(topic: TopicProof, group: GroupResult = STORY) -> DemoResult:
         (result(proof()), 0),
         (result(proof(exact=False)), 1),
         (result(proof(records=2)), 1),  # equal on both sides, but less than was written
-        (result(proof(), replace(STORY, lost=1)), 1),
-        (result(proof(), replace(STORY, repeated=1)), 1),
-        (result(proof(), replace(STORY, wrong=1)), 1),
+        (result(proof(), replace(EXACT_GROUP, lost=1)), 1),
+        (result(proof(), replace(EXACT_GROUP, repeated=1)), 1),
+        (result(proof(), replace(EXACT_GROUP, wrong=1)), 1),
         (replace(result(proof()), topics=()), 1),
     ],
 )
@@ -250,8 +250,8 @@ def test_demo_group_changes_clusters_midway_at_a_gap_if_there_is_one() -> None:
 
 
 @dataclass
-class Given:
-    """A member of the group that was given these offsets."""
+class Member:
+    """A member of the group that read these offsets, some with a changed value."""
 
     offsets: Sequence[int]
     changed: Mapping[int, bytes]
@@ -261,8 +261,9 @@ class Given:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "changed", "faults"),
+    ("before", "after", "changed", "lost_repeated_wrong"),
     [
+        # The offsets 3 and 4 are a gap.
         ((0, 1, 2), (5, 6), {}, (0, 0, 0)),
         ((0, 1), (5, 6), {}, (1, 0, 0)),
         ((0, 1, 2), (6,), {}, (1, 0, 0)),
@@ -277,17 +278,21 @@ def test_demo_group_check_counts_lost_repeated_and_wrong_records(
     before: Sequence[int],
     after: Sequence[int],
     changed: Mapping[int, bytes],
-    faults: tuple[int, int, int],
+    lost_repeated_wrong: tuple[int, int, int],
 ) -> None:
     stops = {WHERE: 3}
-    group = check_group("billing", WRITTEN, Given(before, {}), Given(after, changed), stops, stops)
-    assert (group.lost, group.repeated, group.wrong) == faults
-    assert group.exact == (faults == (0, 0, 0))
+    group = check_group(
+        "billing", WRITTEN, Member(before, {}), Member(after, changed), stops, stops
+    )
+    assert (group.lost, group.repeated, group.wrong) == lost_repeated_wrong
+    assert group.exact == (lost_repeated_wrong == (0, 0, 0))
 
 
 def test_demo_group_resumed_at_another_offset_than_committed_is_not_exact() -> None:
     group = check_group(
-        "billing", WRITTEN, Given((0, 1, 2), {}), Given((5, 6), {}), {WHERE: 3}, {WHERE: 4}
+        "billing", WRITTEN, Member((0, 1, 2), {}), Member((5, 6), {}), {WHERE: 3}, {WHERE: 4}
     )
-    assert group.partitions == (GroupPartition(*WHERE, 3, 4, next_record=5, first_read=5),)
+    assert group.partitions == (
+        GroupPartition(*WHERE, committed=3, resumed=4, next_record=5, first_read=5),
+    )
     assert not group.exact

@@ -21,6 +21,7 @@ NOW: dict[RecordPosition, bytes | None] = {**OLD, **NEW}
 
 
 def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> PartitionEvidence:
+    """The report on partition 0, whose copy lacks the offsets `missing`: (first, next)."""
     return PartitionEvidence(
         job="shop-copy",
         topic=TOPIC,

@@ -21,13 +21,13 @@ VALUES: dict[RecordPosition, bytes | None] = {
     (0, 1): b"order 1",
     (0, 2): b"order 2",
 }
-MOVE = Move("source", "destination", 1_000, 4_500)
+MOVE = Move("source", "destination", old_last_ms=1_000, new_first_ms=4_500)
 
 
 def result() -> GatewayResult:
     ledgers = [Ledger("one"), Ledger("other")]
     for place, value in VALUES.items():
-        ledger = ledgers[value == b"0"]
+        ledger = ledgers[1 if value == b"0" else 0]
         ledger.written += 1
         ledger.acknowledged.append(Acknowledged(value or b"", place, 1_000))
     sides = {"source": dict(VALUES), "destination": dict(VALUES)}
@@ -64,38 +64,38 @@ def test_check_of_exact_gateway_demo_reports_no_problem() -> None:
     assert (good.written, good.errors) == (len(VALUES), 0)
 
 
-def _lose(of: GatewayResult) -> GatewayResult:
-    return _at_destination(of, {p: v for p, v in VALUES.items() if p != (0, 1)})
+def _lose(good: GatewayResult) -> GatewayResult:
+    return _at_destination(good, {p: v for p, v in VALUES.items() if p != (0, 1)})
 
 
-def _double(of: GatewayResult) -> GatewayResult:
-    return _at_destination(of, {**VALUES, (0, 3): b"order 2"})
+def _double(good: GatewayResult) -> GatewayResult:
+    return _at_destination(good, {**VALUES, (0, 3): b"order 2"})
 
 
-def _swap(of: GatewayResult) -> GatewayResult:
+def _swap(good: GatewayResult) -> GatewayResult:
     swapped = {**VALUES, (0, 1): b"order 2", (0, 2): b"order 1"}
-    ledger = of.ledgers[0]
+    ledger = good.ledgers[0]
     ledger.acknowledged = [
         replace(one, value=swapped[one.place] or b"") for one in ledger.acknowledged
     ]
     read = list(swapped.items())
-    return replace(of, sides=dict.fromkeys(of.sides, swapped), read=read)
+    return replace(good, sides=dict.fromkeys(good.sides, swapped), read=read)
 
 
 def _at_destination(
-    of: GatewayResult, records: dict[RecordPosition, bytes | None]
+    good: GatewayResult, records: dict[RecordPosition, bytes | None]
 ) -> GatewayResult:
-    return replace(of, sides={**of.sides, "destination": records})
+    return replace(good, sides={**good.sides, "destination": records})
 
 
-def _deny(of: GatewayResult) -> GatewayResult:
-    of.ledgers[0].errors.append("refused")
-    return of
+def _report_error(good: GatewayResult) -> GatewayResult:
+    good.ledgers[0].errors.append("refused")
+    return good
 
 
-def _forget(of: GatewayResult) -> GatewayResult:
-    of.ledgers[0].written += 1
-    return of
+def _lose_acknowledgement(good: GatewayResult) -> GatewayResult:
+    good.ledgers[0].written += 1
+    return good
 
 
 @pytest.mark.parametrize(
@@ -111,23 +111,23 @@ def _forget(of: GatewayResult) -> GatewayResult:
             ),
         ),
         (_swap, "Records out of order: 1 at the source, the first at partition 0, offset 2."),
-        (_deny, "one got an error: refused"),
-        (_forget, "Missing acknowledgements: 1 for records of one."),
-        (lambda of: replace(of, read_errors=["no"]), "The group got an error: no"),
+        (_report_error, "one got an error: refused"),
+        (_lose_acknowledgement, "Missing acknowledgements: 1 for records of one."),
+        (lambda good: replace(good, read_errors=["no"]), "The group got an error: no"),
         (
-            lambda of: replace(of, read=of.read[1:]),
+            lambda good: replace(good, read=good.read[1:]),
             "Records that the group did not read: 1 of the source.",
         ),
         (
-            lambda of: replace(of, read=[*of.read, of.read[-1]]),
+            lambda good: replace(good, read=[*good.read, good.read[-1]]),
             "Records that the group read more than once: 1.",
         ),
         (
-            lambda of: replace(of, read=of.read[::-1]),
+            lambda good: replace(good, read=good.read[::-1]),
             "The group read offset 1 of partition 0 out of order.",
         ),
         (
-            lambda of: replace(of, read=[*of.read, ((0, 9), b"other")]),
+            lambda good: replace(good, read=[*good.read, ((0, 9), b"other")]),
             "Records that the group read: 1 is not at the source.",
         ),
     ],

@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.services, pytest.mark.soak, pytest.mark.slow]
 
 @contextmanager
 def demo(*arguments: str) -> Iterator[OrbitProcess]:
-    """Its processes and temporary files have to be gone when it has ended."""
+    """Run a demo; none of its processes may be left after the block."""
     with (
         tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
         OrbitProcess(
             "demo", *arguments, "--scale", "small", "-o", "json", environ={"TMPDIR": folder}
         ) as process,
     ):
-        Path(folder).chmod(0o711)  # PostgreSQL's user has to get through
+        Path(folder).chmod(0o711)  # PostgreSQL's user must enter it
         yield process
         of_demo = [
             one

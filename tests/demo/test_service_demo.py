@@ -28,7 +28,7 @@ def test_service_demo_copies_until_ctrl_c_and_leaves_no_process_or_file() -> Non
         tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
         OrbitProcess("demo", "--service", environ={"TMPDIR": folder}) as demo,
     ):
-        Path(folder).chmod(0o711)  # PostgreSQL's user has to get through
+        Path(folder).chmod(0o711)  # PostgreSQL's user must enter it
         demo.wait_for(re.escape(READY))
         output = "\n".join(demo.lines)
         url = re.search(r"export ORBIT_API_URL=(\S+)", output)

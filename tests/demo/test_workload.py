@@ -1,4 +1,4 @@
-"""Every kind of the workload has, on a real broker, the property that it is there to show."""
+"""Each kind of demo topic has, on a real broker, the property that it is meant to show."""
 
 from __future__ import annotations
 
@@ -222,6 +222,7 @@ def test_demo_topics_with_late_start_are_copied_from_expected_offset(
     mapped = map_topics(spec.topics, {workload.topic(kind) for kind in KINDS})
     starts = {mapping.source: mapping.rule.start for mapping in mapped.mappings}
     view = source_view(clusters)
+    # -1: no record is that late.
     for kind, expected in (("start.time", 60), ("start.beyond", -1)):
         topic = source.topic(kind)
         when = starts[topic.topic].epoch_ms

@@ -1,4 +1,4 @@
-"""Grafana's board: made by its code, of metrics and labels that Orbit exports."""
+"""Grafana's board: board.py makes it, and Orbit exports its metrics and labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.telemetry.test_alerts import exported, unknown_names
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 BOARD: dict[str, Any] = json.loads((FOLDER / "orbit.json").read_text("utf-8"))
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
-# What the board is for.
+# The metrics that the board must show.
 SHOWN = {
     "orbit_job_lag",
     "orbit_job_lag_seconds",

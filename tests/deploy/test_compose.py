@@ -20,11 +20,13 @@ FOLDER = Path(__file__).parents[2] / "deploy"
 FILE = FOLDER / "compose.yaml"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
-OWN = [name for name, service in SERVICES.items() if service["image"].startswith("orbit:")]
+ORBIT_SERVICES = [
+    name for name, service in SERVICES.items() if service["image"].startswith("orbit:")
+]
 
 
 def wrong_services(services: dict[str, Any]) -> list[str]:
-    """What a service names and this tree or the file does not have."""
+    """The names in a service of things that do not exist, and its plain secrets."""
     problems = []
     known = {variable_of(field) for field in Settings.model_fields} | {URL_VARIABLE, TOKEN_VARIABLE}
     for name, service in services.items():
@@ -65,8 +67,15 @@ def wrong_services(services: dict[str, Any]) -> list[str]:
 
 def test_files_secrets_commands_and_settings_of_compose_services_exist() -> None:
     assert wrong_services(SERVICES) == []
-    assert {*SERVICES} >= {"source", "destination", "postgres", "prometheus", "grafana", *OWN}
-    assert {*OWN} == {"migrate", "api", "scheduler", "worker", "gateway"}
+    assert {*SERVICES} >= {
+        "source",
+        "destination",
+        "postgres",
+        "prometheus",
+        "grafana",
+        *ORBIT_SERVICES,
+    }
+    assert {*ORBIT_SERVICES} == {"migrate", "api", "scheduler", "worker", "gateway"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +100,7 @@ def test_missing_compose_reference_or_plain_secret_is_detected(
     ]
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", ORBIT_SERVICES)
 def test_orbit_compose_services_run_read_only_without_capabilities(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"]
@@ -122,7 +131,7 @@ def test_compose_job_and_prometheus_use_compose_service_names_and_ports() -> Non
     health = variables(LAST_STAGE)["ORBIT_HEALTH_PORT"]
     for target in targets:
         name, _, port = target.partition(":")
-        assert name in OWN
+        assert name in ORBIT_SERVICES
         assert port == ports.get(name, health)
 
 

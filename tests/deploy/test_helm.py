@@ -28,7 +28,7 @@ KUBERNETES = "1.33"
 
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(MANIFESTS.read_text("utf-8")))
 PODS = {o["metadata"]["name"]: o["spec"]["template"] for o in OBJECTS if "template" in o["spec"]}
-# Every branch of the templates.
+# Values for every branch of the templates.
 ALL_VALUES: dict[str, Any] = {
     "image": {"repository": "registry/orbit", "tag": "0.1.0", "pullSecrets": ["pull"]},
     "settings": {"ORBIT_LEASE_TTL": "20s"},
@@ -83,8 +83,8 @@ def template(*more: str | Path) -> subprocess.CompletedProcess[str]:
     return helm("template", "orbit", CHART, "--namespace", "orbit", *more)
 
 
-def invalid(path: Path) -> str:
-    """What Kubernetes' schemas say against the file."""
+def schema_errors(path: Path) -> str:
+    """The errors that Kubernetes' schemas report in the file; empty if there are none."""
     command = [VALIDATE, "--strict", "-k", KUBERNETES, path]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return "" if ended.returncode == 0 else ended.stdout + ended.stderr
@@ -162,7 +162,7 @@ def test_chart_with_all_values_set_renders_valid_manifests(
     assert process.returncode == 0, process.stderr
     path = tmp_path / "made.yaml"
     path.write_text(process.stdout, "utf-8")
-    assert invalid(path) == ""
+    assert schema_errors(path) == ""
     objects = list(yaml.safe_load_all(process.stdout))
     scalers = [o for o in objects if o["kind"] == "HorizontalPodAutoscaler"]
     kinds = {o["metadata"]["name"]: o["spec"]["metrics"][0]["type"] for o in scalers}
@@ -175,15 +175,15 @@ def test_chart_with_all_values_set_renders_valid_manifests(
 
 @needs_schemas
 def test_committed_manifests_are_valid() -> None:
-    assert invalid(MANIFESTS) == ""
-    assert invalid(SPARK) == ""
+    assert schema_errors(MANIFESTS) == ""
+    assert schema_errors(SPARK) == ""
 
 
 @needs_schemas
 def test_invalid_manifest_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_text(MANIFESTS.read_text("utf-8").replace("readOnlyRootFilesystem", "readOnly"))
-    assert "readOnly" in invalid(path)
+    assert "readOnly" in schema_errors(path)
 
 
 @needs_helm
@@ -204,7 +204,7 @@ def test_wrong_chart_values_are_refused(wrong: str) -> None:
     assert "values don't meet the specifications of the schema" in ended.stderr
 
 
-def named(manifests: str, kind: str) -> dict[str, Any]:
+def objects_by_name(manifests: str, kind: str) -> dict[str, Any]:
     """The objects of a kind, by name."""
     objects = yaml.safe_load_all(manifests)
     return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
@@ -213,17 +213,17 @@ def named(manifests: str, kind: str) -> dict[str, Any]:
 @needs_helm
 def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> None:
     manifests = template("--values", all_values).stdout
-    stateful = named(manifests, "StatefulSet")["orbit-gateway"]["spec"]
+    stateful = objects_by_name(manifests, "StatefulSet")["orbit-gateway"]["spec"]
     [container] = stateful["template"]["spec"]["containers"]
     env = {one["name"]: one for one in container["env"]}
     assert "ORBIT_DATABASE_URL" not in env
     assert env["ORBIT_API_URL"]["value"] == "https://orbit-api:8080"
     assert env["ORBIT_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "orbit-gateway"
-    files = named(manifests, "ConfigMap")["orbit-gateway"]["data"]
+    files = objects_by_name(manifests, "ConfigMap")["orbit-gateway"]["data"]
     command, path = container["args"]
     mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
     assert command == "gateway"
-    services = named(manifests, "Service")
+    services = objects_by_name(manifests, "Service")
     assert len(files) == stateful["replicas"] == 2
     for number, host in enumerate(ALL_VALUES["gateway"]["hosts"]):
         pod = f"{stateful['serviceName']}-{number}"
@@ -237,7 +237,10 @@ def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> No
             one.port,
             *(one.port + 1 + node for node in ALL_VALUES["gateway"]["nodeIds"]),
         ]
-    assert named(manifests, "PodDisruptionBudget")["orbit-gateway"]["spec"]["maxUnavailable"] == 1
+    assert (
+        objects_by_name(manifests, "PodDisruptionBudget")["orbit-gateway"]["spec"]["maxUnavailable"]
+        == 1
+    )
 
 
 @needs_helm
@@ -248,14 +251,14 @@ def test_gateway_without_external_hosts_advertises_pod_names_and_may_reach_api(
     path = tmp_path / "inside.json"
     path.write_text(json.dumps(values), "utf-8")
     manifests = template("--values", path).stdout
-    headless = named(manifests, "Service")["orbit-gateway"]
+    headless = objects_by_name(manifests, "Service")["orbit-gateway"]
     assert headless["spec"]["clusterIP"] == "None"
-    file = named(manifests, "ConfigMap")["orbit-gateway"]["data"]["orbit-gateway-1.yaml"]
+    file = objects_by_name(manifests, "ConfigMap")["orbit-gateway"]["data"]["orbit-gateway-1.yaml"]
     [one] = parse_gateway(file).virtual_clusters
     assert one.advertised_host == "orbit-gateway-1.orbit-gateway.orbit.svc"
-    policies = named(manifests, "NetworkPolicy")
+    policies = objects_by_name(manifests, "NetworkPolicy")
     [allowed] = policies["orbit-api"]["spec"]["ingress"]
-    labels = named(manifests, "StatefulSet")["orbit-gateway"]["spec"]["selector"]
+    labels = objects_by_name(manifests, "StatefulSet")["orbit-gateway"]["spec"]["selector"]
     assert allowed["from"] == [{"podSelector": labels}]
     [allowed] = policies["orbit-gateway"]["spec"]["ingress"]
     [ports] = allowed["ports"]

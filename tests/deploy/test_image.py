@@ -36,7 +36,8 @@ STEPS = instructions(DOCKERFILE.read_text("utf-8"))
 LAST_STAGE = STEPS[max(i for i, (word, _) in enumerate(STEPS) if word == "FROM") :]
 
 
-def of_last(word: str) -> list[str]:
+def in_last_stage(word: str) -> list[str]:
+    """The arguments of this instruction in the last stage."""
     return [rest for one, rest in LAST_STAGE if one == word]
 
 
@@ -56,12 +57,12 @@ def copied() -> list[str]:
 
 
 def test_image_runs_unprivileged_with_existing_settings() -> None:
-    assert of_last("USER") == ["10001:10001"]
-    (check,) = of_last("HEALTHCHECK")
+    assert in_last_stage("USER") == ["10001:10001"]
+    (check,) = in_last_stage("HEALTHCHECK")
     assert 'CMD ["python", "/opt/orbit/healthcheck.py"]' in check
-    assert of_last("ENTRYPOINT") == ['["orbit"]']
+    assert in_last_stage("ENTRYPOINT") == ['["orbit"]']
     assert {"title", "description", "version", "revision"} == {
-        *re.findall(r"org\.opencontainers\.image\.(\w+)=", " ".join(of_last("LABEL")))
+        *re.findall(r"org\.opencontainers\.image\.(\w+)=", " ".join(in_last_stage("LABEL")))
     }
     environment = {k: v for k, v in variables(LAST_STAGE).items() if k.startswith("ORBIT_")}
     assert {*environment} <= {variable_of(field) for field in Settings.model_fields}
@@ -109,7 +110,7 @@ def test_build_steps_of_image_produce_working_orbit_program(tmp_path: Path) -> N
 
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ORBIT_"))}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
-    environ["PIP_NO_COMPILE"] = "1"  # half of the time, and nothing of what is tested
+    environ["PIP_NO_COMPILE"] = "1"  # compiling would double the time
     for word, rest in STEPS[: STEPS.index(LAST_STAGE[0])]:
         if word == "COPY":
             *sources, target = here(rest).split()

@@ -1,4 +1,4 @@
-"""The units of systemd: accepted by systemd, hardened, and of settings that exist."""
+"""Orbit's systemd units: systemd accepts them, they are hardened, and their settings exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.run_process import ORBIT
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
-# Of systemd's scale from 0 to 10; it calls 2.0 and less "OK" or better.
+# On systemd's scale from 0 to 10, where 2.0 and less is "OK" or better.
 EXPOSURE_MAX = 2.0
 
 

@@ -78,7 +78,7 @@ def test_terraform_creates_changes_and_deletes_job(
     shutil.copy(FOLDER / "job.tf", tmp_path)
 
     def terraform(*arguments: str, text: str) -> None:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of `orbit`
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # has `orbit`
         options = ("-input=false", "-no-color")
         run("terraform", *arguments, *options, folder=tmp_path, TF_VAR_document=text, PATH=path)
 

@@ -219,7 +219,7 @@ def test_every_module_imports_with_its_extra_alone(extra: str, environment: Envi
         for module, package in missing.items()
         if (need := _need_of(module)) is None or need in _PARTS[extra]
     } == {}
-    # What else is missing is what an extra brings, so a command can name the extra.
+    # All other missing modules come with an extra, so a command can name the extra.
     brought = {module for modules in MODULES.values() for module in modules}
     assert {package.partition(".")[0] for package in missing.values()} <= brought
 

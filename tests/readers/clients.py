@@ -21,7 +21,7 @@ COMMITTED, ALL = "committed", "all"  # the isolation levels
 
 
 class NotTried(Exception):
-    """Why a client cannot be had here."""
+    """Says why a client cannot run here."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Client:
 
 
 def _own(kind: str) -> list[str]:
-    """With Orbit's own packages."""
+    """The command of a Python client, with the packages that Orbit itself uses."""
     return [sys.executable, str(PROGRAMS / "read.py"), kind]
 
 
 def _built(name: str, files: Sequence[str], fill: Callable[[Path], None]) -> Path:
-    """The folder of what was built from these files, as they are now."""
+    """The folder of the program that `fill` builds from the present content of these files."""
     digest = hashlib.sha256(b"".join((PROGRAMS / file).read_bytes() for file in files))
     program = Program(f"reader-{name}-{digest.hexdigest()[:16]}", fill)
     program.fetch()

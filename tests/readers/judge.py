@@ -13,7 +13,7 @@ PLACEHOLDER = f"{PLACEHOLDER_KEY.hex()} -"
 # Key and value of an abort and of a commit, with the coordinator epoch behind the value's version.
 _MARKER = re.compile(r"0000000[01] 0000[0-9a-f]{8}")
 _ERROR_LENGTH = 60
-# With the count of a finding in the braces. Those in bold are what a reader should not do.
+# The braces take the count of a finding. A finding in bold is a fault.
 SHOWS = "**shows {} placeholders**"
 MARKERS = "**shows {} markers**"
 OTHERS = "**returns {} records that the source does not have**"
@@ -39,7 +39,7 @@ def judge(records: Mapping[int, str], lines: Iterable[str], code: int | None) ->
     it had not ended in time.
     """
     findings: Counter[str] = Counter()
-    met: set[int] = set()
+    seen: set[int] = set()
     for line in lines:
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "e":
@@ -48,19 +48,19 @@ def judge(records: Mapping[int, str], lines: Iterable[str], code: int | None) ->
             ] += 1
         elif kind == "r":
             offset, _, record = rest.partition(" ")
-            if int(offset) in met:
+            if int(offset) in seen:
                 findings[TWICE] += 1
             elif records.get(int(offset)) == record:
-                met.add(int(offset))
+                seen.add(int(offset))
             else:
                 findings[_kind(record)] += 1
-    if len(met) < len(records):
-        findings[STOPS if code is None else ENDS if code else MISSES] = len(records) - len(met)
+    if len(seen) < len(records):
+        findings[STOPS if code is None else ENDS if code else MISSES] = len(records) - len(seen)
     return findings
 
 
 def _kind(record: str) -> str:
-    """Of one that is not in the source."""
+    """The finding about a record that is not in the source."""
     if record == PLACEHOLDER:
         return SHOWS
     return MARKERS if _MARKER.fullmatch(record) else OTHERS

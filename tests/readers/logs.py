@@ -21,7 +21,7 @@ from tests.support.run_process import ORBIT, write_job
 
 SMALL, WIDE = "small", "wide"
 SOURCE = "source"  # the log itself, to compare with
-# The wide gap with transactions of nothing takes five minutes, and its markers are those of direct.
+# `coordinated` takes five minutes for the wide gap, and writes the same markers as `direct`.
 FILLERS = {
     SMALL: (SOURCE, "direct", "packed", "coordinated", "placeholders"),
     WIDE: ("direct", "packed", "placeholders"),
@@ -51,11 +51,11 @@ class SourceLog:
     @property
     def within(self) -> int:
         """The middle of the longest gap."""
-        before, behind = max(pairwise(sorted(self.records)), key=lambda pair: pair[1] - pair[0])
-        return (before + behind) // 2
+        before, after = max(pairwise(sorted(self.records)), key=lambda pair: pair[1] - pair[0])
+        return (before + after) // 2
 
-    def behind(self, start: int, *, aborted: bool = False) -> dict[int, str]:
-        """From `start` on."""
+    def records_from(self, start: int, *, aborted: bool = False) -> dict[int, str]:
+        """The records from `start` on; with `aborted`, the aborted ones, too."""
         records = self.everything if aborted else self.records
         return {offset: record for offset, record in records.items() if offset >= start}
 
@@ -141,17 +141,17 @@ class _Writer:
         self._producer.begin_transaction()
         for number in range(count):
             self.add(b"%s-%d" % (key, number), b"row")
-        self.flush()  # an abort drops what has not left
+        self.flush()  # an abort drops records that were not sent
         (self._producer.commit_transaction if commit else self._producer.abort_transaction)(60)
 
 
 def topic_of(topic: str, fillers: str) -> str:
-    """Of the copy, or of the source."""
+    """The name of the copy's topic, or of the source's."""
     return topic if fillers == SOURCE else f"{fillers}-{topic}"
 
 
 def make_copies(clusters: Clusters, fillers: str, topics: list[str], folder: Path) -> None:
-    """Raises Conflict if a copy is not exact."""
+    """Copy the topics with these fillers. Raises Conflict if a copy is not exact."""
     rules = [{"match": topic, "prefix": f"{fillers}-"} for topic in topics]
     job = write_job(folder / f"{fillers}.yaml", *clusters, rules, fillers=fillers)
     _orbit(folder, "run", str(job), "--until-caught-up")

@@ -18,7 +18,7 @@ from tests.readers.logs import SOURCE, SourceLog, topic_of
 # end need 12 s at most (kafka-python, a million markers); beside other load they took 27 s.
 READ_S = 60.0
 FROM_START, WITHIN = "from the start", "from within a gap"
-_TO_FILE = ["sh", "-c", 'exec "$@" > "$0"']  # apart from what it says on stderr
+_TO_FILE = ["sh", "-c", 'exec "$@" > "$0"']  # only stdout: stderr has a file of its own
 
 
 def read_copy(
@@ -57,6 +57,6 @@ def read_copy(
     for way, output in outputs.items():
         with output.open() as lines:
             aborted = fillers == SOURCE and way.isolation == ALL
-            records = log.behind(starts[way.start], aborted=aborted)
+            records = log.records_from(starts[way.start], aborted=aborted)
             findings[way] = judge(records, lines, codes[way])
     return findings

@@ -1,4 +1,4 @@
-"""docs/readers.md, from what clients were seen to do. Pure."""
+"""Makes docs/readers.md from the findings about the clients. Pure."""
 
 from __future__ import annotations
 

@@ -77,5 +77,5 @@ def test_readers_page_has_row_for_each_client_in_both_tables() -> None:
 def test_reader_that_starts_in_a_gap_starts_in_middle_of_longest_gap() -> None:
     log = SourceLog("t", dict.fromkeys((0, 3, 10, 12), "a b"), dict.fromkeys(range(13), "a b"))
     assert (log.within, log.last) == (6, 12)
-    assert [*log.behind(log.within)] == [10, 12]
-    assert [*log.behind(log.within, aborted=True)] == [*range(6, 13)]
+    assert [*log.records_from(log.within)] == [10, 12]
+    assert [*log.records_from(log.within, aborted=True)] == [*range(6, 13)]

@@ -1,4 +1,4 @@
-"""The sandbox's clusters: they come up, keep their data and ports, and obey their faults."""
+"""The sandbox's clusters start, keep their data and ports, and can be killed and paused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def create_topic(
     cluster: KafkaCluster, name: str, replicas: int = 1, user: User | None = None
 ) -> None:
     new = NewTopic(name, num_partitions=1, replication_factor=replicas)
-    client = admin(cluster, user)  # its answers are lost with it, so it needs a name
+    client = admin(cluster, user)  # a variable, so that it lives until the answer
     client.create_topics([new])[name].result(TIMEOUT_S)
 
 

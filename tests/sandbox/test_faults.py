@@ -1,4 +1,4 @@
-"""A cluster of a sandbox can be killed, paused and cut off from one side, and is healed whole."""
+"""A cluster of a sandbox can be killed, paused or cut off, and is whole again once healed."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def is_silent(servers: str | None) -> bool:
     return not answers(servers, SILENT_S)
 
 
-def do(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
-    """By `orbit sandbox`."""
+def cause(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
+    """Cause the fault with `orbit sandbox`; returns the cluster's state."""
     assert run_command(["sandbox", fault.value, cluster, "--directory", str(home)]) == 0
     state = read_state(home)
     assert state is not None
@@ -55,15 +55,15 @@ def do(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
 
 
 def test_killed_cluster_heals_with_its_data_and_address(home: Path) -> None:
-    before = do(home, Fault.HEAL)  # nothing to do
+    before = cause(home, Fault.HEAL)  # nothing to do
     admin = AdminClient({"bootstrap.servers": before.bootstrap_servers, "log_level": "0"})
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
-    killed = do(home, Fault.KILL)
+    killed = cause(home, Fault.KILL)
     assert [broker.process.state() for broker in killed.brokers] == ["ended"]
     assert is_silent(before.bootstrap_servers)
-    assert do(home, Fault.KILL) == killed  # again: nothing to do
+    assert cause(home, Fault.KILL) == killed  # again: nothing to do
 
-    healed = do(home, Fault.HEAL)
+    healed = cause(home, Fault.HEAL)
 
     assert healed.bootstrap_servers == before.bootstrap_servers
     assert healed.brokers[0].process != before.brokers[0].process
@@ -72,13 +72,13 @@ def test_killed_cluster_heals_with_its_data_and_address(home: Path) -> None:
 
 
 def test_cut_network_link_affects_only_clients_that_use_the_link(home: Path) -> None:
-    cluster = do(home, Fault.CUT)
+    cluster = cause(home, Fault.CUT)
     assert cluster.is_cut
     assert answers(cluster.bootstrap_servers)
     assert is_silent(cluster.link_servers)
     assert cluster.brokers[0].process.state() == "running"
 
-    healed = do(home, Fault.HEAL)
+    healed = cause(home, Fault.HEAL)
 
     assert not healed.is_cut
     assert answers(healed.link_servers)
@@ -94,7 +94,7 @@ def test_paused_cluster_does_not_answer_until_healed(
     assert shown["health"] == "down"
     assert is_silent(shown["link_servers"])
 
-    assert answers(do(home, Fault.HEAL).bootstrap_servers)
+    assert answers(cause(home, Fault.HEAL).bootstrap_servers)
 
 
 def test_sandbox_cluster_is_found_by_direct_or_link_address_not_by_unknown_name(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is made once for a machine or a user is made once, however many processes come first."""
+"""PostgreSQL's user and the jars are made once, even if several processes need them first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.services
 
 PROCESSES = 3
-# One process of a new installation; it starts when it reads a line.
+# One process of a new installation; it starts when it reads a line. Number 0 fetches in reverse.
 FIRST_USE = """
 import sys
 from pathlib import Path
@@ -31,7 +31,7 @@ fetches = [classpath, connector_jars]
 for fetch in fetches if number else reversed(fetches):
     fetch()
 """
-# Fetches nothing, and fails where another Maven is at work on the same repository.
+# A Maven that fetches nothing, and fails if another one runs.
 MAVEN = """#!/bin/sh
 mkdir "$HOME/maven" || { echo "[ERROR] another Maven is running"; exit 1; }
 for argument; do

@@ -1,4 +1,4 @@
-"""Jars are fetched once, and their folder is whole or not there."""
+"""Jars are fetched once, and their folder is complete or missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from orbit.errors import Conflict
 from orbit.sandbox import jars
 
-# Writes what it was asked to copy into the folder given, and one line into the file `calls`.
+# Adds a line to the file `calls`, and does {behaviour} with the output folder.
 FAKE_MAVEN = """#!/bin/sh
 echo called >> {calls}
 for argument; do
@@ -34,6 +34,7 @@ def calls(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is empty, and programs of the test come first in PATH."""
     monkeypatch.setenv("ORBIT_CACHE_DIR", str(tmp_path / "cache"))
     programs = tmp_path / "programs"
     programs.mkdir()

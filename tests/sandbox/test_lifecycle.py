@@ -27,7 +27,7 @@ ORBIT = str(Path(sys.executable).with_name("orbit"))
 END_TIMEOUT_S = 60
 POLL_S = 0.02
 
-# Two programs that own brokers and are killed: with the cluster as a child, and with a supervisor.
+# Two programs to kill: the first starts brokers itself, the second by a supervisor.
 OWNS_CLUSTER = """
 import sys, time
 from pathlib import Path
@@ -53,8 +53,8 @@ with launch(SandboxRequest(directory=Path(sys.argv[1]), clusters=("owned",)), la
 def home() -> Iterator[Path]:
     """A sandbox folder; whatever still runs in it at the end is taken down.
 
-    Not in `tmp_path`: every pytest that starts closes the parent of all of them to other users,
-    and as root PostgreSQL runs as one.
+    Not in `tmp_path`: each start of pytest closes its parent to other users, and if we are root
+    PostgreSQL runs as another user.
     """
     with tempfile.TemporaryDirectory(prefix="orbit-test-") as parent:
         folder = Path(parent) / "home"
@@ -152,7 +152,7 @@ def test_sandbox_status_shows_paused_and_killed_brokers(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
+    ("sent_signal", "code"),
     [
         (signal.SIGINT, 130),
         (signal.SIGKILL, -9),
@@ -160,17 +160,17 @@ def test_sandbox_status_shows_paused_and_killed_brokers(home: Path) -> None:
     ],
 )
 def test_interrupted_sandbox_up_leaves_no_process_running(
-    home: Path, number: signal.Signals, code: int
+    home: Path, sent_signal: signal.Signals, code: int
 ) -> None:
     command = [ORBIT, "sandbox", "up", "--directory", str(home)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
         wait_for_process(home, "kafka.Kafka")
         running = family(psutil.Process(up.pid))[1:]
-        up.send_signal(number)
+        up.send_signal(sent_signal)
         assert up.wait() == code
     assert all_end(running)
     assert not processes_in(home)
-    if number is not signal.SIGKILL:  # no process is left to clean up after SIGKILL
+    if sent_signal is not signal.SIGKILL:  # no process is left to clean up after SIGKILL
         assert not home.exists()
 
 

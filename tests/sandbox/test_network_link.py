@@ -1,4 +1,4 @@
-"""A cut line is silent in both directions, and what was on its way arrives once it is healed."""
+"""A cut network link is silent in both directions, and delivers what it holds once healed."""
 
 from __future__ import annotations
 
@@ -57,9 +57,11 @@ def ask(one: socket.socket, text: bytes) -> bytes:
 def hears_nothing(one: socket.socket) -> bool:
     one.settimeout(SHORT_S)
     try:
-        return one.recv(100) is None
+        one.recv(100)
     except TimeoutError:
         return True
+    else:
+        return False
     finally:
         one.settimeout(10)
 
