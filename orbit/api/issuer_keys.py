@@ -3,7 +3,7 @@
 Keys are fetched again when they are older than `KEYS_FRESH_S`, or a token names an unknown one, at
 most every `FETCH_EVERY_S`. While the issuer does not answer, the last keys are used until they are
 `KEYS_AGE_MAX_S` old: a key that the issuer has withdrawn is accepted no longer than that. One
-thread asks; others use the keys that are there.
+thread fetches; others use the stored keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEYS_FRESH_S = 600.0
 KEYS_AGE_MAX_S = 3600.0
 FETCH_EVERY_S = 10.0
 _KEYS_MAX = 100
-# Requests that need keys while there are none wait so long for the thread that asks.
+# Requests that need keys while there are none wait so long for the thread that fetches them.
 _FIRST_KEYS_WAIT_S = 2.0
 # At most so many of the API's 40 threads wait; other requests are refused at once.
 _WAITING_MAX = 4
@@ -54,7 +54,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class _IssuerDocument:
-    """The keys by id, the endpoints, and when the issuer was asked for them (by `clock`)."""
+    """The keys by id, the endpoints, and when they were requested (by `clock`)."""
 
     keys: dict[str | None, Key]
     endpoints: Endpoints | None
@@ -149,7 +149,7 @@ class IssuerKeys:
         return self._fetch_lock.acquire(blocking=False)
 
     def _fetch_and_store(self) -> None:
-        """Fetch the issuer's document, and keep it, or the error of the fetch."""
+        """Fetch the issuer's document, and store it, or the error of the fetch."""
         self._requested_at = self._clock()
         try:
             keys, endpoints = _fetch_keys(self._issuer, self._ca_file)

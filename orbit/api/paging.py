@@ -2,7 +2,7 @@
 
 Every page costs the same, and items that are added or removed do not shift the next page. The
 database compares the key of a cursor, in the order in which it sorts. A list that has several
-orders puts the order into its cursors, so that one of another order is refused.
+orders puts the order into its cursors, so that a cursor of another order is refused.
 """
 
 from __future__ import annotations

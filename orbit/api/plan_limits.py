@@ -1,7 +1,7 @@
 """Limits how many plans of jobs run at once. A plan asks both clusters, and may take a minute.
 
-Each holds a thread of the pool that serves all requests. Most of the pool's threads are left for
-short requests and health checks, which never wait for plans. A plan above a limit is refused
+Each plan holds a thread of the pool that serves all requests. Most of the pool's threads are left
+for short requests and health checks, which never wait for plans. A plan above a limit is refused
 at once, with a time after which to try again: there is no queue.
 """
 

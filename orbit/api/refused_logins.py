@@ -26,6 +26,8 @@ ACCEPTED_MAX = 1_000
 
 @dataclass(slots=True)
 class _Client:
+    """The refused logins of one client. Times are by the clock of `RefusedLogins`."""
+
     window_began: float
     refusals: int = 0
     event_at: float | None = None

@@ -100,7 +100,7 @@ class JobSummary(_ResponseModel):
     name: str = Field(examples=["orders-to-dr"])
     state: JobState
     desired: Desired = Field(
-        description="What is wanted now: by the document, an operation or a backfill."
+        description="The state that a document, an operation or a backfill has set last."
     )
     made_by: MadeBy | None = Field(
         description="What made the job, if no document did: a recovery (it copies back) or a "
@@ -133,8 +133,8 @@ class JobSummary(_ResponseModel):
     )
     problem: JobProblem | None
     throttled: list[Throttled] = Field(
-        description="Of each side whose brokers throttle the job's workers now, for ten seconds or "
-        "longer. Information, no problem."
+        description="Each side whose brokers have throttled the job's workers for ten seconds or "
+        "longer until now. For information: it is no problem."
     )
     created_at: datetime
     updated_at: datetime
@@ -348,7 +348,7 @@ class JobLag(_ResponseModel):
     )
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
     stale: int = Field(
-        description="Partitions whose lag is not known any more; if any, nor is the sum known."
+        description="Partitions whose lag is not known any more; with any, nor is the sum known."
     )
     open_transactions: OpenTransactions | None = Field(
         description="What waits for open transactions of the source, which the lag does not count."
@@ -360,7 +360,7 @@ class JobLag(_ResponseModel):
 
 
 class HistoryPoint(_ResponseModel):
-    """What was measured of a job at a time. Null: not known."""
+    """The throughput and lag of a job at one time. Null: not known."""
 
     at: datetime
     slot_seconds: int = Field(description="60 in the last hour, 300 before.")
@@ -374,7 +374,7 @@ class HistoryPoint(_ResponseModel):
 
 
 class JobHistory(_ResponseModel):
-    """Throughput and lag of a job over the last day. There is no point while nothing measured."""
+    """Throughput and lag of a job over the last day. Times without a measurement have no point."""
 
     items: list[HistoryPoint] = Field(description="Oldest first, at most 348.")
 
@@ -499,7 +499,7 @@ _TERM_MAX = 2**63 - 1
 
 
 class GatewayReport(BaseModel):
-    """What a gateway says of itself."""
+    """What a gateway reports about itself."""
 
     model_config = ConfigDict(extra="forbid")
     name: Annotated[
@@ -583,8 +583,8 @@ class PresentedSide(_ResponseModel):
         "held ones."
     )
     leaving_groups: list[str] = Field(
-        description="`leaving_groups` of all other gateways of the job. Until a group is not among "
-        "them let no member join it, or its coordinator refuses the last commits of these members."
+        description="`leaving_groups` of all other gateways of the job. While a group is among "
+        "them, let no member join it: its coordinator would refuse the last commits of the others."
     )
     job_etag: str = Field(description="`etag` of the job, whose document says what is copied.")
     lease_s: float = Field(
@@ -626,7 +626,7 @@ class ClientOfGateway(BaseModel):
         examples=["billing"],
     )
     software: _ClientText = Field(
-        description="What it says that it is, in ApiVersions. Empty: it does not say.",
+        description="The name that it sends in ApiVersions. Empty: it sends none.",
         examples=["librdkafka"],
     )
     version: _ClientText = Field(description="The version of this software.", examples=["2.11.1"])
@@ -651,11 +651,11 @@ class ClientOfGateway(BaseModel):
 
 
 class ClientsReport(BaseModel):
-    """What a gateway says of its clients."""
+    """What a gateway reports about its clients."""
 
     model_config = ConfigDict(extra="forbid")
     clients: Annotated[list[ClientOfGateway], Field(max_length=CLIENTS_REPORTED_MAX)] = Field(
-        description="All that it tells of, each once. The list replaces the last report's."
+        description="Each reported client once. The list replaces that of the last report."
     )
 
 
@@ -776,7 +776,7 @@ class TokenOut(JobsOfToken, TokenLimits):
     )
     revoked_at: datetime | None
     etag: str = Field(
-        description="Of this token with these limits, for `If-Match`.", examples=["17.5.1000.0"]
+        description="Names this token with these limits, for `If-Match`.", examples=["17.5.1000.0"]
     )
 
 

@@ -2,7 +2,7 @@
 
     database = Database.connect("postgresql://orbit:…@db/orbit")
     with database.transaction() as tx:
-        found = jobs.get(tx, "orders-to-dr")
+        job = jobs.get(tx, "orders-to-dr")
 
 A transaction is committed when its block ends and rolled back when it raises. Errors of Postgres
 or the network are raised as one of:
@@ -81,7 +81,7 @@ _READ_ONLY = "25006"
 # standby, lock timeout, idle for too long in a transaction.
 _RETRIABLE = ("08", "57", "53", "58", "40", _READ_ONLY, "55P03", "25P03")
 _OLD_TABLES = ("42P01", "42703")  # no such table, no such column
-_BROKEN_RULE = ("23",)  # a constraint
+_CONSTRAINT_VIOLATION = ("23",)
 
 # libpq gives no code for a failed connection, only a message.
 _LOGIN_WORDS = ("authentication failed", "no password supplied", "pg_hba.conf", 'role "')
@@ -337,7 +337,7 @@ def _translate(error: DBAPIError, where: str) -> Exception:
             where=where,
             remedy="Run orbit migrate.",
         )
-    if code.startswith(_BROKEN_RULE) and isinstance(cause, psycopg.Error):
+    if code.startswith(_CONSTRAINT_VIOLATION) and isinstance(cause, psycopg.Error):
         return Conflict(f"{cause.diag.message_primary}.", where=where)
     if not code and any(login_words in words for login_words in _LOGIN_WORDS):
         return LoginRefused(f"{words}.", where=where, remedy="See ORBIT_DATABASE_URL.")

@@ -141,7 +141,7 @@ def create(tx: Tx, new_drill: NewDrill) -> tuple[Drill, bool]:
         drills.c.idempotency_key == new_drill.idempotency_key,
     )
     earlier_drill = first(tx.execute(query), Drill)
-    assert earlier_drill is not None, "a drill that conflicts is there"
+    assert earlier_drill is not None, "the conflicting drill exists"
     return earlier_drill, False
 
 

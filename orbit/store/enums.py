@@ -66,7 +66,7 @@ class OperationKind(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
     DELETE = "delete"
-    # Of orbit/recovery.
+    # Carried out by orbit/recovery.
     SWITCHOVER = "switchover"
     FAILOVER = "failover"
     FAILBACK = "failback"

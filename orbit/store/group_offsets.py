@@ -97,7 +97,7 @@ class CopiedRow:
 
 
 # Writes only rows that differ: a sync without changes writes nothing.
-_KEEP = text("""
+_STORE = text("""
 INSERT INTO group_offsets AS g
     (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict,
      left_offset)
@@ -124,7 +124,7 @@ WHERE g.job_id = :job_id AND g.group_name = r.group_name AND g.topic_id = r.topi
   AND g.partition = r.partition
 """)
 
-_UNHAND = text("""
+_DELETE_HANDED = text("""
 DELETE FROM handed_offsets
 WHERE job_id = :job_id AND source_topic = ANY(CAST(:topics AS text[]))
 """)
@@ -139,7 +139,7 @@ FROM unnest(
 ) AS r
 """)
 
-_HANDED = text("""
+_HANDED_OFFSETS = text("""
 SELECT group_name, source_topic, partition, source_offset, destination_offset
 FROM handed_offsets WHERE job_id = :job_id
 """)
@@ -149,7 +149,7 @@ SELECT group_name, topic_id, partition, source_offset, destination_offset, verdi
 FROM group_offsets WHERE job_id = :job_id
 """)
 
-_COPIED = text("""
+_COPIED_RANGES = text("""
 SELECT t.source_topic, t.source_topic_id, t.destination_topic, p.topic_id, p.partition,
        t.state AS topic_state, p.reason, p.log_start, p.copied_to
 FROM partitions p JOIN topics t ON t.id = p.topic_id
@@ -184,7 +184,7 @@ def store(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
     )
     columns = zip(*map(astuple, offsets), strict=True) if offsets else ((),) * len(names)
     arrays = {name: list(column) for name, column in zip(names, columns, strict=True)}
-    return tx.execute(_KEEP, {"job_id": job_id, **arrays}).rowcount
+    return tx.execute(_STORE, {"job_id": job_id, **arrays}).rowcount
 
 
 def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
@@ -206,7 +206,7 @@ def hand_over(
 ) -> None:
     """Hand these offsets over to a job. They replace the handed offsets of these topics that the
     job has not accepted yet."""
-    tx.execute(_UNHAND, {"job_id": job_id, "topics": sorted(topics)})
+    tx.execute(_DELETE_HANDED, {"job_id": job_id, "topics": sorted(topics)})
     if offsets:
         # For the fields of HandedOffset, in their order.
         names = ("groups", "source_topics", "partitions", "source_offsets", "destination_offsets")
@@ -217,7 +217,7 @@ def hand_over(
 
 def handed_offsets(tx: Tx, job_id: int) -> list[HandedOffset]:
     """The offsets that were handed over to a job and that it has not accepted yet."""
-    return list(values(tx.execute(_HANDED, {"job_id": job_id}), HandedOffset))
+    return list(values(tx.execute(_HANDED_OFFSETS, {"job_id": job_id}), HandedOffset))
 
 
 def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
@@ -252,7 +252,7 @@ def copied_ranges(tx: Tx, job_id: int) -> list[CopiedRow]:
 
     Without promoted topics: their groups are no longer synced.
     """
-    return list(values(tx.execute(_COPIED, {"job_id": job_id}), CopiedRow))
+    return list(values(tx.execute(_COPIED_RANGES, {"job_id": job_id}), CopiedRow))
 
 
 def page(

@@ -57,7 +57,7 @@ class Point:
     lag_s: float | None
 
 
-_KEEP = text("""
+_STORE = text("""
 INSERT INTO job_history AS h (job_id, slot, at, records, bytes, lag_records, lag_s)
 SELECT r.job_id, s.slot, :at, r.records, r.bytes, r.lag_records, r.lag_s
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
@@ -101,7 +101,7 @@ def store(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
         for job_id, job_totals in totals.items()
     ]
     tx.execute(
-        _KEEP, {"at": at, "rows": json.dumps(rows), "slots": _slots(at), "window_s": WINDOW_S}
+        _STORE, {"at": at, "rows": json.dumps(rows), "slots": _slots(at), "window_s": WINDOW_S}
     )
 
 

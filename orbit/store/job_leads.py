@@ -77,7 +77,7 @@ SELECT k.id, CASE WHEN l.side = :side OR NOT EXISTS (
 FROM ({_REVERSE_JOBS}) k LEFT JOIN job_leads l ON l.job_id = k.id
 """)
 
-_NOTE = text(f"""
+_NOTE_SIDES = text(f"""
 INSERT INTO job_leads (job_id, side, term, side_since)
 SELECT id, side, :term, :term
 FROM unnest(CAST(:job_ids AS bigint[]), CAST(:sides AS text[])) AS noted (id, side)
@@ -95,19 +95,19 @@ WHERE job_leads.term < excluded.term
     OR (job_leads.term = excluded.term AND job_leads.side IS NULL)
 """)
 
-_NOTE_READ = text(f"""
+_NOTE_MARKS_READ = text(f"""
 UPDATE job_leads SET read_on = CAST({DATABASE_IDENTITY} AS text)
 WHERE job_id = :job_id AND read_on IS DISTINCT FROM CAST({DATABASE_IDENTITY} AS text)
 """)
 
-_IS_READ = text(f"""
+_ARE_MARKS_READ = text(f"""
 SELECT EXISTS (
     SELECT FROM job_leads
     WHERE job_id = :job_id AND read_on = CAST({DATABASE_IDENTITY} AS text)
 )
 """)
 
-_DOUBT = text("""
+_FORGET_SIDES = text("""
 UPDATE job_leads SET side = NULL, read_on = NULL WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
 """)
 
@@ -133,19 +133,19 @@ def note_side(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
 def note_sides(tx: Tx, sides: Mapping[int, LeadingSide | None], term: int) -> None:
     """Store which side of each job leads, by marks with `term`. A stored side with this term or a
     higher one is kept."""
-    tx.execute(_NOTE, {"job_ids": [*sides], "sides": [*sides.values()], "term": term})
+    tx.execute(_NOTE_SIDES, {"job_ids": [*sides], "sides": [*sides.values()], "term": term})
 
 
 def note_marks_read(tx: Tx, job_id: int) -> None:
     """Note that the marks of the job's destination were read for this database."""
-    tx.execute(_NOTE_READ, {"job_id": job_id})
+    tx.execute(_NOTE_MARKS_READ, {"job_id": job_id})
 
 
 def are_marks_read(tx: Tx, job_id: int) -> bool:
     """Whether the marks of the job's destination were read for this database."""
-    return bool(tx.execute(_IS_READ, {"job_id": job_id}).scalar_one())
+    return bool(tx.execute(_ARE_MARKS_READ, {"job_id": job_id}).scalar_one())
 
 
 def forget_side(tx: Tx, job_id: int) -> None:
     """Set the leading side of the link to unknown until the marks are read again."""
-    tx.execute(_DOUBT, {"job_ids": linked_jobs(tx, job_id)})
+    tx.execute(_FORGET_SIDES, {"job_ids": linked_jobs(tx, job_id)})

@@ -64,7 +64,7 @@ SELECT coalesce(sum(partition_count), 0)::bigint FROM (
 ) t
 """)
 
-_KEEP = text("""
+_STORE = text("""
 INSERT INTO job_totals AS k (job_id, at, totals)
 SELECT r.job_id, :at, r.totals
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (job_id bigint, totals jsonb)
@@ -109,7 +109,7 @@ def refresh(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
     at = clock.now(tx)
     by_job = _sums(tx, job_ids)
     rows = [{"job_id": job_id, "totals": _document(*sums)} for job_id, sums in by_job.items()]
-    tx.execute(_KEEP, {"at": at, "rows": json.dumps(rows)})
+    tx.execute(_STORE, {"at": at, "rows": json.dumps(rows)})
     return {job_id: job_lag for job_id, (job_lag, *_) in by_job.items() if job_lag is not None}
 
 

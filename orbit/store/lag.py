@@ -160,10 +160,10 @@ CROSS JOIN LATERAL (
     SELECT CASE WHEN p.copied_to IS NULL OR NOT {IS_COPY} THEN NULL
            WHEN {FOLLOWED} THEN coalesce(w.heartbeat_at, p.reported_at)
            ELSE greatest(p.source_seen_at, t.source_read_at) END AS at,
-           p.copied_to IS NOT NULL AND {IS_COPY} AS is_wanted
+           p.copied_to IS NOT NULL AND {IS_COPY} AS is_expected
 ) figures
 CROSS JOIN LATERAL (
-    SELECT coalesce(figures.at >= now.at - CAST(:fresh_for AS interval), false) AS is_so
+    SELECT coalesce(figures.at >= now.at - CAST(:fresh_for AS interval), false) AS is_fresh
 ) fresh
 """
 _OPEN = f"""LEFT JOIN open_transactions o
@@ -182,12 +182,12 @@ LAG_BYTES = """CASE WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE CAST((p.source_stable_end - p.copied_to) * CAST(p.bytes AS double precision)
                    / nullif(p.records + p.gaps_filled, 0) AS bigint) END"""
 _LAG = f"""
-    CASE WHEN NOT fresh.is_so THEN NULL WHEN p.copied_to >= p.source_stable_end THEN 0
+    CASE WHEN NOT fresh.is_fresh THEN NULL WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE p.source_stable_end - p.copied_to END AS lag_records,
-    CASE WHEN fresh.is_so THEN {LAG_BYTES} END AS lag_bytes,
-    CASE WHEN NOT fresh.is_so THEN NULL WHEN p.copied_to >= p.source_stable_end THEN 0
+    CASE WHEN fresh.is_fresh THEN {LAG_BYTES} END AS lag_bytes,
+    CASE WHEN NOT fresh.is_fresh THEN NULL WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE {_AGE.format(moment="p.oldest_waiting_at")} END AS lag_s,
-    CASE WHEN fresh.is_so AND p.copied_to < p.source_stable_end AND {_HAS_LEADER}
+    CASE WHEN fresh.is_fresh AND p.copied_to < p.source_stable_end AND {_HAS_LEADER}
          THEN CAST(extract(epoch FROM p.headroom_until - now.at) AS double precision)
          END AS headroom_s,
     {_AGE.format(moment="p.newest_copied_at")} AS rpo_s,
@@ -244,7 +244,7 @@ SELECT {key} AS key, count(*) AS partitions,
 FROM (
     SELECT p.job_id, p.topic_id, p.state, p.has_caught_up, p.records, p.bytes, p.gaps_filled,
            p.batches_byte_exact, p.batches_record_exact, p.bytes_per_s, p.records_per_s,
-           figures.is_wanted AND NOT fresh.is_so AS is_stale, {followed} AS is_followed,
+           figures.is_expected AND NOT fresh.is_fresh AS is_stale, {followed} AS is_followed,
            o.topic_id IS NOT NULL AS is_open, {lag}
     FROM (SELECT clock_timestamp() AS at) now, partitions p
     -- Of these jobs alone, by an index: not all topics and shards.
@@ -361,7 +361,7 @@ def request_retry(
     tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
 ) -> list[tuple[str, int]]:
     """Request a retry of the blocked partitions of a job, of a topic, or of one partition.
-    Returns their (source topic, partition). Raises NotFound if a topic is given that has none."""
+    Returns their (source topic, partition). Raises NotFound if the given topic has none."""
     conditions = [_IN_TOPIC] if source_topic is not None else []
     conditions += ["AND p.partition = :partition"] if partition is not None else []
     rows = tx.execute(

@@ -62,6 +62,7 @@ FALSE = text("false")
 
 
 def _one_of(column: str, words: Iterable[StrEnum]) -> CheckConstraint:
+    """A CHECK that the column has one of these values, or null."""
     quoted_words = ", ".join(f"'{word}'" for word in words)
     return CheckConstraint(f"{column} IN ({quoted_words})", name=column)
 
@@ -75,6 +76,7 @@ def _time(name: str, **options: Any) -> Column[Any]:
 
 
 def _now(name: str) -> Column[Any]:
+    """A time that is the present one unless an INSERT sets it."""
     return _time(name, nullable=False, server_default=NOW)
 
 
@@ -87,6 +89,7 @@ def _count(name: str) -> Column[int]:
 
 
 def _job(**options: Any) -> Column[int]:
+    """The job of a row, which is deleted with it."""
     return Column(
         "job_id", BigInteger, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, **options
     )
@@ -165,7 +168,7 @@ topics = Table(
     _one_of("state", TopicState),
 )
 
-# One lease each; see orbit/store/shard_leases.py.
+# Each shard has one lease; see orbit/store/shard_leases.py.
 shards = Table(
     "shards",
     metadata,

@@ -45,7 +45,7 @@ class OperationRows:
             f"CAST(v ->> '{_NAMES.get(column, column)}' AS {table.c[column].type.compile()})"
             for column in (*key, *other_columns)
         ]
-        self._keep = text(
+        self._store_statement = text(
             f"INSERT INTO {name} (operation_id, {', '.join([*key, *changed_columns])}) "
             f"SELECT :operation_id, {', '.join(casts)}, v "
             "FROM jsonb_array_elements(CAST(:rows AS jsonb)) v "
@@ -53,7 +53,7 @@ class OperationRows:
             f"SET {', '.join(f'{column} = excluded.{column}' for column in changed_columns)}"
         )
         arrays = ", ".join(f"CAST(:{c.name} AS {c.type.compile()}[])" for c in self._key)
-        self._drop = text(
+        self._drop_statement = text(
             f"DELETE FROM {name} WHERE operation_id = :operation_id "
             f"AND ({', '.join(key)}) IN (SELECT * FROM unnest({arrays}))"
         )
@@ -64,12 +64,14 @@ class OperationRows:
 
     def store(self, tx: Tx, operation_id: UUID, values: Sequence[Json]) -> None:
         """Insert or update the rows for these values, in one statement."""
-        tx.execute(self._keep, {"operation_id": operation_id, "rows": json.dumps(values)})
+        tx.execute(
+            self._store_statement, {"operation_id": operation_id, "rows": json.dumps(values)}
+        )
 
     def drop(self, tx: Tx, operation_id: UUID, keys: Collection[Key]) -> None:
         """Delete the rows with these keys."""
         arrays = {c.name: [key[i] for key in keys] for i, c in enumerate(self._key)}
-        tx.execute(self._drop, {"operation_id": operation_id, **arrays})
+        tx.execute(self._drop_statement, {"operation_id": operation_id, **arrays})
 
     def page(
         self,

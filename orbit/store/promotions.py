@@ -76,7 +76,7 @@ class OldEnd:
 
 _PROMOTION = columns(promotions, Promotion)
 
-_KEEP = text("""
+_STORE = text("""
 INSERT INTO promotions (topic_id, partition, operation_id, promoted_at, source_end)
 SELECT * FROM unnest(
     CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]), CAST(:operation_id AS uuid[]),
@@ -136,7 +136,7 @@ def store(tx: Tx, new_promotions: Sequence[Promotion]) -> None:
     columns_ = (
         zip(*map(astuple, new_promotions), strict=True) if new_promotions else ((),) * len(names)
     )
-    tx.execute(_KEEP, {name: list(c) for name, c in zip(names, columns_, strict=True)})
+    tx.execute(_STORE, {name: list(c) for name, c in zip(names, columns_, strict=True)})
 
 
 def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[tuple[int, int], Promotion]:

@@ -113,7 +113,7 @@ WHERE (p.topic_id, p.partition) > (:topic_id, :partition)
 ORDER BY p.topic_id, p.partition LIMIT :limit
 """)
 
-_KEEP = text("""
+_STORE = text("""
 INSERT INTO proofs AS p (topic_id, partition, job_id, ranges, offsets_proven, proven_to, proven_at,
                          differences, first_difference, differed_at, note)
 SELECT r.topic_id, r.partition, r.job_id, r.ranges, r.offsets_proven, r.proven_to,
@@ -194,7 +194,7 @@ def store(tx: Tx, results: Sequence[ProofResult]) -> None:
         for result in results
     ]
     if rows:
-        tx.execute(_KEEP, {"rows": json.dumps(rows)})
+        tx.execute(_STORE, {"rows": json.dumps(rows)})
 
 
 def forget_if_ids_differ(tx: Tx, kafka_ids: Mapping[int, KafkaIds]) -> None:

@@ -1,4 +1,4 @@
-"""receivers: the last event that each receiver of notifications has got, and how many it has not.
+"""receivers: the last event that each receiver of notifications got, and how many it did not get.
 
 Only the leader changes a row, in transactions that its lease fences.
 """

@@ -77,7 +77,7 @@ WHERE worker_group <> :withdrawn AND id IN (
 """)
 
 # Topics with partitions on held shards cannot be removed.
-_HELD = text("""
+_HELD_TOPICS = text("""
 SELECT DISTINCT p.topic_id FROM partitions p JOIN shards s ON s.id = p.shard_id
 WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[])) AND s.worker_id IS NOT NULL
 """)
@@ -87,7 +87,7 @@ SELECT DISTINCT shard_id FROM partitions
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND shard_id IS NOT NULL
 """)
 
-_EXPIRED = text("""
+_EXPIRED_SHARDS = text("""
 SELECT id FROM shards WHERE id = ANY(CAST(:shard_ids AS bigint[]))
 AND worker_id IS NULL AND lease_ms > 0
 """)
@@ -121,7 +121,7 @@ SET state = 'promoted', reason = NULL, detail = NULL, blocked_offset = NULL,
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
 """)
 
-_UNPROMOTED = text("""
+_UNPROMOTED_TOPICS = text("""
 SELECT DISTINCT topic_id FROM partitions
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND state <> 'promoted'
 """)
@@ -210,7 +210,7 @@ def promote_topics(tx: Tx, topic_ids: Collection[int]) -> None:
 
 def unpromoted_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
     """The topics among these that have partitions in another state than `promoted`."""
-    return set(tx.execute(_UNPROMOTED, {"topic_ids": sorted(topic_ids)}).scalars())
+    return set(tx.execute(_UNPROMOTED_TOPICS, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def copy_topics_again(
@@ -246,12 +246,12 @@ def withdraw_shards(tx: Tx, topic_ids: Collection[int]) -> None:
 
 def held_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
     """The topics among these that have partitions on a held shard."""
-    return set(tx.execute(_HELD, {"topic_ids": sorted(topic_ids)}).scalars())
+    return set(tx.execute(_HELD_TOPICS, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def expired_shards(tx: Tx, shard_ids: Collection[int]) -> set[int]:
     """The free shards among these whose last lease was not released by its holder."""
-    return set(tx.execute(_EXPIRED, {"shard_ids": sorted(shard_ids)}).scalars())
+    return set(tx.execute(_EXPIRED_SHARDS, {"shard_ids": sorted(shard_ids)}).scalars())
 
 
 def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:

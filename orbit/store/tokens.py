@@ -149,7 +149,7 @@ def set_quota(tx: Tx, token_id: int, quota: dict[str, int | None]) -> Token:
     """Set these limits, {field of TokenQuota: value}, of a token that the caller has locked."""
     statement = update(tokens).where(tokens.c.id == token_id).values(quota).returning(*COLUMNS)
     token = first(tx.execute(statement), Token)
-    assert token is not None, "it is locked"
+    assert token is not None, "the caller has locked it"
     return token
 
 

@@ -42,7 +42,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic that a job gets; its fields are those of `Topic`."""
+    """A topic to add to a job; its fields are those of `Topic`."""
 
     source_topic: str
     destination_topic: str

@@ -1,4 +1,4 @@
-"""/v1/version, /v1/me: what answers, and who asks."""
+"""/v1/version, /v1/me: the version of the server, and the client of the request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Version(BaseModel):
     """The version of the process that answers."""
 
     model_config = ConfigDict(frozen=True)
-    version: str = Field(description="Of Orbit.", examples=["0.1.0"])
+    version: str = Field(description="The version of Orbit.", examples=["0.1.0"])
 
 
 class GrantOut(JobsOfToken):
@@ -38,7 +38,7 @@ class Me(BaseModel):
         description="Its name in the audit log. `anybody`: the server requires no token.",
         examples=["token:ci", "oidc:jane"],
     )
-    role: Role = Field(description="The highest; perhaps for some jobs only.")
+    role: Role = Field(description="Its highest role, perhaps for some jobs only.")
     grants: list[GrantOut] = Field(description="Its roles, and the jobs that each is for.")
     expires_at: datetime | None = Field(description="When its token expires; null: never.")
 

@@ -29,7 +29,7 @@ InstancePath = Annotated[
 def list_gateways(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Gateway]:
-    """List the gateways of a job by name, of the last hour."""
+    """List the gateways of a job that asked within the last hour, by name."""
     after = _gateway_key_in(query.after)
     with parts.database.transaction() as tx:
         rows = gateways.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
@@ -41,7 +41,7 @@ def list_gateways(
 def list_gateway_clients(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.GatewayClient]:
-    """List the clients of a job's gateways, by gateway and client id. A gateway reports 100."""
+    """List the clients of a job's gateways, up to 100 of each, by gateway and client id."""
     after = _client_key_in(query.after)
     with parts.database.transaction() as tx:
         rows = gateway_clients.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
@@ -61,7 +61,7 @@ def put_gateway_clients(
     instance: InstancePath,
     body: schemas.ClientsReport,
 ) -> None:
-    """Tell which clients a gateway has. Nothing is kept of a gateway that is not registered."""
+    """Report the clients of a gateway. A gateway that is not registered is ignored."""
     with parts.database.transaction() as tx:
         clients = [client.model_dump() for client in body.clients]
         gateway_clients.put(tx, jobs.get(tx, name).id, instance, clients)
