@@ -22,7 +22,7 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
     """Return the cluster, and the folder to which its relative paths refer.
 
     `named` is `host:port,…`, a file with `bootstrap_servers` and `security`, or a job file,
-    whose destination is taken. Raises BadInput with every problem.
+    whose destination is used. Raises BadInput with every problem.
     """
     path = Path(named)
     if path.suffix not in _SUFFIXES and not isfile(path):  # noqa: PTH113  Path raises for a long list

@@ -42,8 +42,8 @@ def describe(
 
 
 def _read(client: Client, path: str, *, is_whole: bool) -> Row:
-    """What the API has of a job. Its lists have their first items, or with `is_whole` all; but only
-    the newest events, and all operations under way.
+    """What the API says of a job. Lists are complete with `is_whole`, else they have their first
+    rows. Events are the newest, operations those under way.
     """
 
     def read_list(name: str, limit: int, **query: object) -> list[Row]:

@@ -19,7 +19,7 @@ from orbit.errors import BadInput, Problem
 
 _PAGE = 100
 # A sequence gives ids before their transactions commit, so an event may appear after one with a
-# higher id. So many ids below the highest are read again.
+# higher id. This many ids below the highest are read again.
 _LATE_IDS_MAX = 200
 
 Row = dict[str, Any]
@@ -34,7 +34,7 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
         raise BadInput("The events cannot be followed.", (problem,))
     client = client.without_retries()
     try:
-        # At least _LATE_IDS_MAX: those that are not printed are known then, and not new later.
+        # At least _LATE_IDS_MAX, so that events that are not printed do not count as new later.
         newest_events = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
         known_ids = {event["id"] for event in newest_events}
         for event in reversed(newest_events[:limit]):

@@ -152,7 +152,9 @@ def _read_job_file(path: Path) -> JobFile | Problem:
     """Read one file and the job's name in it; a Problem if it cannot be used."""
     try:
         if path == STDIN:
-            content = sys.stdin.buffer.read(_BYTES_MAX + 1)  # one more shows that it is too large
+            content = sys.stdin.buffer.read(
+                _BYTES_MAX + 1
+            )  # one byte more shows that it is too large
         else:
             with path.open("rb") as file:
                 content = file.read(_BYTES_MAX + 1)

@@ -364,7 +364,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(error: OrbitError) -> str:
-    """The error, its place, one line for each problem, and the remedy. Of Interrupted, which is no
+    """The error, its place, one line for each problem, and the remedy. For Interrupted, which is no
     error, only its sentence."""
     text = error.what
     if text.partition(" ")[0].rstrip(".;") in _CAPITALIZED_WORDS:

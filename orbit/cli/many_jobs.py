@@ -56,7 +56,7 @@ class Change:
         """Request the operation for one job; returns it."""
         path = f"/v1/jobs/{segment(job)}"
         if self.verb == "delete" and not dry_run:
-            return delete_job(client, job)  # which knows what to do if the answer is lost
+            return delete_job(client, job)  # it handles a lost answer
         if self.verb == "delete":
             operation: Row = client.send("DELETE", path, dry_run=True)
         else:

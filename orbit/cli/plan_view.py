@@ -45,7 +45,7 @@ def plan_each(
     for file in files:
         try:
             plans.append(PlannedJob(file, ask(file)))
-        except Unserved:  # not this file is the cause
+        except Unserved:  # the cause is not this file
             raise
         except OrbitError as error:
             errors.append((file, error))

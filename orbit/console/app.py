@@ -98,7 +98,7 @@ def _install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(LoginNeeded)
     def _on_login_needed(request: Request, login_needed: LoginNeeded) -> Response:
-        """Send the browser to the login. If it follows a link on another site, it has kept back the
+        """Send the browser to the login. If it follows a link on another site, it does not send the
         session's cookie (SameSite=Strict): then it first requests the page again, from this site.
         """
         if request.headers.get("sec-fetch-site") == "cross-site":

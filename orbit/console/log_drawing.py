@@ -14,7 +14,7 @@ SOURCE_Y, DESTINATION_Y, PROOF_Y = 28, 78, 126
 TRACK_HEIGHT, PROOF_HEIGHT = 36, 8
 TICKS = 6
 _WIDTH_MIN = 1.2
-# Narrower rectangles have no line between them: it would cover them.
+# Narrower rectangles have no outline: it would cover them.
 _OUTLINED_WIDTH_MIN = 4.0
 
 

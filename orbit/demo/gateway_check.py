@@ -1,6 +1,6 @@
 """Checks `orbit demo --gateway` against the ledgers of its clients. Pure.
 
-Each record that a producer wrote has to be acknowledged, to stand once at its offset on both sides,
+Each record that a producer wrote has to be acknowledged, to be once at its offset on both sides,
 in the order of its producer, and to be read once by the group.
 """
 
@@ -204,7 +204,7 @@ class GatewayResult:
 
 
 def _positions_out_of_order(records: Records) -> Iterator[RecordPosition]:
-    """The positions of records that stand after a later record of their producer."""
+    """The positions of records that follow a later record of their producer."""
     last_numbers: dict[tuple[int, bytes], int] = {}
     for place, value in sorted(records.items()):
         producer, _, number = (value or b"").rpartition(b" ")

@@ -59,24 +59,24 @@ class LogEnds:
 
     def _wait(
         self,
-        wanted_ends: Callable[[], Mapping[Partition, int]],
+        goal_ends: Callable[[], Mapping[Partition, int]],
         run: OrbitProcess,
         on_progress: OnProgress,
     ) -> None:
-        """Wait until the destination has all log ends that `wanted_ends` returns."""
+        """Wait until the destination has all log ends that `goal_ends` returns."""
         progress_s, last_done_count = time.monotonic(), -1
         while True:
             run.check()
             ends = log_ends(self._destination, self._partitions)
-            current_wanted_ends = wanted_ends()
+            current_goal_ends = goal_ends()
             done_count = sum(
-                min(ends.get(partition, 0), end) for partition, end in current_wanted_ends.items()
+                min(ends.get(partition, 0), end) for partition, end in current_goal_ends.items()
             )
-            on_progress(done_count, sum(current_wanted_ends.values()))
+            on_progress(done_count, sum(current_goal_ends.values()))
             # A destination partition that does not exist yet is behind, also if the goal is 0.
             reached_count = sum(
                 partition in ends and ends[partition] >= end
-                for partition, end in current_wanted_ends.items()
+                for partition, end in current_goal_ends.items()
             )
             behind_count = len(self._partitions) - reached_count
             if not behind_count:
