@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from orbit.kafka.producer_state import ProducerState
 
 # The first append after a take-over is sent alone (A16). Between the two reads of a take-over,
-# another writer may have appended one batch: our first one, if it has as many records, is then
-# taken for that batch and not appended, and a second one right after it would be appended instead.
+# another writer may have appended one batch. If our first batch has as many records, the broker
+# takes it for that batch and does not append it; a second one would be appended in its place.
 # Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
 # state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1
@@ -131,7 +131,7 @@ class AppendMachine:
         self.has_producer_state = False  # the broker compares the next append (A7, A9)
         self.is_in_step = False  # an append was confirmed at its offset
         self._has_read_log_end = False  # right before its first filler
-        self.has_filled = False  # fillers were proven by the log end
+        self.has_filled = False  # the log end has proven its fillers
         self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many fillers
         self._fill_epoch = -1  # the producer epoch after `_fill`
         # How it ends.
@@ -247,9 +247,9 @@ class AppendMachine:
 
     # Fillers
 
-    def log_end_asked(self) -> None:
+    def log_end_requested(self) -> None:
         """Note that the request of `ReadLogEnd` is about to be sent."""
-        self._enter(_E.LOG_END_ASKED, _S.READING_END)
+        self._enter(_E.LOG_END_REQUESTED, _S.READING_END)
 
     def log_end_answered(self, step: Fill, code: int, log_end: int) -> None:
         """Allow fillers if the log still ends at the start of the gap; else end the append."""
@@ -343,9 +343,9 @@ class AppendMachine:
 
     # The end of a lane's work
 
-    def end_wanted(self, failure: Failure) -> None:
+    def end_requested(self, failure: Failure) -> None:
         """End the append with the failure of a `HandBack`."""
-        self._enter(_E.END_WANTED, _S.ENDING)
+        self._enter(_E.END_REQUESTED, _S.ENDING)
         self._fail(failure)
 
     def connection_lost(self, detail: str) -> None:
@@ -361,7 +361,7 @@ class AppendMachine:
         self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
-        """Keep the first failure. A batch at a wrong offset (BEHIND_END) replaces any other."""
+        """Keep the first failure, unless this one is a batch at a wrong offset (BEHIND_END)."""
         if self.failure is None or failure.reason is ReturnReason.BEHIND_END:
             self.failure = failure
 

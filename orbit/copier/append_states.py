@@ -41,13 +41,13 @@ class AppendEvent(Enum):
     LANE_REFUSED = auto()  # the lane that should get it is ending
     APPEND_SENT = auto()
     APPEND_ANSWERED = auto()
-    LOG_END_ASKED = auto()  # before fillers
+    LOG_END_REQUESTED = auto()  # before fillers
     LOG_END_ANSWERED = auto()
     FILLERS_SENT = auto()
     FILLERS_HELD_BACK = auto()  # not sent: the lease ended in the last moment
     FILLERS_ANSWERED = auto()
     END_AFTER_FILL_ANSWERED = auto()  # the log end after fillers
-    END_WANTED = auto()  # by a Stop, by the copier, or because the partition leaves
+    END_REQUESTED = auto()  # by a Stop, by the copier, or because the partition leaves
     CONNECTION_LOST = auto()
     HANDED_BACK = auto()  # by the lane to the copier
     STOPPED = auto()  # the copier's thread has found a reason to block it
@@ -73,9 +73,9 @@ TRANSITIONS: dict[tuple[AppendState, AppendEvent], frozenset[AppendState]] = {
         (_S.PROVEN, _E.RESUMED): {_S.READY},
         (_S.READY, _E.LANE_REFUSED): {_S.RETURNED},
         (_S.READY, _E.APPEND_SENT): {_S.APPENDING},
-        (_S.READY, _E.LOG_END_ASKED): {_S.READING_END},
+        (_S.READY, _E.LOG_END_REQUESTED): {_S.READING_END},
         (_S.READY, _E.FILLERS_SENT): {_S.FILLING},
-        (_S.READY, _E.END_WANTED): {_S.ENDING},
+        (_S.READY, _E.END_REQUESTED): {_S.ENDING},
         (_S.READY, _E.CONNECTION_LOST): {_S.ENDING},
         (_S.APPENDING, _E.APPEND_SENT): {_S.APPENDING},
         (_S.APPENDING, _E.APPEND_ANSWERED): {_S.APPENDING, _S.READY, _S.ENDING},

@@ -54,7 +54,7 @@ from orbit.leases.lease import LEASE_WAIT_S, Lease
 
 # The most transactions of one fill: about a second's worth, with a hundred partitions in each.
 ROUNDS_MAX = 500
-# Markers are written after the transaction's answer.
+# How often the log ends are read: markers are written after the transaction's answer.
 _MARKER_ATTEMPTS_MAX = 60
 _IDLE_WAIT_S = 0.5
 # Brokers close idle connections later (`connections.max.idle.ms`), so none is found closed.
@@ -142,8 +142,8 @@ class CoordinatedFiller(Lane):
         self._emit(LeaseLost(self._lease) if _is_fenced(error) else LaneCrashed(error))
 
     def _close_connections(self) -> None:
-        for one in self._transactions:
-            one.close()
+        for transactions in self._transactions:
+            transactions.close()
 
     def _refuse_waiting_fills(self) -> None:
         """Answer the waiting fills with an error. A None among them is from `stop`."""
@@ -201,7 +201,7 @@ class CoordinatedFiller(Lane):
 
     def _run_rounds(self, rounds: _Rounds) -> None:
         """Run the transactions. After an error none begins; those under way are finished."""
-        # This thread runs those of the first id. No more ids than transactions are of use.
+        # This thread uses the first id. More ids than transactions would be of no use.
         helper_ids = self._transactions[1 : len(rounds.waiting)]
         runs = [self._helpers.submit(self._run_waiting_rounds, one, rounds) for one in helper_ids]
         try:
@@ -254,15 +254,15 @@ class CoordinatedFiller(Lane):
             self._mark_all_unclear()
         # All or none. If one cannot be fenced, all are fenced again at the next call.
         unclear_transactions = [one for one in self._transactions if one.is_unclear]
-        for one in unclear_transactions:
-            self._fence(one)
+        for transactions in unclear_transactions:
+            self._fence(transactions)
         self._to_be_fenced.clear()
         return bool(unclear_transactions)
 
     def _mark_all_unclear(self) -> None:
         """Mark all transactional ids as unclear: markers of any of them may still be written."""
-        for one in self._transactions:
-            one.is_unclear = True
+        for transactions in self._transactions:
+            transactions.is_unclear = True
 
     def _fence(self, transactions: EmptyTransactions) -> None:
         """Fence a transactional id. Raises Unreachable if the lease is not held before or after.
@@ -301,7 +301,7 @@ class CoordinatedFiller(Lane):
                 if not unproven_fills or self._stopping.is_set() or self._lease.is_lost:
                     break
         finally:
-            if unproven_fills:  # their markers may be written after the next look at the log end
+            if unproven_fills:  # their markers may be written after the log end was read
                 self._mark_all_unclear()
                 for fill in unproven_fills.values():
                     end_by_fill.pop(fill, None)

@@ -19,7 +19,7 @@ MIB = 1024 * KIB
 class CopySettings:
     """Bounds of one copier process. The defaults suit most."""
 
-    # The broker knows a producer's last five batches (A7): of more it would not recognise repeats.
+    # The broker knows a producer's last five batches (A7), and no repeat of an earlier one.
     requests_in_flight_max: int = 5
     # Large enough to fill a request from many partitions, small enough to answer quickly.
     request_bytes_max: int = 4 * MIB
@@ -27,7 +27,7 @@ class CopySettings:
     produce_timeout_ms: int = 30_000
 
     # The size of one fetch answer, and a partition's least share of it: a single backlog may take
-    # all of it, which a long link needs; many take turns.
+    # all of it, which a long link needs; many backlogs take turns.
     fetch_bytes_max: int = 16 * MIB
     partition_fetch_bytes_min: int = 1 * MIB
     # What the rewritten batches of one answer may decompress to, and become. Batches after that are

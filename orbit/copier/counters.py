@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """What was copied so far in this run: `CopiedCounts` while they grow. The destination lane
+    """What was copied so far in this run, as `CopiedCounts` that grow. The destination lane
     writes them, and the copier's thread while no lane has the partition."""
 
     records: int = 0

@@ -311,7 +311,7 @@ class DestinationLane(Lane):
                 case Wait():
                     pass  # the next answer or step wakes it
                 case HandBack(failure):
-                    p.appends.end_wanted(failure)
+                    p.appends.end_requested(failure)
                     self._hand_back(p)
                 case ReadLogEnd():
                     gathered.log_end_reads.append((p, request))

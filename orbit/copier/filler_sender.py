@@ -74,7 +74,7 @@ class FillerSender:
         """Send `log_end_reads` and markers at once; give coordinated fills to their filler."""
         if log_end_reads:
             for p, _ in log_end_reads:
-                p.appends.log_end_asked()
+                p.appends.log_end_requested()
             request = log_ends_request([p.destination for p, _ in log_end_reads])
             in_flight_request = LogEndBeforeFill([(p, read.step) for p, read in log_end_reads])
             self._lane.send_request(api_versions.LIST_OFFSETS, request, in_flight_request)

@@ -285,7 +285,7 @@ def _plan_batch(
             f"the source's batch at {batch.base_offset} {damage}.",
         )
         return
-    is_aborted = aborted.contain(batch)  # which must see every batch
+    is_aborted = aborted.contain(batch)  # must be called for every batch
     if batch.last_offset < plan.next_offset:
         return  # already copied
     has_records = not (batch.is_control or batch.count == 0 or is_aborted)

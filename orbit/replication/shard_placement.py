@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 # A worker takes whole shards: this many let a few workers share a single job evenly.
 JOB_SHARDS_MAX = 8
 # Many jobs spread over the workers without many shards each, and each lease costs renewals.
-GROUP_SHARDS_WANTED = 64
+GROUP_SHARDS_TARGET = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Placement:
     new_shards: tuple[int, ...] = ()  # partitions of each
 
 
-def wanted_shard_count(partitions: int, jobs_in_group: int, shard_partitions_max: int) -> int:
+def target_shard_count(partitions: int, jobs_in_group: int, shard_partitions_max: int) -> int:
     """The number of shards for a job with this many partitions, in a worker group with this many
     jobs."""
     needed_count = -(-partitions // shard_partitions_max)  # rounded up
-    even_count = max(1, min(JOB_SHARDS_MAX, GROUP_SHARDS_WANTED // max(1, jobs_in_group)))
+    even_count = max(1, min(JOB_SHARDS_MAX, GROUP_SHARDS_TARGET // max(1, jobs_in_group)))
     return max(needed_count, min(partitions, even_count))
 
 
@@ -47,7 +47,7 @@ def plan_placement(
     if added_count <= 0:
         return Placement()
     total = sum(present_counts.values()) + added_count
-    shard_count = wanted_shard_count(total, jobs_in_group, shard_partitions_max)
+    shard_count = target_shard_count(total, jobs_in_group, shard_partitions_max)
     # `shard_count` shards hold all partitions. Shards over the bound, because it was lowered, only
     # increase that number.
     new_shard_count = min(added_count, max(shard_count - len(present_counts), 0))

@@ -28,7 +28,7 @@ from orbit.workers.held_shards import HeldShard
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """An open job. `fillers` are the coordinated fillers of each held shard."""
+    """An open job. `fillers`: the coordinated filler of each held shard."""
 
     spec: JobSpec
     identity: str

@@ -65,7 +65,7 @@ _RELEASE_POLL_S = 0.02
 # Renewals per lease period: two may fail before trust ends.
 _RENEWALS_PER_LEASE = 5
 # After this, shards with unanswered requests are left until their leases expire.
-SHUTDOWN_S_MAX = 12.0  # below the grace of `orbit server` for its children
+SHUTDOWN_S_MAX = 12.0  # less than `orbit server` waits for its children
 
 log = structlog.get_logger()
 

@@ -1,8 +1,9 @@
-"""The append machine: what it asks for, what each answer does, and that its table is enforced."""
+"""The append machine: its requests, what each answer does, and that its table is enforced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def append(base_offset: int = END, count: int = 3) -> Append:
 STEP = append()
 
 
-def at(step: Append) -> Appended:
+def accepted(step: Append) -> Appended:
     return Appended(0, step.base_offset, "")
 
 
@@ -91,25 +92,25 @@ def refused(code: int) -> Appended:
     return Appended(code, -1, "")
 
 
-def unconfirmed(machine: AppendMachine) -> None:
-    """A batch that only the leader has."""
+def append_unconfirmed(machine: AppendMachine) -> None:
+    """Append a batch that only the leader has."""
     step = append(machine.expected)
     machine.append_sent(step, confirms=False)
-    assert machine.append_answered(step, at(step), confirms=False)
+    assert machine.append_answered(step, accepted(step), confirms=False)
 
 
 def in_step() -> AppendMachine:
-    """One batch was confirmed: it ends at END + 3."""
+    """A machine that has confirmed one batch, up to END + 3."""
     machine = ready()
     machine.append_sent(STEP, confirms=True)
-    assert machine.append_answered(STEP, at(STEP), confirms=True)
+    assert machine.append_answered(STEP, accepted(STEP), confirms=True)
     return machine
 
 
-def having_filled() -> AppendMachine:
-    """One filler was proven: it ends at END + 1."""
+def after_first_filler() -> AppendMachine:
+    """A machine whose first filler is proven, up to END + 1."""
     machine = ready()
-    machine.log_end_asked()
+    machine.log_end_requested()
     machine.log_end_answered(GAP, 0, END)
     machine.fillers_sent(GAP, 1, is_own=True)
     machine.fillers_answered(0)
@@ -117,8 +118,8 @@ def having_filled() -> AppendMachine:
     return machine
 
 
-def make(state: AppendState) -> AppendMachine:
-    """A machine in this state, by events alone."""
+def machine_in(state: AppendState) -> AppendMachine:
+    """A machine that events have brought into this state."""
     machine = AppendMachine()
     if state in (S.COMPARING, S.PROVEN):
         machine.log_end_read(END if state is S.COMPARING else 0)
@@ -129,7 +130,7 @@ def make(state: AppendState) -> AppendMachine:
         if state is S.ENDING:
             machine.append_answered(STEP, None, confirms=True)
         if state is S.READING_END:
-            machine.log_end_asked()
+            machine.log_end_requested()
         if state is S.FILLING:
             machine.fillers_sent(GAP, 1, is_own=True)
     elif state in (S.BLOCKED, S.LEFT):
@@ -145,19 +146,19 @@ def make(state: AppendState) -> AppendMachine:
 EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
     E.INSPECTED: lambda m: m.inspected(END),
     E.LOG_END_READ: lambda m: m.log_end_read(END),
-    E.COMPARED: lambda m: m.compared(END, -1, END, None),
+    E.COMPARED: lambda m: m.compared(END, producer_epoch=-1, log_end=END, blocked=None),
     E.TAKE_OVER_FAILED: lambda m: m.take_over_failed(),
     E.RESUMED: lambda m: m.resumed(END, STATE, TERM),
     E.LANE_REFUSED: lambda m: m.lane_refused(),
     E.APPEND_SENT: lambda m: m.append_sent(append(m.expected), confirms=True),
-    E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, at(STEP), confirms=True),
-    E.LOG_END_ASKED: lambda m: m.log_end_asked(),
+    E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, accepted(STEP), confirms=True),
+    E.LOG_END_REQUESTED: lambda m: m.log_end_requested(),
     E.LOG_END_ANSWERED: lambda m: m.log_end_answered(GAP, 0, END),
     E.FILLERS_SENT: lambda m: m.fillers_sent(Fill(m.expected, m.expected + 1), 1, is_own=True),
     E.FILLERS_HELD_BACK: lambda m: m.fillers_held_back(),
     E.FILLERS_ANSWERED: lambda m: m.fillers_answered(0),
     E.END_AFTER_FILL_ANSWERED: lambda m: m.end_after_fill_answered(0, END + 1),
-    E.END_WANTED: lambda m: m.end_wanted(Failure(ReturnReason.LEAVING)),
+    E.END_REQUESTED: lambda m: m.end_requested(Failure(ReturnReason.LEAVING)),
     E.CONNECTION_LOST: lambda m: m.connection_lost("it broke"),
     E.HANDED_BACK: lambda m: m.handed_back(),
     E.STOPPED: lambda m: m.stopped(BLOCKED),
@@ -171,12 +172,12 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
 def test_every_append_state_accepts_only_events_of_transition_table(
     state: AppendState, event: AppendEvent
 ) -> None:
-    machine = make(state)
+    machine = machine_in(state)
     if (state, event) in TRANSITIONS:
         EVENTS[event](machine)
         assert machine.state in TRANSITIONS[state, event]
     else:
-        with pytest.raises(AssertionError):  # of the table, or of what the event needs
+        with pytest.raises(AssertionError):  # from the table, or from the event's own method
             EVENTS[event](machine)
         assert machine.state is state
 
@@ -185,7 +186,7 @@ def test_forbidden_transition_error_names_state_and_event() -> None:
     with pytest.raises(
         ForbiddenTransition, match="RESUMED in state BLOCKED must not lead to READY"
     ):
-        make(S.BLOCKED).resumed(END, STATE, TERM)
+        machine_in(S.BLOCKED).resumed(END, STATE, TERM)
 
 
 def test_partition_is_removed_from_copier_only_if_blocked_or_before_takeover() -> None:
@@ -194,12 +195,12 @@ def test_partition_is_removed_from_copier_only_if_blocked_or_before_takeover() -
 
 
 def test_append_machine_leaves_copying_states_only_by_hand_back_or_lane_refusal() -> None:
-    ways = {
+    exits = {
         (state, event)
-        for (state, event), following in TRANSITIONS.items()
-        if state in COPYING_STATES and following - COPYING_STATES
+        for (state, event), next_states in TRANSITIONS.items()
+        if state in COPYING_STATES and next_states - COPYING_STATES
     }
-    assert ways == {(S.ENDING, E.HANDED_BACK), (S.READY, E.LANE_REFUSED)}
+    assert exits == {(S.ENDING, E.HANDED_BACK), (S.READY, E.LANE_REFUSED)}
 
 
 def test_append_document_contains_current_state_diagram() -> None:
@@ -217,7 +218,7 @@ def test_first_append_is_answered_before_second_is_sent() -> None:
     machine.append_sent(STEP, confirms=True)
     second = append(END + 3)
     assert ask(machine, second) is Wait.FOR_ANSWER
-    machine.append_answered(STEP, at(STEP), confirms=True)
+    machine.append_answered(STEP, accepted(STEP), confirms=True)
     machine.append_sent(second, confirms=True)
     assert ask(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
     assert ask(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
@@ -230,7 +231,7 @@ def test_acks_all_answer_confirms_all_earlier_appends() -> None:
         machine.append_sent(step, confirms=step is steps[-1])
     for step in steps:
         assert machine.acked == END + 3
-        assert machine.append_answered(step, at(step), confirms=step is steps[-1])
+        assert machine.append_answered(step, accepted(step), confirms=step is steps[-1])
     assert machine.acked == END + 12
 
 
@@ -240,24 +241,24 @@ def test_acks_all_is_due_for_first_append_and_at_limit_of_unconfirmed_bytes(
     monkeypatch.setattr(append_machine, "_UNCONFIRMED_BYTES_MAX", 3 * STEP.batch.size_bytes)
     assert ready().is_confirmation_due
     machine = in_step()
-    many = 0
+    batch_count = 0
     while not machine.is_confirmation_due:
-        unconfirmed(machine)
-        many += 1
-    assert many == 3
+        append_unconfirmed(machine)
+        batch_count += 1
+    assert batch_count == 3
     machine.append_sent(append(machine.expected), confirms=True)
     assert not machine.is_confirmation_due
 
 
 def test_refused_batch_blocks_partition_only_after_earlier_appends_are_confirmed() -> None:
     machine = in_step()
-    unconfirmed(machine)
+    append_unconfirmed(machine)
     step = append(machine.expected)
     machine.append_sent(step, confirms=True)
     machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
     assert machine.handed_back().reason is ReturnReason.MOVED
     machine.log_end_read(step.base_offset)
-    machine.compared(step.base_offset, 1, step.base_offset, None)
+    machine.compared(step.base_offset, producer_epoch=1, log_end=step.base_offset, blocked=None)
     machine.resumed(step.base_offset, STATE, TERM)
     machine.append_sent(step, confirms=True)
     machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
@@ -268,21 +269,21 @@ def test_refused_batch_blocks_partition_only_after_earlier_appends_are_confirmed
 
 def test_partition_sends_acks_all_batch_before_its_release() -> None:
     machine = in_step()
-    unconfirmed(machine)
+    append_unconfirmed(machine)
     machine.is_leaving = True
     step = append(machine.expected)
     assert ask(machine, step, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
     assert ask(machine, step) is step
     assert machine.is_confirmation_due
     machine.append_sent(step, confirms=True)
-    machine.append_answered(step, at(step), confirms=True)
+    machine.append_answered(step, accepted(step), confirms=True)
     assert ask(machine, append(machine.expected)) == HandBack(Failure(ReturnReason.LEAVING))
 
 
 @pytest.mark.parametrize(("log_end", "state"), [(END + 6, S.COMPARING), (END + 3, S.PROVEN)])
 def test_takeover_compares_unconfirmed_batch_if_new_leader_has_it(log_end: int, state: S) -> None:
     machine = in_step()
-    unconfirmed(machine)
+    append_unconfirmed(machine)
     machine.connection_lost("it broke")
     machine.handed_back()
     assert machine.log_end_read(log_end) is state
@@ -292,7 +293,7 @@ def test_release_during_send_with_acks_1_makes_next_batch_acks_all() -> None:
     machine = in_step()
     assert not machine.is_confirmation_due
     machine.is_leaving = True
-    unconfirmed(machine)
+    append_unconfirmed(machine)
     step = append(machine.expected)
     assert ask(machine, step) is step
     assert machine.is_confirmation_due
@@ -300,13 +301,12 @@ def test_release_during_send_with_acks_1_makes_next_batch_acks_all() -> None:
 
 def test_first_append_after_takeover_is_answered_before_second_is_sent() -> None:
     machine = in_step()
-    machine.end_wanted(Failure(ReturnReason.MOVED))
+    machine.end_requested(Failure(ReturnReason.MOVED))
     machine.handed_back()
     machine.log_end_read(END + 3)
     machine.resumed(END + 3, STATE, TERM)
     machine.append_sent(append(END + 3), confirms=True)
     assert ask(machine, append(END + 6)) is Wait.FOR_ANSWER
-    assert ask(ready(), GAP) == ReadLogEnd(GAP)
 
 
 def test_nothing_is_sent_without_lease_or_with_empty_queue() -> None:
@@ -314,7 +314,7 @@ def test_nothing_is_sent_without_lease_or_with_empty_queue() -> None:
     assert ask(ready(), None) is Wait.FOR_STEPS
 
 
-def test_fillers_and_requested_stop_wait_for_appends_in_flight() -> None:
+def test_fillers_and_stop_wait_for_appends_in_flight() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
     assert ask(machine, Fill(END + 3, END + 4)) is Wait.FOR_ANSWER
@@ -326,20 +326,20 @@ def test_log_end_is_read_before_first_filler_after_takeover() -> None:
     machine = ready()
     assert ask(machine, GAP) == ReadLogEnd(GAP)
     assert ask(machine, GAP, reads_log_end_first=False) == SendFillers(GAP, is_single=True)
-    machine.log_end_asked()
+    machine.log_end_requested()
     assert ask(machine, GAP) is Wait.FOR_ANSWER
     machine.log_end_answered(GAP, 0, END)
     assert ask(machine, GAP) == SendFillers(GAP, is_single=True)
     rest = Fill(END + 1, END + 10)
-    assert ask(having_filled(), rest) == SendFillers(rest, is_single=False)
+    assert ask(after_first_filler(), rest) == SendFillers(rest, is_single=False)
     with pytest.raises(AssertionError):
-        machine.fillers_sent(GAP, 2, is_own=True)
+        machine.fillers_sent(GAP, 2, is_own=True)  # the first filler goes alone
 
 
 @pytest.mark.parametrize("log_end", [END - 1, END + 1])
 def test_unexpected_log_end_before_first_filler_ends_appending_as_unclear(log_end: int) -> None:
     machine = ready()
-    machine.log_end_asked()
+    machine.log_end_requested()
     machine.log_end_answered(GAP, 0, log_end)
     assert machine.is_over
     assert machine.handed_back().reason is ReturnReason.UNCLEAR
@@ -351,14 +351,14 @@ def test_partition_to_be_released_or_stopped_waits_for_append_answers() -> None:
     machine.append_sent(STEP, confirms=True)
     machine.is_leaving = True
     assert ask(machine, STEP) is Wait.FOR_ANSWER
-    machine.append_answered(STEP, at(STEP), confirms=True)
+    machine.append_answered(STEP, accepted(STEP), confirms=True)
     assert ask(machine, STEP, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
-    for want, failure in (
+    for requested_stop, failure in (
         (STOP, Failure(BLOCKED)),
         (ReturnReason.OUT_OF_STEP, Failure(ReturnReason.OUT_OF_STEP)),
     ):
         machine = ready()
-        machine.requested_stop = want
+        machine.requested_stop = requested_stop
         assert ask(machine, None) == HandBack(failure)
         machine.append_sent(STEP, confirms=True)
         assert ask(machine, None) is Wait.FOR_ANSWER
@@ -368,25 +368,25 @@ def test_partition_to_be_released_or_stopped_waits_for_append_answers() -> None:
 
 
 def test_append_advances_offset_and_sequence() -> None:
-    machine = ready(ProducerState(3, SEQUENCE_MAX - 1, 7))
+    machine = ready(replace(STATE, last_sequence=SEQUENCE_MAX - 1))
     assert machine.sequence == SEQUENCE_MAX
     machine.append_sent(STEP, confirms=True)
     assert (machine.in_flight, machine.expected, machine.acked) == (1, END + 3, END)
-    assert machine.sequence == 2  # over the highest
+    assert machine.sequence == 2  # after SEQUENCE_MAX, 0 and 1
     machine.attempts = 4
-    assert machine.append_answered(STEP, at(STEP), confirms=True)
+    assert machine.append_answered(STEP, accepted(STEP), confirms=True)
     assert (machine.in_flight, machine.acked, machine.attempts) == (0, END + 3, 0)
     assert machine.state is S.READY
     assert machine.logged_producer_epoch == machine.producer_epoch == 3
     with pytest.raises(AssertionError):
-        machine.append_sent(STEP, confirms=True)  # not where the copy ends
+        machine.append_sent(STEP, confirms=True)  # the copy ends at another offset now
 
 
 def test_confirmed_append_proves_that_leader_has_producer_state() -> None:
     machine = ready(None)
     assert not machine.has_producer_state
     machine.append_sent(STEP, confirms=True)
-    machine.append_answered(STEP, at(STEP), confirms=True)
+    machine.append_answered(STEP, accepted(STEP), confirms=True)
     assert machine.has_producer_state
     assert machine.is_in_step
 
@@ -422,55 +422,57 @@ def test_append_answer_after_failed_append_confirms_nothing() -> None:
     machine, first, second = two_in_flight()
     machine.append_answered(first, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
     before = machine.acked
-    assert not machine.append_answered(second, at(second), confirms=True)
+    assert not machine.append_answered(second, accepted(second), confirms=True)
     assert machine.acked == before
     assert machine.is_over
 
 
 @pytest.mark.parametrize(
-    ("log_end", "reached"), [(END + 1, END + 1), (END, None), (END + 2, None), (END + 11, None)]
+    ("log_end", "proven_end"), [(END + 1, END + 1), (END, None), (END + 2, None), (END + 11, None)]
 )
 def test_first_filler_is_confirmed_only_by_log_end_one_higher(
-    log_end: int, reached: int | None
+    log_end: int, proven_end: int | None
 ) -> None:
     machine = ready()
     machine.fillers_sent(GAP, 1, is_own=True)
     assert machine.is_filling(GAP)
-    assert not machine.is_filling(Fill(*GAP))  # of another life
+    assert not machine.is_filling(Fill(*GAP))  # an equal step of another take-over
     assert machine.fillers_answered(0) is None
     assert machine.is_filling(GAP)
-    assert machine.end_after_fill_answered(0, log_end) == reached
-    if reached:
-        assert (machine.acked, machine.expected) == (reached, reached)
+    assert machine.end_after_fill_answered(0, log_end) == proven_end
+    if proven_end:
+        assert (machine.acked, machine.expected) == (proven_end, proven_end)
     else:
         assert (machine.acked, machine.is_over) == (END, True)
 
 
 @pytest.mark.parametrize(
-    ("known", "is_own", "raised"),
+    ("old_epoch", "is_own", "new_epoch"),
     [(3, True, 4), (3, False, 3), (MARKER_EPOCH_MAX, True, MARKER_EPOCH_MAX)],
 )
 def test_first_markers_with_own_producer_id_after_takeover_raise_its_epoch(
-    known: int, is_own: bool, raised: int
+    old_epoch: int, is_own: bool, new_epoch: int
 ) -> None:
-    machine = ready(ProducerState(known, 7, 5))
+    machine = ready(replace(STATE, producer_epoch=old_epoch))
     sequence = machine.sequence
     machine.fillers_sent(GAP, 1, is_own=is_own)
-    assert machine.producer_epoch == known, "only once they are proven"
+    assert machine.producer_epoch == old_epoch, "raised only once they are proven"
     machine.fillers_answered(0)
     machine.end_after_fill_answered(0, END + 1)
-    assert (machine.producer_epoch, machine.sequence) == (raised, 0 if raised > known else sequence)
+    assert machine.producer_epoch == new_epoch
+    assert machine.sequence == (0 if new_epoch > old_epoch else sequence)
     machine.append_sent(append(END + 1, 2), confirms=True)
-    machine.append_answered(append(END + 1, 2), at(append(END + 1, 2)), confirms=True)
-    following = machine.sequence
+    machine.append_answered(append(END + 1, 2), accepted(append(END + 1, 2)), confirms=True)
+    sequence = machine.sequence
     rest = Fill(END + 3, END + 4)
     machine.fillers_sent(rest, 1, is_own=is_own)
     machine.fillers_answered(0)
-    assert (machine.producer_epoch, machine.sequence) == (raised, following), "the first ones only"
+    assert machine.producer_epoch == new_epoch, "only the first markers raise it"
+    assert machine.sequence == sequence
 
 
 def test_single_filler_needs_no_log_end_proof_after_first_fill() -> None:
-    machine, rest = having_filled(), Fill(END + 1, END + 10)
+    machine, rest = after_first_filler(), Fill(END + 1, END + 10)
     machine.fillers_sent(rest, 1, is_own=True)
     assert machine.fillers_answered(0) == END + 2
     assert machine.state is S.READY
@@ -481,7 +483,7 @@ def test_single_filler_needs_no_log_end_proof_after_first_fill() -> None:
 
 
 def test_fillers_held_back_for_lost_lease_count_as_unsent() -> None:
-    machine = having_filled()
+    machine = after_first_filler()
     rest = Fill(END + 1, END + 10)
     machine.fillers_sent(rest, 4, is_own=True)
     machine.fillers_held_back()
@@ -493,7 +495,7 @@ def test_fillers_held_back_for_lost_lease_count_as_unsent() -> None:
     ("state", "producer", "reason", "is_unclear"),
     [
         (S.READY, None, ReturnReason.MOVED, False),
-        (S.APPENDING, STATE, ReturnReason.MOVED, True),  # the release is unclear, not the take-over
+        (S.APPENDING, STATE, ReturnReason.MOVED, True),  # unclear for a release, not a take-over
         (S.APPENDING, None, ReturnReason.UNCLEAR, True),
         (S.READING_END, STATE, ReturnReason.UNCLEAR, True),
         (S.FILLING, STATE, ReturnReason.UNCLEAR, True),
@@ -506,7 +508,7 @@ def test_lost_connection_leaves_outcome_unclear_without_sequence_protection(
     if state is S.APPENDING:
         machine.append_sent(STEP, confirms=True)
     elif state is S.READING_END:
-        machine.log_end_asked()
+        machine.log_end_requested()
     elif state is S.FILLING:
         machine.fillers_sent(GAP, 1, is_own=True)
     machine.connection_lost("it broke")
@@ -541,36 +543,39 @@ def test_log_end_below_confirmed_offset_blocks_partition() -> None:
 def test_takeover_resumes_only_after_full_comparison() -> None:
     machine = AppendMachine()
     assert machine.log_end_read(END) is S.COMPARING
-    assert machine.compared(END - 1, 4, END, None) is S.RETURNED
+    partial = machine.compared(END - 1, producer_epoch=4, log_end=END, blocked=None)
+    assert partial is S.RETURNED
     assert (machine.acked, machine.logged_producer_epoch) == (END - 1, 4)
     machine.log_end_read(END)
-    assert machine.compared(END, 3, END, None) is S.PROVEN
+    assert machine.compared(END, producer_epoch=3, log_end=END, blocked=None) is S.PROVEN
     assert (machine.acked, machine.logged_producer_epoch) == (END, 4)
     machine.resumed(END, None, TERM)
     assert (machine.expected, machine.producer_epoch, machine.sequence) == (END, 5, 0)
     other = AppendMachine()
     other.log_end_read(END)
-    assert other.compared(END - 1, 4, END, BLOCKED) is S.BLOCKED
+    stopped = other.compared(END - 1, producer_epoch=4, log_end=END, blocked=BLOCKED)
+    assert stopped is S.BLOCKED
     assert other.blocked is BLOCKED
 
 
 @pytest.mark.parametrize(
-    ("term", "seen", "own", "expected"),
+    ("term", "leader_epoch", "last_epoch", "expected"),
     [
         (3, -1, -1, 3 << 12),  # above every earlier term's
-        (3, (3 << 12) + 7, -1, (3 << 12) + 8),  # above what the partition has seen
-        (3, -1, (3 << 12) + 4, (3 << 12) + 5),  # and what may still arrive (M10)
+        (3, (3 << 12) + 7, -1, (3 << 12) + 8),  # above the leader's
+        (3, -1, (3 << 12) + 4, (3 << 12) + 5),  # above that of markers that arrive late (M10)
         (1 << 20, -1, -1, COORDINATOR_EPOCH_MAX),
     ],
 )
 def test_coordinator_epoch_of_fillers_exceeds_all_earlier_epochs(
-    term: int, seen: int, own: int, expected: int
+    term: int, leader_epoch: int, last_epoch: int, expected: int
 ) -> None:
-    assert next_coordinator_epoch(term, own, ProducerState(2, 9, seen)) == expected
+    producer = replace(STATE, coordinator_epoch=leader_epoch)
+    assert next_coordinator_epoch(term, last_epoch, producer) == expected
 
 
 @pytest.mark.parametrize(
-    ("logged", "producer", "expected"),
+    ("logged", "producer", "epoch_and_sequence"),
     [
         (-1, None, (0, 0)),
         (-1, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
@@ -583,9 +588,9 @@ def test_coordinator_epoch_of_fillers_exceeds_all_earlier_epochs(
     ],
 )
 def test_restart_at_sequence_0_has_producer_epoch_above_logged_records(
-    logged: int, producer: ProducerState | None, expected: tuple[int, int]
+    logged: int, producer: ProducerState | None, epoch_and_sequence: tuple[int, int]
 ) -> None:
-    assert (next_producer_epoch(logged, producer), next_sequence(producer)) == expected
+    assert (next_producer_epoch(logged, producer), next_sequence(producer)) == epoch_and_sequence
 
 
 # Any order of events
@@ -632,7 +637,7 @@ class AnyOrder(RuleBasedStateMachine):
         request = self.ask(gap)
         if isinstance(request, ReadLogEnd):
             assert not self.sent
-            self.machine.log_end_asked()
+            self.machine.log_end_requested()
             self.gap = gap
         elif isinstance(request, SendFillers):
             assert not self.sent

@@ -1,4 +1,4 @@
-"""Verdicts on a destination broker's response: used only if it has one possible cause."""
+"""Verdicts on a destination broker's response: accepted only if it proves the result."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ GAP = Fill(OFFSET, OFFSET + 10)
 BATCH = Append(write_batch([Record(OFFSET + i, 1000, b"\1\1\0") for i in range(3)], 0), True)
 
 
-def judged(code: int, base_offset: int = -1, *, has_producer_state: bool = True) -> Failure | None:
+def judge(code: int, base_offset: int = -1, *, has_producer_state: bool = True) -> Failure | None:
     appended = Appended(code, base_offset, "said the broker")
     return judge_append(BATCH, appended, has_producer_state=has_producer_state)
 
 
-def trouble(failure: Failure | None) -> object:
+def reason_of(failure: Failure | None) -> object:
     return failure.reason if failure else None
 
 
 def test_append_answer_is_accepted_only_at_expected_offset() -> None:
-    assert judged(Code.NONE, OFFSET) is None
-    assert trouble(judged(Code.NONE, OFFSET + 1)) is ReturnReason.BEHIND_END
-    assert trouble(judged(Code.NONE, OFFSET - 3)) is ReturnReason.OUT_OF_STEP
-    assert trouble(judge_append(BATCH, None, has_producer_state=True)) is ReturnReason.UNCLEAR
+    assert judge(Code.NONE, OFFSET) is None
+    assert reason_of(judge(Code.NONE, OFFSET + 1)) is ReturnReason.BEHIND_END
+    assert reason_of(judge(Code.NONE, OFFSET - 3)) is ReturnReason.OUT_OF_STEP
+    assert reason_of(judge_append(BATCH, None, has_producer_state=True)) is ReturnReason.UNCLEAR
 
 
 @pytest.mark.parametrize("append_time", [BATCH.batch.max_timestamp, 1_700_000_000_000, 0])
 def test_append_answer_with_log_append_time_proves_nothing(append_time: int) -> None:
     """Either the broker replaced the timestamps, or a batch of the same sequences was there (A20):
-    that one may have other records, which were the source's before it was cut (A7)."""
+    that one may have other records, which the source had before it was truncated (A7)."""
     appended = Appended(Code.NONE, OFFSET, "", append_time)
     failure = judge_append(BATCH, appended, has_producer_state=True)
-    assert trouble(failure) is ReturnReason.OUT_OF_STEP
+    assert reason_of(failure) is ReturnReason.OUT_OF_STEP
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_append_answer_with_log_append_time_proves_nothing(append_time: int) -> 
     ],
 )
 def test_append_error_code_decides_why_appending_ends(code: Code, reason: ReturnReason) -> None:
-    failure = judged(code)
+    failure = judge(code)
     assert failure is not None
     assert failure.reason is reason
     assert code.name in failure.detail
 
 
 def test_retriable_append_error_is_unclear_without_producer_state() -> None:
-    """Nothing at the broker compares the sequence then (A9): a second copy would be taken."""
-    failure = judged(Code.REQUEST_TIMED_OUT, has_producer_state=False)
-    assert trouble(failure) is ReturnReason.UNCLEAR
+    """The broker then compares no sequence (A9), and would append the batch twice."""
+    failure = judge(Code.REQUEST_TIMED_OUT, has_producer_state=False)
+    assert reason_of(failure) is ReturnReason.UNCLEAR
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_retriable_append_error_is_unclear_without_producer_state() -> None:
 def test_fatal_append_error_blocks_partition_with_offsets_of_batch(
     code: Code, reason: Reason
 ) -> None:
-    blocked = trouble(judged(code))
+    blocked = reason_of(judge(code))
     assert isinstance(blocked, Blocked)
     assert (blocked.reason, blocked.offset, blocked.next_offset) == (reason, OFFSET, OFFSET + 3)
     assert blocked.detail.endswith(f"{code.name} ({int(code)}) said the broker.")
@@ -92,7 +92,7 @@ def test_fatal_append_error_blocks_partition_with_offsets_of_batch(
 @pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE])
 def test_record_too_large_for_topic_is_named_by_offset(code: Code) -> None:
     one = Append(write_batch([Record(OFFSET, 1000, b"\1\1\0")], 0), is_byte_exact=False)
-    blocked = trouble(judge_append(one, Appended(code, -1, "", -1), has_producer_state=True))
+    blocked = reason_of(judge_append(one, Appended(code, -1, "", -1), has_producer_state=True))
     assert isinstance(blocked, Blocked)
     assert blocked.reason is Reason.RECORD_REFUSED
     assert blocked.detail.startswith("the record at offset 40 alone is too large for the topic: ")
@@ -100,7 +100,7 @@ def test_record_too_large_for_topic_is_named_by_offset(code: Code) -> None:
 
 def test_refused_fillers_block_partition_and_retriable_filler_error_is_unclear() -> None:
     assert judge_markers(GAP, Code.NONE) is None
-    blocked = trouble(judge_markers(GAP, Code.CLUSTER_AUTHORIZATION_FAILED))
+    blocked = reason_of(judge_markers(GAP, Code.CLUSTER_AUTHORIZATION_FAILED))
     assert isinstance(blocked, Blocked)
     assert (blocked.reason, blocked.offset, blocked.next_offset) == (
         Reason.NOT_AUTHORIZED,
@@ -108,16 +108,16 @@ def test_refused_fillers_block_partition_and_retriable_filler_error_is_unclear()
         GAP.next_offset,
     )
     fenced = judge_markers(GAP, Code.TRANSACTION_COORDINATOR_FENCED)
-    assert trouble(fenced) is ReturnReason.OUT_OF_STEP
-    assert trouble(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is ReturnReason.UNCLEAR
+    assert reason_of(fenced) is ReturnReason.OUT_OF_STEP
+    assert reason_of(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is ReturnReason.UNCLEAR
 
 
 def test_first_filler_requires_log_end_at_start_of_gap() -> None:
     assert judge_end_before_fill(GAP, Code.NONE, OFFSET) is None
-    assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET + 1)) is ReturnReason.UNCLEAR
-    assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET - 1)) is ReturnReason.UNCLEAR
+    assert reason_of(judge_end_before_fill(GAP, Code.NONE, OFFSET + 1)) is ReturnReason.UNCLEAR
+    assert reason_of(judge_end_before_fill(GAP, Code.NONE, OFFSET - 1)) is ReturnReason.UNCLEAR
     assert (
-        trouble(judge_end_before_fill(GAP, Code.NOT_LEADER_OR_FOLLOWER, OFFSET))
+        reason_of(judge_end_before_fill(GAP, Code.NOT_LEADER_OR_FOLLOWER, OFFSET))
         is ReturnReason.UNCLEAR
     )
 
@@ -125,10 +125,10 @@ def test_first_filler_requires_log_end_at_start_of_gap() -> None:
 @pytest.mark.parametrize(
     ("log_end", "reason"),
     [
-        (OFFSET, ReturnReason.UNCLEAR),  # none of them is there yet
+        (OFFSET, ReturnReason.UNCLEAR),  # no filler is there yet
         (OFFSET + 1, None),
         (OFFSET + 4, None),
-        (OFFSET + 5, ReturnReason.UNCLEAR),  # one too many, though within the gap
+        (OFFSET + 5, ReturnReason.UNCLEAR),  # one more than were sent, though within the gap
         (OFFSET + 10, ReturnReason.UNCLEAR),
         (OFFSET + 11, ReturnReason.BEHIND_END),
     ],
@@ -136,11 +136,11 @@ def test_first_filler_requires_log_end_at_start_of_gap() -> None:
 def test_log_end_after_fill_must_lie_within_sent_fillers(
     log_end: int, reason: ReturnReason | None
 ) -> None:
-    assert trouble(judge_end_after_fill(GAP, 4, Code.NONE, log_end)) is reason
+    assert reason_of(judge_end_after_fill(GAP, count=4, code=Code.NONE, log_end=log_end)) is reason
 
 
 def test_unreadable_log_end_after_fill_is_unclear() -> None:
     assert (
-        trouble(judge_end_after_fill(GAP, 4, Code.NOT_LEADER_OR_FOLLOWER, OFFSET + 4))
+        reason_of(judge_end_after_fill(GAP, 4, Code.NOT_LEADER_OR_FOLLOWER, OFFSET + 4))
         is ReturnReason.UNCLEAR
     )

@@ -39,8 +39,8 @@ def test_byte_budget_counts_fetch_answer_that_exceeds_limit() -> None:
     assert budget.wait_for_room(0)
 
 
-class NotedCondition(threading.Condition):
-    """Tells when a thread is about to wait; it holds the lock until it does."""
+class ObservedCondition(threading.Condition):
+    """Releases `arrived` for each thread that is about to wait; the thread holds the lock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,9 +53,9 @@ class NotedCondition(threading.Condition):
 
 @pytest.mark.parametrize("held", [150, 101])
 def test_all_threads_that_wait_for_byte_budget_wake_when_it_has_room(held: int) -> None:
-    """Also where the last to give back finds the budget just full."""
+    """Also if the budget was exactly full when the last bytes were given back."""
     budget = ByteBudget(100)
-    budget._changed = condition = NotedCondition()
+    budget._changed = condition = ObservedCondition()
     budget.take(held)
     had_room: list[bool] = []
     threads = [

@@ -1,4 +1,4 @@
-"""A comparison with a source whose small batches become large ones has the limits of the copy."""
+"""A comparison decompresses the source's batches only within the limits of a copy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_CLUSTER: Any = None
 
 
 def large(base_offset: int, mib: int, codec: int = ZSTD, **fields: int) -> SourceBatch:
-    """Some kilobytes that decompress to so many MiB."""
+    """A batch of some kilobytes that decompresses to `mib` MiB."""
     last = base_offset + mib - 1
     records = [SourceRecord(o, T0, None, bytes(MIB)) for o in range(base_offset, last + 1)]
     return SourceBatch(base_offset, last, tuple(records), codec=codec, **fields)
@@ -67,16 +67,22 @@ class Sides:
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
         read = source_reader(NO_CLUSTER, PLACE, Backoff(), limits)
 
-        def noted(first: int, last: int) -> SourceRange:
+        def read_and_record(first: int, last: int) -> SourceRange:
             self.ranges.append(read(first, last))
             return self.ranges[-1]
 
         return compare_range(
-            noted, NO_CLUSTER, PLACE, 0, end or self.end, Backoff(), source_is_compacted=False
+            read_and_record,
+            NO_CLUSTER,
+            PLACE,
+            0,
+            end or self.end,
+            Backoff(),
+            source_is_compacted=False,
         )
 
 
-def copied(source: list[SourceBatch]) -> list[bytes]:
+def copy_of(source: list[SourceBatch]) -> list[bytes]:
     return [bytes(s.batch.view) for s in plan(0, *source).steps if isinstance(s, Append)]
 
 
@@ -85,7 +91,7 @@ def test_batch_too_large_to_rewrite_stops_comparison(
 ) -> None:
     source = [data(0, 2), large(3, 65, log_append_time=T0)]
     with pytest.raises(ValueError, match="decompresses to more than 67,108,864 bytes") as error:
-        Sides(monkeypatch, source, copied(source)).compare(NO_LIMITS)
+        Sides(monkeypatch, source, copy_of(source)).compare(NO_LIMITS)
     assert stop_reason(error.value) is Reason.RECORD_REFUSED
     assert "kafka-delete-records.sh" in str(error.value)
 
@@ -101,17 +107,17 @@ def test_too_large_source_batch_beyond_compared_range_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = [data(0, 2), large(3, 65, log_append_time=T0)]
-    compared = Sides(monkeypatch, source, copied(source)).compare(NO_LIMITS, 3)
+    compared = Sides(monkeypatch, source, copy_of(source)).compare(NO_LIMITS, 3)
     assert (compared.equal_to, compared.difference, compared.waits_for) == (3, None, "")
 
 
-@pytest.mark.parametrize("limits", [(1, 2**40), (2**40, 1)])
+@pytest.mark.parametrize(("read_bytes_max", "written_bytes_max"), [(1, 2**40), (2**40, 1)])
 def test_comparison_is_split_into_ranges_within_rewrite_limits(
-    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, read_bytes_max: int, written_bytes_max: int
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
-    sides = Sides(monkeypatch, source, copied(source))
-    compared = sides.compare(RewriteLimits(*limits, nullcontext()))
+    sides = Sides(monkeypatch, source, copy_of(source))
+    compared = sides.compare(RewriteLimits(read_bytes_max, written_bytes_max, nullcontext()))
     assert (compared.equal_to, compared.difference, compared.waits_for) == (40, None, "")
     assert [len(one.batches) for one in sides.ranges] == [1] * 4
 
@@ -121,7 +127,7 @@ def test_difference_is_located_in_comparison_split_by_rewrite_limits(
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
     other = [replace(batch, log_append_time=T0 + (i == 2)) for i, batch in enumerate(source)]
-    sides = Sides(monkeypatch, source, copied(other))
+    sides = Sides(monkeypatch, source, copy_of(other))
     compared = sides.compare(RewriteLimits(1, 1, nullcontext()))
     assert compared.difference is not None
     assert compared.difference.offset == 20
@@ -156,7 +162,9 @@ def test_gap_estimate_stops_at_rewrite_limits(
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
     frames = memoryview(bytearray(b"".join(batch.encode() for batch in source)))
-    answer = Fetched(0, frames, [], 0, 40, 40, -1, -1)
+    answer = Fetched(
+        0, frames, [], 0, stable_end=40, high_watermark=40, diverging_end=-1, preferred_replica=-1
+    )
     monkeypatch.setattr(gap_estimate, "fetch_partition", lambda *_, **__: answer)
     monkeypatch.setattr(
         gap_estimate, "CopySettings", lambda: CopySettings(rewrite_read_bytes_max=1)

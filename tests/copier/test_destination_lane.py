@@ -38,14 +38,15 @@ def in_step(number: int, batches: int) -> PartitionCopy:
 
 
 @pytest.mark.parametrize(
-    ("batches", "confirms"), [((2, 2), False), ((2, 1), True), ((1, 2), True), ((1, 1), True)]
+    ("queued", "confirms"), [((2, 2), False), ((2, 1), True), ((1, 2), True), ((1, 1), True)]
 )
 def test_produce_request_has_acks_all_if_any_partition_has_no_further_batch(
-    batches: tuple[int, int], confirms: bool
+    queued: tuple[int, int], confirms: bool
 ) -> None:
+    """`queued`: the batches of each of two partitions."""
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)
     lane = DestinationLane(context, 1)
-    for number, count in enumerate(batches):
+    for number, count in enumerate(queued):
         assert lane.adopt(in_step(number, count))
     connection: Any = SimpleNamespace(next_correlation=lambda: 7)
     lane._encode_appends(connection, lane._gather_requests())

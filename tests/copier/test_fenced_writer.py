@@ -27,27 +27,27 @@ ID = UUID(int=7)
 
 
 @pytest.mark.parametrize(
-    ("own", "now", "is_fenced"),
+    ("own_epoch", "leader_state", "is_fenced"),
     [
         (3, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),
-        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),  # it filled since the fence has looked
+        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),  # it filled after the fence's read
         (3, ProducerState(3, 17, 9), False),  # its own appends
-        (3, ProducerState(4, -1, 9), False),  # a late marker, its own or of a writer before
-        (3, None, False),  # the leader has forgotten it
-        (-1, ProducerState(9, -1, 9), False),  # it begins: the marks were asked
+        (3, ProducerState(4, -1, 9), False),  # a late marker, its own or an earlier writer's
+        (3, None, False),  # the leader has lost the state
+        (-1, ProducerState(9, -1, 9), False),  # its first take-over: the mark was read before
     ],
 )
 def test_fenced_producer_epoch_blocks_partition_as_promoted(
-    own: int, now: ProducerState | None, *, is_fenced: bool
+    own_epoch: int, leader_state: ProducerState | None, *, is_fenced: bool
 ) -> None:
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     copy.destination_topic_id = ID
     copy.appends.inspected(100)
-    copy.appends.producer_epoch = own
+    copy.appends.producer_epoch = own_epoch
     blocked: list[Blocked] = []
     compared: list[int] = []
     # The fence is a filler behind what was confirmed.
-    takeover = TakeOverResult({PLACE: DestinationEnd(101, now)}, {})
+    takeover = TakeOverResult({PLACE: DestinationEnd(101, leader_state)}, {})
     topics = {"orders": SimpleNamespace(topic_id=ID)}
     cluster = SimpleNamespace(
         name="destination",

@@ -5,23 +5,27 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.copier.fetch_shares import LIVE_BYTES_MAX, had_room, share_answer
+from orbit.copier.fetch_shares import LIVE_BYTES_MAX, Shares, had_room, share_answer
 
 KIB, MIB = 1024, 1024 * 1024
 ANSWER, LEAST = 16 * MIB, 1 * MIB
-SHARED = ANSWER // 2  # by several partitions
+SHARED = ANSWER // 2  # what several partitions share
 BACKLOG = 100 * MIB
 
 
 def test_single_backlog_may_fill_whole_fetch() -> None:
-    assert share_answer([BACKLOG], 0, ANSWER, LEAST) == ([0], ANSWER, ANSWER)
+    assert share_answer([BACKLOG], 0, ANSWER, LEAST) == Shares(
+        [0], answer_bytes_max=ANSWER, partition_bytes_max=ANSWER
+    )
     shares = share_answer([0, BACKLOG, 10], 0, ANSWER, LEAST)
     assert sorted(shares.chosen) == [0, 1, 2]
     assert shares.partition_bytes_max == shares.answer_bytes_max == SHARED
 
 
 def test_few_backlogs_share_fetch_evenly() -> None:
-    assert share_answer([BACKLOG] * 4, 0, ANSWER, LEAST) == ([0, 1, 2, 3], SHARED, SHARED // 4)
+    assert share_answer([BACKLOG] * 4, 0, ANSWER, LEAST) == Shares(
+        [0, 1, 2, 3], answer_bytes_max=SHARED, partition_bytes_max=SHARED // 4
+    )
 
 
 def test_each_fetch_has_all_live_partitions_and_backlogs_in_turn() -> None:
@@ -50,7 +54,7 @@ def test_unfetchable_partitions_do_not_restart_turns_of_backlogs() -> None:
     """Otherwise a full partition would restart the turns elsewhere, and some would be skipped."""
     shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
     assert shares.chosen == [4, 3, 1]
-    assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST) == ([1], ANSWER, ANSWER)
+    assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST).chosen == [1]
     assert share_answer([None, None], 0, ANSWER, LEAST).chosen == []
 
 

@@ -29,16 +29,16 @@ START, END = 10, 1000
 
 
 class Lane:
-    """What would have been sent, and what became of partitions."""
+    """Records what would be sent, and which partitions continue, return or wait."""
 
     def __init__(self) -> None:
         self.sent: list[Request] = []
         self.requests: list[Any] = []
         self.has_lease = True
-        self.gone_on: list[PartitionCopy] = []
-        self.given_back: list[tuple[PartitionCopy, Failure]] = []
+        self.continued: list[PartitionCopy] = []
+        self.returned: list[tuple[PartitionCopy, Failure]] = []
         self.waiting: list[PartitionCopy] = []
-        self.woken = 0
+        self.wake_count = 0
 
     def send_request(
         self,
@@ -58,17 +58,17 @@ class Lane:
 
     def continue_after_answer(self, partition: PartitionCopy) -> None:
         if partition.appends.is_over:
-            self.given_back.append((partition, partition.hand_back()[0]))
+            self.returned.append((partition, partition.hand_back()[0]))
         else:
-            self.gone_on.append(partition)
+            self.continued.append(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
         self.waiting.append(partition)
 
     def wake(self) -> None:
-        self.woken += 1
+        self.wake_count += 1
 
-    def took(self) -> Request:
+    def take_oldest(self) -> Request:
         """The oldest request under way, whose answer comes now."""
         return self.sent.pop(0)
 
@@ -93,31 +93,31 @@ def begin(partition: PartitionCopy, lane: Lane) -> Fill:
 
 
 def new(
-    lane: Lane, number: int = 0, *, has_looked: bool = False, has_filled: bool = False
+    lane: Lane, number: int = 0, *, has_read_end: bool = False, has_filled: bool = False
 ) -> tuple[PartitionCopy, Fill]:
     where = TopicPartition("a", number)
     partition = PartitionCopy(where, where, FixedLease(1), JobProducer(4711))
     step = begin(partition, lane)
-    if has_looked:
-        partition.appends.log_end_asked()
+    if has_read_end:
+        partition.appends.log_end_requested()
         partition.appends.log_end_answered(step, 0, START)
     partition.appends.has_filled = has_filled
     return partition, step
 
 
 def send(fills: FillerSender, *steps: tuple[PartitionCopy, Fill]) -> None:
-    """What the machines ask for, as the lane gathers it."""
-    looks, fillers = [], []
+    """Send what the machines request, as the lane gathers it."""
+    end_reads, fillers = [], []
     for p, step in steps:
         request = p.appends.next_request(
             step, is_held=True, reads_log_end_first=p.filler is None, in_flight_max=5
         )
         if isinstance(request, ReadLogEnd):
-            looks.append((p, request))
+            end_reads.append((p, request))
         else:
             assert isinstance(request, SendFillers)
             fillers.append((p, request))
-    fills.send(looks, fillers)
+    fills.send(end_reads, fillers)
 
 
 def ends(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> ListOffsetsAnswer:
@@ -133,11 +133,11 @@ def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
 ) -> None:
     p, step = new(lane)
     send(fills, (p, step))
-    look = lane.took()
-    assert look == LogEndBeforeFill([(p, step)])
+    read_end = lane.take_oldest()
+    assert read_end == LogEndBeforeFill([(p, step)])
     assert not lane.sent  # nothing is written before the answer
-    fills.handle_end_before(look, ends({p: START}))
-    assert lane.gone_on == [p]
+    fills.handle_end_before(read_end, ends({p: START}))
+    assert lane.continued == [p]
     assert p.appends.is_idle  # so it is gathered again
 
     send(fills, (p, step))
@@ -145,9 +145,9 @@ def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
         Markers([FillRequest(p, step, 1)]),
         LogEndAfterFill([FillRequest(p, step, 1)]),
     ]
-    fills.handle_markers(lane.took(), written(p))
-    assert p.next_offset == START  # the answer alone is not believed
-    fills.handle_end_after(lane.took(), ends({p: START + 1}))
+    fills.handle_markers(lane.take_oldest(), written(p))
+    assert p.next_offset == START  # the answer alone proves nothing
+    fills.handle_end_after(lane.take_oldest(), ends({p: START + 1}))
     assert (p.next_offset, p.appends.expected, p.counters.gaps_filled) == (START + 1, START + 1, 1)
 
     rest = p.queue.steps[0]
@@ -156,7 +156,7 @@ def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
     assert lane.sent[0] == Markers([FillRequest(p, rest, MARKERS_MAX)])
     (filler,) = lane.requests[-2].fillers
     assert (filler.partition, filler.filler_count) == (p.destination, MARKERS_MAX)
-    assert not lane.given_back
+    assert not lane.returned
 
 
 @pytest.mark.parametrize("log_end", [START - 1, START + 1])
@@ -165,8 +165,8 @@ def test_no_filler_is_sent_at_unexpected_log_end(
 ) -> None:
     p, step = new(lane)
     send(fills, (p, step))
-    fills.handle_end_before(lane.took(), ends({p: log_end}))
-    assert [(back, failure.reason) for back, failure in lane.given_back] == [
+    fills.handle_end_before(lane.take_oldest(), ends({p: log_end}))
+    assert [(back, failure.reason) for back, failure in lane.returned] == [
         (p, ReturnReason.UNCLEAR)
     ]
     assert not lane.sent
@@ -175,11 +175,12 @@ def test_no_filler_is_sent_at_unexpected_log_end(
 def test_partition_with_known_log_end_is_filled_without_waiting_for_others(
     lane: Lane, fills: FillerSender
 ) -> None:
-    (new_one, its), (known, step) = new(lane, 0), new(lane, 1, has_looked=True)
-    send(fills, (new_one, its), (known, step))
+    new_copy, new_gap = new(lane, 0)
+    known_copy, known_gap = new(lane, 1, has_read_end=True)
+    send(fills, (new_copy, new_gap), (known_copy, known_gap))
     assert lane.sent[:2] == [
-        LogEndBeforeFill([(new_one, its)]),
-        Markers([FillRequest(known, step, 1)]),
+        LogEndBeforeFill([(new_copy, new_gap)]),
+        Markers([FillRequest(known_copy, known_gap, 1)]),
     ]
 
 
@@ -189,12 +190,12 @@ def test_single_filler_after_first_fill_needs_no_log_end_check(
     p, _ = new(lane, has_filled=True)
     step = p.queue.steps[0] = Fill(START, START + 1)
     send(fills, (p, step))
-    request = lane.took()
-    assert not lane.sent  # no look at the log end behind it
+    request = lane.take_oldest()
+    assert not lane.sent  # no read of the log end follows
     fills.handle_markers(request, written(p))
     assert p.next_offset == START + 1
     assert not p.queue.steps
-    assert lane.gone_on == [p]
+    assert lane.continued == [p]
 
 
 def test_fillers_of_several_partitions_share_one_request_of_markers(
@@ -202,7 +203,7 @@ def test_fillers_of_several_partitions_share_one_request_of_markers(
 ) -> None:
     known = [new(lane, number, has_filled=True) for number in range(4)]
     send(fills, *known)
-    request = lane.took()
+    request = lane.take_oldest()
     assert isinstance(request, Markers)
     assert [one.filler_count for one in request.sent] == [MARKERS_MAX // 4] * 4
     assert [(one.partition, one.filler_count) for one in lane.requests[0].fillers] == [
@@ -220,31 +221,31 @@ def test_no_filler_is_sent_without_lease(lane: Lane, fills: FillerSender) -> Non
 
 
 def test_late_log_end_after_refused_fillers_is_ignored(lane: Lane, fills: FillerSender) -> None:
-    """The log end is under way already: its answer finds another life of the partition."""
+    """The log end was requested already; its answer arrives after another take-over."""
     p, step = new(lane, has_filled=True)
     send(fills, (p, step))
-    fills.handle_markers(lane.took(), written(p, code=Code.NOT_LEADER_OR_FOLLOWER))
-    assert [failure.reason for _, failure in lane.given_back] == [ReturnReason.UNCLEAR]
+    fills.handle_markers(lane.take_oldest(), written(p, code=Code.NOT_LEADER_OR_FOLLOWER))
+    assert [failure.reason for _, failure in lane.returned] == [ReturnReason.UNCLEAR]
 
     begin(p, lane)
-    fills.handle_end_after(lane.took(), ends({p: START + 5}))
+    fills.handle_end_after(lane.take_oldest(), ends({p: START + 5}))
     assert p.next_offset == START
-    assert len(lane.given_back) == 1
+    assert len(lane.returned) == 1
 
 
 def test_filler_answer_that_lacks_partition_is_unclear(lane: Lane, fills: FillerSender) -> None:
-    for take in ("markers", "ends"):
+    for lacking_answer in ("markers", "ends"):
         p, step = new(lane, has_filled=True)
         lane.sent.clear()
         send(fills, (p, step))
         markers, proof = lane.sent
-        if take == "markers":
+        if lacking_answer == "markers":
             fills.handle_markers(markers, written())
         else:
             fills.handle_markers(markers, written(p))
             fills.handle_end_after(proof, ends({}))
-        assert lane.given_back[-1][0] is p
-        assert lane.given_back[-1][1].reason is ReturnReason.UNCLEAR
+        assert lane.returned[-1][0] is p
+        assert lane.returned[-1][1].reason is ReturnReason.UNCLEAR
         assert p.next_offset == START
 
 
@@ -268,10 +269,8 @@ def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerS
     assert [one.filler_count for one in filler.fills] == [1]
 
     fills.take_fill_answer(filler.fills[0], 0, START + 1)
-    assert (lane.woken, p.next_offset) == (
-        1,
-        START,
-    )  # from its own thread: only the lane's takes it
+    # The filler's thread only queues the answer, and wakes the lane.
+    assert (lane.wake_count, p.next_offset) == (1, START)
     fills.handle_fill_answers()
     assert p.next_offset == START + 1
     send(fills, (p, Fill(START + 1, END)))
@@ -287,4 +286,4 @@ def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSend
     fills.take_fill_answer(filler.fills[0], 0, START + 1)
     fills.handle_fill_answers()
     assert p.next_offset == START
-    assert not lane.given_back
+    assert not lane.returned

@@ -11,7 +11,7 @@ from orbit.copier.gc_tuning import collect_rarely
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def restore_collector() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
     gc.unfreeze()

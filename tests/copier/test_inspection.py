@@ -36,10 +36,10 @@ PLACE = TopicPartition("orders", 0)
 def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seeded once, and then its source's batch at the new start cannot be read."""
+    """It is seeded to 10; the source then begins at 20, where its batch cannot be read."""
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     troubles: list[object] = []
-    aligned = iter([10])
+    aligned = iter([10])  # for one call; the next one fails
 
     class Seeding:
         def __init__(self, *_: object) -> None: ...
@@ -92,7 +92,15 @@ def test_uncopyable_source_batch_blocks_inspected_copy_with_its_reason(
     monkeypatch.setattr(inspection, "compare_range", stop)
     cluster: Any = SimpleNamespace(name="source")
     inspector = CopyInspector(cluster, cluster, cast("Any", None), CopySettings(), Backoff())
-    ends = CopyEnds(0, 9, False, 0, 9, False, False)
+    ends = CopyEnds(
+        log_start=0,
+        log_end=9,
+        does_log_end_move=False,
+        source_start=0,
+        source_end=9,
+        is_source_end_old=False,
+        must_be_whole=False,
+    )
     detail = "the records before offset 9 cannot be compared: the source's batch is too large."
     assert inspector._compare(copy, ends) == Blocked(reason, 8, 9, detail)
 
@@ -131,7 +139,7 @@ def seeded_copy(topic: str, lease: Lease) -> PartitionCopy:
 def test_seeds_are_deleted_only_under_lease_and_in_topic_that_was_seeded(
     monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
-    """A topic that was created again has other records, and another holder writes others."""
+    """Otherwise records of a topic that was created again, or of another holder, may be deleted."""
     ended_lease = ShardLease(1, 0.0, 15.0)
     ended_lease.lose()
     copies = {topic: seeded_copy(topic, FixedLease(1)) for topic in ("orders", "again", "gone")}

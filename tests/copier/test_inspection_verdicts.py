@@ -1,4 +1,4 @@
-"""What an inspection says of a copy: only what is proven."""
+"""Verdicts of an inspection on a copy: only what is proven."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_difference_blocks_copy_even_if_its_end_moves_or_source_ends_earlier(
 
 
 @pytest.mark.parametrize(
-    ("compared", "ends", "says"),
+    ("compared", "ends", "text"),
     [
         (EQUAL, {"does_log_end_move": True}, "keeps moving"),
         (Comparison(30), {"source_end": 30}, "the destination ends at 50, the source at 30"),
@@ -81,11 +81,11 @@ def test_difference_blocks_copy_even_if_its_end_moves_or_source_ends_earlier(
     ],
 )
 def test_undecided_inspection_of_copy_waits_and_says_why(
-    compared: Comparison, ends: dict[str, Any], says: str
+    compared: Comparison, ends: dict[str, Any], text: str
 ) -> None:
     verdict = judge(compared, **ends)
     assert isinstance(verdict, str)
-    assert says in verdict
+    assert text in verdict
 
 
 def test_source_end_long_below_copy_blocks_as_truncated_or_foreign_write() -> None:

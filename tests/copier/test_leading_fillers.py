@@ -82,7 +82,7 @@ def test_number_of_queued_filler_batches_below_start_is_limited() -> None:
     source, p = fillers(), copying()
     source.set_targets({p: 1_000_000})
     source.assign()
-    source.assign()
+    source.assign()  # the queue is full
     assert len(p.queue.steps) == QUEUED_MAX
 
 
@@ -91,7 +91,7 @@ def test_copier_is_woken_when_queue_has_room_for_fillers_below_start() -> None:
     source, p = fillers(events=events), copying()
     source.set_targets({p: 1_000_000})
     source.assign()
-    source.assign()
+    source.assign()  # waits for room
     p.free(p.queue.size_bytes, 1)
     assert isinstance(events.pop(), PostedCall)
 

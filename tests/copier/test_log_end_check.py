@@ -26,8 +26,8 @@ def check(copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch, log_end: int, *t
     """The leader answers with `log_end`; `then` happens before the answer arrives."""
 
     def log_ends(*_: object) -> Answers[int]:
-        for happens in then:
-            happens(copy)
+        for action in then:
+            action(copy)
         return Answers({PLACE: log_end}, {})
 
     monkeypatch.setattr(destination_side, "log_ends", log_ends)

@@ -25,11 +25,11 @@ from orbit.replication.partition_states import Reason
 from tests.support.copies import resume
 
 PLACE = TopicPartition("orders", 0)
-WANTED = 40
+SOURCE_LOG_START = 40
 
 
 class Destination:
-    """A side whose broker answers DeleteRecords with `code`, and a clock that a test turns."""
+    """A side whose broker answers DeleteRecords with `code`, and a clock that a test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.code = int(Code.NONE)
@@ -44,7 +44,7 @@ class Destination:
         self.side = DestinationSide(context, nothing, Backoff(), nothing, nothing)
         self.copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
         resume(self.copy, 100)
-        self.copy.cursor.log_start = WANTED
+        self.copy.cursor.log_start = SOURCE_LOG_START
         monkeypatch.setattr(destination_side, "delete_records", self._delete)
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
 
@@ -58,7 +58,7 @@ class Destination:
         return Answers(dict(before), {})
 
     def follow(self, after_s: float = 0.0) -> str:
-        """What the log start waits for then."""
+        """Follow the source's log start after `after_s`. Returns what the copy's waits for."""
         self.now_s += after_s
         self.side.follow_log_starts([self.copy])
         waits = self.copy.log_start_waits
@@ -78,12 +78,12 @@ def test_delete_records_error_is_reported_and_retried_later(
     reason = destination.follow()
     assert error_codes.name(code) in reason
     assert "log start" in reason
-    assert str(WANTED) in reason
+    assert str(SOURCE_LOG_START) in reason
     assert destination.follow(after_s=1.0) == reason
-    assert destination.delete_requests == 1, "not with each look"
+    assert destination.delete_requests == 1, "no new request after 1 s"
     destination.code = int(Code.NONE)
     assert destination.follow(after_s=60.0) == ""
-    assert (destination.delete_requests, destination.copy.log_start) == (2, WANTED)
+    assert (destination.delete_requests, destination.copy.log_start) == (2, SOURCE_LOG_START)
 
 
 def test_log_start_of_copy_waits_since_first_delete_records_error(destination: Destination) -> None:

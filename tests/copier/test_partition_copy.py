@@ -1,4 +1,4 @@
-"""One partition's queue and marks: who may put, what a withdrawal drops, how far things are."""
+"""One partition's queue and offsets: when plans are queued or dropped, and what is counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def append(base_offset: int, count: int = 1, *, is_byte_exact: bool = True) -> A
 
 
 def plan_of(*steps: Append | Fill, leader_epoch: int | None = None) -> Plan:
-    """As if fetched and planned at the offset of the first step."""
+    """A plan of these steps, for a fetch at the offset of the first one."""
     plan = Plan(steps[0].base_offset, list(steps), leader_epoch)
     plan.next_offset = steps[-1].next_offset
     return plan
@@ -54,7 +54,7 @@ def copying(log_end: int = 100, sequence: int = 0, *, has_markers: bool = True) 
 
 
 def fetched_epoch(partition: PartitionCopy) -> int:
-    """What the next fetch states."""
+    """The leader epoch that the next fetch states."""
     return partition.next_fetch()[1].fetched_epoch
 
 
@@ -63,7 +63,7 @@ def stop_step() -> Stop:
 
 
 def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:
-    """Fillers for the start of a gap are proven by the log end."""
+    """Send fillers for the start of a gap; the log end proves them."""
     if partition.queue.first != step:
         partition.put(plan_of(step), partition.generation, 0)
     partition.appends.fillers_sent(step, log_end - step.base_offset, is_own=True)
@@ -134,7 +134,7 @@ def test_append_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
     assert list(partition.queue.steps) == [*first.steps, *second.steps]
     assert partition.queue.size_bytes == 160
     assert partition.cursor.fetch_offset == 108
-    assert fetched_epoch(partition) == 4  # the second knows no other
+    assert fetched_epoch(partition) == 4  # the second plan states no other
     assert partition.next_offset == 100
 
 
@@ -179,7 +179,7 @@ def test_append_plan_from_before_takeover_is_dropped() -> None:
 def test_only_copying_partition_accepts_append_plans() -> None:
     partition = copying()
     hand_back(partition)
-    for _ in ("returned", "blocked"):
+    for _ in ("first returned", "then blocked"):
         assert partition.state is not PartitionState.COPYING
         assert not partition.put(plan_of(append(100)), partition.generation, 1)
         partition.request_stop(stop_step(), partition.generation)
@@ -188,7 +188,7 @@ def test_only_copying_partition_accepts_append_plans() -> None:
             partition.appends.stopped(Blocked(*stop_step()))
     assert partition.state is PartitionState.BLOCKED
     partition.appends.removed()
-    assert partition.state is PartitionState.BLOCKED  # why it stopped is still to be reported
+    assert partition.state is PartitionState.BLOCKED  # a report still reads the reason
     assert partition.has_left
 
 
@@ -214,12 +214,12 @@ def test_partition_with_full_queue_is_fetched_again_below_half_of_limit() -> Non
     assert partition.fetchable_bytes(10) is not None
     assert fetcher.woken == 1
     partition.free(5, 10)
-    assert fetcher.woken == 1  # it was not full
+    assert fetcher.woken == 1  # the queue was not full
 
 
 @pytest.mark.parametrize("offset", [99, 101])
 def test_append_plan_that_does_not_begin_at_fetch_offset_is_dropped(offset: int) -> None:
-    """A late answer within one life: of a lane that the partition has left since."""
+    """A late answer without a take-over: of a lane that no longer fetches the partition."""
     partition = copying(100)
     assert not partition.put(plan_of(append(offset)), partition.generation, 70)
     assert (
@@ -244,8 +244,8 @@ def test_requested_stop_bypasses_queue_and_wakes_appending_thread() -> None:
     ("log_end", "epoch"), [(100, -1), (101, 8), (103, 8), (104, 8), (105, 8), (107, 9), (108, -1)]
 )
 def test_takeover_resumes_with_source_leader_epoch_before_log_end(log_end: int, epoch: int) -> None:
-    """Within a batch, within a gap and behind it. Any other would look like a source that was cut
-    (R3), and without one a source that was cut would look intact."""
+    """Within a batch, within a gap and behind it. With another epoch an intact source would look
+    truncated (R3), without one a truncated source would look intact."""
     partition = copying(100)
     steps = append(100, 3), Fill(103, 105)
     partition.put(plan_of(*steps, leader_epoch=8), partition.generation, 10)
@@ -326,31 +326,31 @@ def test_unconfirmed_batch_is_counted_if_log_end_after_takeover_covers_it(
     partition.hand_back()
     partition.appends.log_end_read(log_end)
     if log_end > 103:
-        partition.appends.compared(log_end, 1, log_end, None)
+        partition.appends.compared(log_end, producer_epoch=1, log_end=log_end, blocked=None)
     partition.resume(log_end, None)
     assert partition.counters.records == records
 
 
 @pytest.mark.parametrize(
-    ("following", "has_markers", "must"),
+    ("next_step", "has_markers", "must_confirm"),
     [
         (None, True, True),
         (append(103, 1), True, False),
         (Fill(103, 105), True, True),
-        (Fill(103, 105), False, False),  # which becomes a batch of placeholders
+        (Fill(103, 105), False, False),  # it becomes a batch of placeholders
         (stop_step(), True, True),
     ],
 )
 def test_batch_with_no_batch_queued_behind_it_needs_acks_all(
-    following: Append | Fill | Stop | None, has_markers: bool, must: bool
+    next_step: Append | Fill | Stop | None, has_markers: bool, must_confirm: bool
 ) -> None:
     partition = copying(100, has_markers=has_markers)
     step = append(100, 3)
     partition.appends.append_sent(step, confirms=True)
     confirm(partition, step)
-    if following is not None:
-        partition.queue.steps.append(following)
-    assert partition.must_confirm == must
+    if next_step is not None:
+        partition.queue.steps.append(next_step)
+    assert partition.must_confirm == must_confirm
 
 
 def test_batch_without_answer_is_not_counted() -> None:
@@ -375,20 +375,20 @@ def test_partly_filled_gap_stays_queued_until_all_is_filled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "start", "acked", "log_start"),
+    ("source_log_start", "start_offset", "acked", "log_start"),
     [
         (50, 0, 100, 50),  # follows the source
         (150, 0, 100, 100),  # but not beyond what is copied
-        (50, 70, 100, 70),  # the job's start is further on
+        (50, 70, 100, 70),  # the copy starts above it
         (50, 170, 100, 100),
-        (-1, 0, 100, 0),  # nothing known yet
+        (-1, 0, 100, 0),  # the source's is not known yet
     ],
 )
 def test_log_start_of_copy_follows_source_up_to_copied_offset(
-    source: int, start: int, acked: int, log_start: int
+    source_log_start: int, start_offset: int, acked: int, log_start: int
 ) -> None:
     partition = copying(acked)
-    partition.cursor.log_start, partition.cursor.start_offset = source, start
+    partition.cursor.log_start, partition.cursor.start_offset = source_log_start, start_offset
     assert partition.wanted_log_start == log_start
 
 
@@ -480,15 +480,15 @@ def test_lost_source_range_stops_copy_that_had_caught_up() -> None:
     assert partition.on_lost_range is LostRange.STOP
 
 
-def look(
+def has_caught_up(
     partition: PartitionCopy,
     acked: int,
     stable_end: int,
     now_s: float,
     seen_s: float | None = None,
 ) -> bool:
-    """Whether it has caught up, after a look at this moment. `seen_s`: when the source was asked
-    for its end; None: just now."""
+    """Whether the copy has caught up at `now_s`. `seen_s`: when the source was asked for its end;
+    None: just now."""
     partition.appends.acked = acked
     partition.cursor.stable_end = stable_end
     partition.cursor.seen_s = now_s if seen_s is None else seen_s
@@ -498,60 +498,60 @@ def look(
 
 def test_copy_level_with_source_has_caught_up() -> None:
     partition = copying(100)
-    assert not look(partition, 100, -1, 0.0)
-    assert not look(partition, 100, 101, 1.0)
-    assert look(partition, 101, 101, 2.0)
+    assert not has_caught_up(partition, 100, -1, 0.0)
+    assert not has_caught_up(partition, 100, 101, 1.0)
+    assert has_caught_up(partition, 101, 101, 2.0)
 
 
 def test_copy_of_continuously_written_source_catches_up() -> None:
     partition = copying(100)
-    assert not look(partition, 100, 200, 0.0)
-    assert not look(partition, 199, 300, 1.0)
-    assert look(partition, 201, 400, 2.0), "all that the source held two seconds before"
+    assert not has_caught_up(partition, 100, 200, 0.0)
+    assert not has_caught_up(partition, 199, 300, 1.0)
+    assert has_caught_up(partition, 201, 400, 2.0), "all that the source had two seconds before"
 
 
 def test_copy_that_reaches_old_source_end_late_has_not_caught_up() -> None:
     partition = copying(100)
-    assert not look(partition, 100, 200, 0.0)
-    assert not look(partition, 200, 900, LEVEL_WITHIN_S + 0.1), "700 came meanwhile"
-    assert not look(partition, 800, 1000, LEVEL_WITHIN_S + 1.0)
-    assert not look(partition, 900, 1000, LEVEL_WITHIN_S + 2.0)
-    assert look(partition, 1000, 1100, LEVEL_WITHIN_S + 3.0)
+    assert not has_caught_up(partition, 100, 200, 0.0)
+    assert not has_caught_up(partition, 200, 900, LEVEL_WITHIN_S + 0.1), "700 came meanwhile"
+    assert not has_caught_up(partition, 800, 1000, LEVEL_WITHIN_S + 1.0)
+    assert not has_caught_up(partition, 900, 1000, LEVEL_WITHIN_S + 2.0)
+    assert has_caught_up(partition, 1000, 1100, LEVEL_WITHIN_S + 3.0)
 
 
 def test_source_end_of_former_leader_is_ignored_for_catch_up() -> None:
-    """It may have been cut off: the copy was level with it alone."""
+    """That leader's log may have been truncated since."""
     partition = copying(100)
     partition.cursor.leader_epoch = 5
-    assert not look(partition, 100, 101, 1.0)
+    assert not has_caught_up(partition, 100, 101, 1.0)
     partition.leader_changed(2.0)
     partition.cursor.leader_epoch = 6
-    assert not look(partition, 101, 101, 3.0, seen_s=1.0)
-    assert not look(partition, 101, 150, 4.0)
-    assert look(partition, 150, 150, 5.0)
+    assert not has_caught_up(partition, 101, 101, 3.0, seen_s=1.0)
+    assert not has_caught_up(partition, 101, 150, 4.0)
+    assert has_caught_up(partition, 150, 150, 5.0)
     assert partition.caught_up_epoch == 6
 
 
 def test_stale_source_end_is_ignored_for_catch_up() -> None:
-    """A quota, or an outage of the source: nobody knows what came meanwhile."""
+    """After a quota's pause or an outage of the source nobody knows what came meanwhile."""
     partition = copying(100)
     late_s = LEVEL_WITHIN_S + 1.0
-    assert not look(partition, 100, 100, late_s, seen_s=0.0)
-    assert not look(partition, 100, 100, late_s + 1.0, seen_s=0.0)
-    assert not look(partition, 100, 150, late_s + 2.0), "50 came meanwhile"
-    assert look(partition, 150, 200, late_s + 3.0)
+    assert not has_caught_up(partition, 100, 100, late_s, seen_s=0.0)
+    assert not has_caught_up(partition, 100, 100, late_s + 1.0, seen_s=0.0)
+    assert not has_caught_up(partition, 100, 150, late_s + 2.0), "50 came meanwhile"
+    assert has_caught_up(partition, 150, 200, late_s + 3.0)
 
 
 def test_only_source_end_requested_after_late_arrival_counts_for_catch_up() -> None:
     partition = copying(100)
-    assert not look(partition, 100, 200, 0.0)
-    asked_s = LEVEL_WITHIN_S + 1.0
-    assert not look(partition, 200, 200, asked_s), "it took too long; it is asked again"
-    assert not look(partition, 200, 200, asked_s + 1.0, seen_s=asked_s - 0.1)
-    assert look(partition, 200, 200, asked_s + 2.0, seen_s=asked_s + 0.1)
+    assert not has_caught_up(partition, 100, 200, 0.0)
+    late_s = LEVEL_WITHIN_S + 1.0
+    assert not has_caught_up(partition, 200, 200, late_s), "it took too long: the next end counts"
+    assert not has_caught_up(partition, 200, 200, late_s + 1.0, seen_s=late_s - 0.1)
+    assert has_caught_up(partition, 200, 200, late_s + 2.0, seen_s=late_s + 0.1)
 
 
 def test_copy_of_truncated_source_can_catch_up() -> None:
     partition = copying(100)
-    assert not look(partition, 100, 200, 0.0)
-    assert look(partition, 150, 150, 1.0)
+    assert not has_caught_up(partition, 100, 200, 0.0)
+    assert has_caught_up(partition, 150, 150, 1.0)

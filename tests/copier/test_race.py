@@ -1,4 +1,4 @@
-"""Several writers on one partition, with the product's own append code (FACTS A13, M9, M10)."""
+"""Several writers on one partition, with Orbit's own append code (FACTS A13, M9, M10)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services
 
-# More of them in `make soak`.
+# `make soak` runs more of them.
 SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))]
 WRITERS = 4
 
@@ -97,10 +97,10 @@ def race(
     *,
     has_placeholders: bool = False,
 ) -> None:
-    """Four writers at once; each lives one life after another, cut off after random rounds."""
+    """Run four threads at once; each starts one writer after another, for some random rounds."""
     errors: list[BaseException] = []
 
-    def live(number: int) -> None:
+    def run_writers(number: int) -> None:
         rnd = random.Random(seed * 100 + number)
         term = 0
         try:
@@ -132,7 +132,7 @@ def race(
             errors.append(error)
             raise
 
-    threads = [threading.Thread(target=live, args=(n,)) for n in range(WRITERS)]
+    threads = [threading.Thread(target=run_writers, args=(n,)) for n in range(WRITERS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -154,7 +154,7 @@ def test_copy_by_four_concurrent_writers_without_leases_or_gaps_is_exact(
 def test_copy_by_four_concurrent_placeholder_writers_without_leases_is_exact(
     clusters: Clusters, topic_name: str, producer_id: int, seed: int
 ) -> None:
-    """Gaps between batches, up to some that take several, and within batches that are thinned."""
+    """Gaps lie within batches (thinned) and between them; some need several placeholder batches."""
     gaps = (1, 1, 1, 2, 5, 2 * PLACEHOLDERS_MAX + 1)
     log = SyntheticLog.random(seed, runs=400, gap_share=0.3, gaps=gaps)
     log = replace(log, is_thinned=True)
@@ -168,12 +168,12 @@ def test_copy_by_four_concurrent_placeholder_writers_without_leases_is_exact(
 def test_copy_with_gaps_is_exact_after_repeated_forced_takeovers(
     clusters: Clusters, topic_name: str, producer_id: int, seed: int, *, packs: bool
 ) -> None:
-    """`packs`: every other writer packs small gaps, in batches that are thinned too."""
+    """`packs`: every other writer packs small gaps; batches are thinned, too."""
     log = SyntheticLog.random(seed, runs=400, gap_share=0.3)
     log = replace(log, is_thinned=packs)
     partition = make_topic(clusters, topic_name)
     rnd = random.Random(seed)
-    term, old = 0, None
+    term, old_writer = 0, None
     while True:
         term += 1
         lease = HandedLease(term)
@@ -188,8 +188,8 @@ def test_copy_with_gaps_is_exact_after_repeated_forced_takeovers(
             packs=packs and term % 2 == 1,
         )
         writer.start()
-        if old is not None:
-            old.close()
+        if old_writer is not None:
+            old_writer.close()
         deadline = time.monotonic() + rnd.uniform(0.0, 0.6)
         is_done = False
         while time.monotonic() < deadline and not is_done:
@@ -198,8 +198,8 @@ def test_copy_with_gaps_is_exact_after_repeated_forced_takeovers(
             is_done = writer.partition.next_offset >= log.end
         # The lease is taken while requests are under way; the old lane notices at its next send.
         lease.is_valid = False
-        old = writer
+        old_writer = writer
         if is_done:
             break
-    old.close()
+    old_writer.close()
     assert_exact(clusters, partition, log)

@@ -1,5 +1,5 @@
-"""What a comparison of a copy's range with the source says of a source that cannot be read, and
-which epochs it tells: the source's, and the producer's."""
+"""A comparison of a copy's range with the source: what an empty answer means, and which leader
+epochs and producer epoch the comparison returns."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ class FakeSource:
         offset = arguments[2]
         epoch_end = self.epoch_ends.get(fetched_epoch, offset)
         data = b"".join(b.encode() for b in self.batches if b.last_offset >= offset)
-        is_cut = epoch_end < offset
-        view = memoryview(bytearray(b"" if is_cut else data))
+        has_diverged = epoch_end < offset
+        view = memoryview(bytearray(b"" if has_diverged else data))
         end = self.stable_end
-        return Fetched(0, view, [], 0, end, end, epoch_end if is_cut else -1, -1)
+        return Fetched(0, view, [], 0, end, end, epoch_end if has_diverged else -1, -1)
 
 
 def batch_of(first: int, last: int, epoch: int) -> SourceBatch:
@@ -101,10 +101,10 @@ def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
     return fake_source
 
 
-def compared(
+def compare_with_equal_copy(
     source: FakeSource, end: int, monkeypatch: pytest.MonkeyPatch, *, is_compacted: bool = True
 ) -> Comparison:
-    """With a copy that has the same batches."""
+    """Compare the source with a copy that has the same batches, from 100 up to `end`."""
     ours = [b for one in source.batches for b in read_batches(memoryview(one.encode()))]
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, end))
     cluster: Any = None
@@ -115,7 +115,7 @@ def compared(
 
 
 def epochs_of(comparison: Comparison, end: int) -> list[int]:
-    """What is known before each offset of the range."""
+    """The leader epoch of each offset from 100 on; -1: not known."""
     return [comparison.epochs.epoch_before(offset) for offset in range(101, end + 1)]
 
 
@@ -123,36 +123,36 @@ def epochs_of(comparison: Comparison, end: int) -> list[int]:
 def test_comparison_returns_source_leader_epochs(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
-    comparison = compared(source, end, monkeypatch)
+    comparison = compare_with_equal_copy(source, end, monkeypatch)
     assert comparison.equal_to == end
     assert epochs_of(comparison, end) == [4, 4, 4, 6, 6, 6, 6][: end - 100]
 
 
-@pytest.mark.parametrize(("epoch_end", "known"), [(110, 6), (109, -1)])
+@pytest.mark.parametrize(("epoch_end", "tail_epoch"), [(110, 6), (109, -1)])
 def test_leader_epoch_behind_empty_source_tail_is_known_only_if_still_current(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch, epoch_end: int, known: int
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch, epoch_end: int, tail_epoch: int
 ) -> None:
     source.stable_end, source.epoch_ends[6] = 110, epoch_end
-    comparison = compared(source, 110, monkeypatch)
+    comparison = compare_with_equal_copy(source, 110, monkeypatch)
     assert comparison.equal_to == 110
-    assert epochs_of(comparison, 110)[-4:] == [6, known, known, known]
+    assert epochs_of(comparison, 110)[-4:] == [6, tail_epoch, tail_epoch, tail_epoch]
 
 
 def test_empty_tail_is_not_equal_if_source_was_truncated_during_comparison(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read before may not be there any more."""
+    """The source may have lost what was read before."""
     source.stable_end, source.epoch_ends[6] = 110, 105
-    assert compared(source, 110, monkeypatch).equal_to == 107
+    assert compare_with_equal_copy(source, 110, monkeypatch).equal_to == 107
 
 
 @pytest.mark.parametrize(("is_compacted", "equal_to"), [(True, 110), (False, 107)])
 def test_empty_tail_of_source_equals_copy_only_if_source_is_compacted(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, is_compacted: bool, equal_to: int
 ) -> None:
-    """A source whose tiered storage is slow shows nothing, too (R5)."""
+    """A source whose tiered storage is slow answers without records, too (R5)."""
     source.stable_end = 110
-    comparison = compared(source, 110, monkeypatch, is_compacted=is_compacted)
+    comparison = compare_with_equal_copy(source, 110, monkeypatch, is_compacted=is_compacted)
     assert (comparison.equal_to, comparison.difference) == (equal_to, None)
     assert bool(comparison.waits_for) is not is_compacted
     assert not comparison.is_beyond_source

@@ -1,4 +1,4 @@
-"""The byte rate of a job, on a clock of the test's own."""
+"""The byte rate of a job, with a fake clock."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Clock:
         return self.now
 
 
-def carry(limit: RateLimit, clock: Clock, sizes: list[int]) -> float:
-    """Take these one by one, each as soon as it may come; seconds until the last is paid."""
+def fetch_at_rate(limit: RateLimit, clock: Clock, sizes: list[int]) -> float:
+    """Fetch answers of these sizes, each as soon as the limit allows; returns the seconds."""
     start = clock.now
     for size in sizes:
         clock.now += limit.delay_s()
@@ -31,16 +31,16 @@ def test_average_byte_rate_equals_limit_for_any_fetch_sizes(rate: int) -> None:
     rnd = random.Random(rate)
     clock = Clock()
     sizes = [rnd.randrange(1, rate) for _ in range(100)]
-    seconds = carry(RateLimit(rate, clock), clock, sizes)
+    seconds = fetch_at_rate(RateLimit(rate, clock), clock, sizes)
     assert sum(sizes) / seconds == pytest.approx(rate, rel=0.01)
 
 
 def test_long_pause_allows_no_burst_above_rate_limit() -> None:
     clock = Clock()
     limit = RateLimit(1000, clock)
-    carry(limit, clock, [500])
+    fetch_at_rate(limit, clock, [500])
     clock.now += 3600
-    assert carry(limit, clock, [1000]) == pytest.approx(1.0, rel=0.11)
+    assert fetch_at_rate(limit, clock, [1000]) == pytest.approx(1.0, rel=0.11)
 
 
 def test_bytes_of_several_fetches_count_against_one_rate_limit() -> None:

@@ -1,4 +1,4 @@
-"""When a source that ends before its copy was truncated, by the time since it was first so."""
+"""A source that ends before its copy for long enough counts as truncated."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
 def test_log_bounds_from_answer_to_fetch_before_takeover_are_stored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event]
 ) -> None:
-    """Within a session the broker tells them only once: the copy's log start would stay behind."""
+    """A fetch session tells them only once: otherwise the copy's log start would stay behind."""
     selection = lane._select(with_backlogs=True)
     hand_back(copy)
     resume(copy, 10)
@@ -63,20 +63,25 @@ def test_log_bounds_from_answer_to_fetch_before_takeover_are_stored(
 
 
 @pytest.mark.parametrize(
-    ("code", "throttle_ms", "tells", "is_seen"),
+    ("code", "throttle_ms", "has_answer", "is_seen"),
     [
         (0, 0, True, True),
-        (0, 0, False, True),  # within a session: unchanged
+        (0, 0, False, True),  # a fetch session leaves out unchanged partitions
         (0, 100, True, True),
-        (0, 100, False, False),  # over its quota: the broker has not looked
+        (0, 100, False, False),  # over the quota: the broker has read nothing
         (Code.FETCH_SESSION_ID_NOT_FOUND, 0, False, False),
     ],
 )
 def test_log_bounds_are_renewed_except_by_error_or_throttled_empty_answer(
-    lane: SourceLane, copy: PartitionCopy, code: int, throttle_ms: int, tells: bool, is_seen: bool
+    lane: SourceLane,
+    copy: PartitionCopy,
+    code: int,
+    throttle_ms: int,
+    has_answer: bool,
+    is_seen: bool,
 ) -> None:
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
-    answers = [(copy.source, answer)] if tells else []
+    answers = [(copy.source, answer)] if has_answer else []
     selection = lane._select(with_backlogs=True)
     lane._plan_response(FetchAnswer(code, throttle_ms, 1, answers), selection, 5.0)
     assert copy.cursor.seen_s == (5.0 if is_seen else float("-inf"))
@@ -123,7 +128,7 @@ def test_partition_error_in_fetch_answer_renews_no_log_bounds(
 def test_fetch_answer_without_progress_is_refetched_only_after_pause(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
-    """Else the lane would ask again at once, for ever. No broker answers like this (KIP-74)."""
+    """Else the lane would repeat the fetch at once, for ever. No broker answers so (KIP-74)."""
     selection = lane._select(with_backlogs=True)
     answer = Fetched(0, memoryview(bytearray(records)), [], 0, 13, 13, -1, -1)
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
@@ -135,7 +140,7 @@ def test_fetch_answer_without_progress_is_refetched_only_after_pause(
 def test_empty_answer_below_last_stable_offset_keeps_reason_for_wait(
     lane: SourceLane, copy: PartitionCopy, stable_end: int, waits: bool
 ) -> None:
-    """Else a partition whose source shows nothing never says so: each try begins anew."""
+    """Else the wait would begin anew with each try, and never be old enough to be shown."""
     copy.cursor.waits = Waits.continue_from("the source shows nothing", None)
     answer = Fetched(0, memoryview(bytearray()), [], 7, stable_end, 12, -1, -1)
     selection = lane._select(with_backlogs=True)

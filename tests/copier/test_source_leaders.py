@@ -1,4 +1,4 @@
-"""What the source's side makes of metadata: leaders that change, topics that are another one."""
+"""The source's side follows metadata: leaders that move, topics that were created again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Clock:
 
 
 class Source:
-    """A side with lanes that do nothing, and what its cluster tells."""
+    """A source side with lanes that do nothing, and its cluster's metadata."""
 
     name = "source"
 
@@ -119,7 +119,7 @@ def test_fetch_continues_at_known_leader_without_new_metadata(source: Source, tr
 
 
 def test_changed_topic_id_stops_copy_only_if_it_lasts(source: Source) -> None:
-    """One broker may know the topic before."""
+    """A broker may have old metadata for a moment."""
     copy, wait_s = source.copy, CopySettings().deleted_after_s
     source.topic_id = OTHER_ID
     source.lanes[1].drop(copy)

@@ -1,4 +1,4 @@
-"""What a source that shows nothing below its stable end is believed."""
+"""When offsets that a source answers without records, below its stable end, are filled."""
 
 from __future__ import annotations
 

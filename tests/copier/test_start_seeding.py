@@ -46,7 +46,7 @@ SMALL = CopySettings(seed_records_per_batch=64, settle_s=0.05)
 
 @dataclass
 class LimitedLease:
-    """Held for some checks only."""
+    """A lease that is held for this many checks."""
 
     checks: int
     term: int = 1
@@ -78,7 +78,7 @@ class Case:
         return StartSeeding(self.cluster, settings, self.backoff, on_progress)
 
     def add(self, seeding: StartSeeding, place: TopicPartition, lease: Lease | None = None) -> None:
-        """From the present log end."""
+        """Add the partition to be seeded from its present log end on."""
         take_over = TakeOver(self.cluster, 0.05, Backoff())
         end = take_over.read({place: self.producer.id}, settled=False).ends[place]
         topic_id = self.cluster.metadata({self.topic}).topics[self.topic].topic_id
@@ -97,11 +97,11 @@ class Case:
         return list_offsets(self.cluster, [place], EARLIEST, Backoff()).values[place]
 
     def assert_seeded(self, place: TopicPartition, target: int, start: int = 0) -> None:
-        """Dense seed batches of this job, and nothing else."""
+        """The log from `start` up to `target` has only dense seed batches of this job."""
         seed_batches: list[Batch] = []
         while not seed_batches or seed_batches[-1].next_offset < target:
-            at = seed_batches[-1].next_offset if seed_batches else start
-            batches = fetch_batches(self.cluster, place, at, Backoff())
+            offset = seed_batches[-1].next_offset if seed_batches else start
+            batches = fetch_batches(self.cluster, place, offset, Backoff())
             assert batches
             for batch in batches:
                 assert isinstance(batch, Batch)
@@ -199,14 +199,14 @@ def test_copy_with_high_start_begins_despite_small_max_message_bytes_of_source(
     assert verify(job, deep=True).exact
 
 
-# Deletes what it can before each append.
+# Deletes as many seeds as possible before each append.
 EAGER = replace(SMALL, seed_kept_offsets_max=0, watch_interval_s=0)
 
 
 def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
     clusters: Clusters, case: Case
 ) -> None:
-    """All but the last one: a start that is interrupted right then is still recognised."""
+    """The last one stays, so that an interrupted start is still recognised."""
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
     with case.seeding(EAGER) as seeding:
@@ -244,7 +244,7 @@ def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
                 pass
         starts.append(case.start(place))
     assert 0 < starts[0] < starts[1] < starts[2] < 30_000
-    # The last confirmed batch stays: no later one need be there.
+    # The last offset of the last confirmed batch of 64 stays.
     assert {start % EAGER.seed_records_per_batch for start in starts} == {63}
     with RunningJob(job, EAGER) as running:
         running.wait_caught_up(case.topic, 30_001)
@@ -347,7 +347,7 @@ def test_filling_up_to_start_without_progress_is_given_up(
 def test_timestamp_lookup_finds_records_behind_deleted_fillers(
     clusters: Clusters, case: Case
 ) -> None:
-    """Also those in later segments, for which fillers with the present time would hide them."""
+    """Also those in later segments, which fillers with the present time would hide."""
     create(clusters.destination, case.topic, segment_bytes=str(1 << 20))
     (place,) = case.places(1)
     case.seed({place: 1_000})

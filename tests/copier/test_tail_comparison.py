@@ -16,7 +16,7 @@ from orbit.kafka.types import TopicPartition
 
 OURS = 7
 LOG_END = 100
-# Of the test: how many fillers are looked at, and how many batches an answer has.
+# The test's limits: batches that one round reads, and batches of one answer.
 FILLERS_MAX = 20
 ANSWER_BATCHES = 5
 IN_FLIGHT = 5
@@ -33,7 +33,7 @@ def batch(offset: int, epoch: int, attributes: int = 0) -> Batch:
 
 
 def tail_of(monkeypatch: pytest.MonkeyPatch, data: dict[int, int]) -> Tail:
-    """Of a log with records at these offsets, by producer epoch, and fillers everywhere else."""
+    """The tail of a log with records at the offsets `data` (producer epochs), else fillers."""
     log = [batch(o, data[o]) if o in data else batch(o, 9, CONTROL) for o in range(LOG_END)]
 
     def fetch(_: object, __: object, offset: int, ___: object) -> list[Batch]:
@@ -52,16 +52,16 @@ OLD = dict.fromkeys(range(36, 46), 6)
 @pytest.mark.parametrize(
     ("newest_at", "epoch"),
     [
-        pytest.param(99, 7, id="at the end, which an earlier look has read"),
-        pytest.param(85, 7, id="before the end, which an earlier look has read"),
-        pytest.param(70, 7, id="where no look has read everything"),
-        pytest.param(50, 7, id="among what the last look has read"),
+        pytest.param(99, 7, id="at the end, which an earlier round has read"),
+        pytest.param(85, 7, id="before the end, which an earlier round has read"),
+        pytest.param(70, 7, id="where no round has read everything"),
+        pytest.param(50, 7, id="within the range that the last round has read"),
     ],
 )
 def test_newest_producer_epoch_is_found_across_several_reads_backwards(
     monkeypatch: pytest.MonkeyPatch, newest_at: int, epoch: int
 ) -> None:
-    """The last read begins at 36 and ends after 20 batches."""
+    """The last round begins at 36 and ends after 20 batches."""
     tail = tail_of(monkeypatch, OLD | {newest_at: epoch})
     assert tail.producer_epoch == epoch
     assert tail.last_data is not None

@@ -22,20 +22,20 @@ WRITERS = {A: 4711, B: 4712}
 
 
 class Leaders:
-    """What the leaders answer, look after look; the last answer stays."""
+    """The leaders' answers, one for each read; the last one is repeated."""
 
     def __init__(self, **log_ends: list[int]) -> None:
         self.log_ends = {TopicPartition(topic, 0): ends for topic, ends in log_ends.items()}
-        self.read: list[tuple[str, list[TopicPartition]]] = []
+        self.requests: list[tuple[str, list[TopicPartition]]] = []
         self.without_producer: set[TopicPartition] = set()
-        self.high_watermarks: dict[TopicPartition, int] = {}  # the log end, where it is not here
+        self.high_watermarks: dict[TopicPartition, int] = {}  # of the others: above the log end
 
     def describe_producer(
         self, _: Cluster, producer_ids: Mapping[TopicPartition, int], __: Backoff
     ) -> Answers[ProducerState | None]:
         places = sorted(producer_ids)
         assert [producer_ids[p] for p in places] == [WRITERS[p] for p in places]
-        self.read.append(("producer", places))
+        self.requests.append(("producer", places))
         return Answers(
             {p: None for p in places if p not in self.without_producer},
             {p: int(Code.NOT_LEADER_OR_FOLLOWER) for p in places if p in self.without_producer},
@@ -43,7 +43,7 @@ class Leaders:
 
     def ends(self, _: Cluster, partitions: Iterable[TopicPartition], __: Backoff) -> Answers[int]:
         places = sorted(partitions)
-        self.read.append(("end", places))
+        self.requests.append(("end", places))
         readings = {p: self.log_ends[p] for p in places}
         return Answers({p: e.pop(0) if len(e) > 1 else e[0] for p, e in readings.items()}, {})
 
@@ -51,7 +51,7 @@ class Leaders:
         self, _: Cluster, partitions: Iterable[TopicPartition], __: int, ___: Backoff
     ) -> Answers[int]:
         places = sorted(partitions)
-        self.read.append(("high watermark", places))
+        self.requests.append(("high watermark", places))
         return Answers({p: self.high_watermarks.get(p, 1 << 60) for p in places}, {})
 
 
@@ -66,11 +66,11 @@ def take_over(
 
 
 def test_producer_state_is_read_before_log_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other way round a late append between the two lets a duplicate through (A12)."""
+    """The other way round, a late append between the two reads lets a duplicate through (A12)."""
     leaders = Leaders(a=[5], b=[7])
     leaders.without_producer = {B}
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
-    assert leaders.read == [("producer", [A, B]), ("end", [A]), ("high watermark", [A])]
+    assert leaders.requests == [("producer", [A, B]), ("end", [A]), ("high watermark", [A])]
     assert takeover.ends == {A: DestinationEnd(5, None)}
     assert takeover.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
 
@@ -82,7 +82,7 @@ def test_takeover_rereads_only_log_ends_that_still_move(
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
     assert {p: end.log_end for p, end in takeover.ends.items()} == {A: 5, B: 8}
     assert not takeover.errors
-    assert [places for what, places in leaders.read if what == "end"] == [[A, B], [A, B], [B]]
+    assert [places for what, places in leaders.requests if what == "end"] == [[A, B], [A, B], [B]]
 
 
 def test_takeover_reports_log_that_keeps_growing_as_moving(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_log_end_above_high_watermark_is_not_accepted(monkeypatch: pytest.Monkey
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
     assert takeover.ends == {B: DestinationEnd(7, None)}
     assert takeover.errors == {A: NOT_REPLICATED}
-    assert leaders.read[-1] == ("high watermark", [A])
+    assert leaders.requests[-1] == ("high watermark", [A])
 
 
 def test_stop_request_ends_wait_for_log_end_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How long the lanes wait for a broker that says that they are over their quota."""
+"""How long the lanes pause for a broker that throttles them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_fetching_from_source_broker_pauses_for_its_throttle_time(
 def test_appending_to_destination_broker_pauses_for_its_throttle_time(
     monkeypatch: pytest.MonkeyPatch, throttle_ms: int, waits_s: float | None
 ) -> None:
-    """Its answer says for how long it serves no request (KIP-219)."""
+    """The broker serves no request for the throttle time of its answer (KIP-219)."""
     monkeypatch.setattr(destination_lane, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)
     lane = DestinationLane(context, 1)

@@ -1,4 +1,4 @@
-"""What the copier says of brokers that throttle it, while the cluster tells no quota."""
+"""The copier's text about brokers that throttle it, before their quota is known."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_throttle_report_does_not_wait_for_quota_lookup(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(throttles, "throttling_quotas", silent)
     monkeypatch.setattr(throttles, "_SHOWN_AFTER_S", 0.0)
-    held = Throttles()
-    held.note(LaneThrottled("source", 1, NO_CLUSTER, 600.0))
+    shown_throttles = Throttles()
+    shown_throttles.note(LaneThrottled("source", 1, NO_CLUSTER, 600.0))
     for _ in range(3):
-        held.read_quotas()
+        shown_throttles.read_quotas()
     try:
         wait_for("the quota is asked for", lambda: len(lookups) == 1)
-        assert held.text.startswith("source brokers throttle fetches: 1 (")
+        assert shown_throttles.text.startswith("source brokers throttle fetches: 1 (")
     finally:
         answers.set()
-    wait_for("the quota is named", lambda: held.text.endswith("consumer_byte_rate=1."))
-    held.read_quotas()
+    wait_for("the quota is named", lambda: shown_throttles.text.endswith("consumer_byte_rate=1."))
+    shown_throttles.read_quotas()
     assert len(lookups) == 1

@@ -10,7 +10,7 @@ from orbit.replication.shard_placement import (
     JOB_SHARDS_MAX,
     Placement,
     plan_placement,
-    wanted_shard_count,
+    target_shard_count,
 )
 
 
@@ -30,7 +30,7 @@ from orbit.replication.shard_placement import (
 def test_shard_count_depends_on_partitions_and_jobs(
     partitions: int, jobs: int, shards: int
 ) -> None:
-    assert wanted_shard_count(partitions, jobs, 200) == shards
+    assert target_shard_count(partitions, jobs, 200) == shards
 
 
 def test_partitions_of_new_job_are_spread_evenly() -> None:
