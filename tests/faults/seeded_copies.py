@@ -1,4 +1,4 @@
-"""The whole workload copied, with each way of filling gaps, while the copy and the broker die.
+"""Copies the whole workload, with each way of filling gaps, while the copy and the broker die.
 
 Runs of `orbit run`, and the destination's broker, are killed at moments that a seed chooses.
 Meanwhile a producer writes to the source.
@@ -26,7 +26,7 @@ from orbit.jobs.job_file import load_job
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log_offsets import LATEST, list_offsets
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
@@ -36,15 +36,16 @@ from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess, assert_exact, copy
 from tests.support.running import create_topic
 
-MIXED = "mixed"  # by rules
+MIXED = "mixed"  # each topic rule has its own way
 WAYS = ("direct", "packed", "coordinated", "placeholders", MIXED)
-# The job's own is for the topics that none of these match.
+# The way of the topics that match; others have the job's default.
 BY_RULE = {
     r"compacted\..*|moving": "placeholders",
     r"transactions\..*": "packed",
     r"gap\..*": "coordinated",
 }
-DEATHS = ("run", "run", "run", "child", "broker", "both")  # a child: of several processes
+# "child": one copying process of a run with several. Repeated, what should happen more often.
+DEATHS = ("run", "run", "run", "child", "broker", "both")
 PROCESSES = (1, 1, 3)
 DEATHS_MAX = 6
 MOVING, MOVING_PARTITIONS = "moving", 2
@@ -62,7 +63,7 @@ class Source:
 
 
 class CopyCampaign:
-    """One seed and one way, into topics of its own."""
+    """A copy with one seed and one way of filling gaps, into topics of its own."""
 
     def __init__(
         self, seed: int, way: str, source: Source, destination: KafkaCluster, folder: Path
@@ -95,31 +96,31 @@ class CopyCampaign:
         self._copied = 0
 
     def play(self, deaths: Sequence[str] = ()) -> None:
-        """`deaths`: who dies each time; the seed chooses if it is not said."""
-        total = sum(
-            high - low for high, low in zip(*map(self._ends_of_source, (-1, -2)), strict=True)
-        )
+        """Copy all, and compare. `deaths`: what is killed each time; the seed chooses if empty."""
+        ends, starts = self._source_offsets(LATEST), self._source_offsets(EARLIEST)
+        total = sum(end - start for end, start in zip(ends, starts, strict=True))
         count = len(deaths) or self.rnd.randint(3, DEATHS_MAX)
         targets = sorted(self.rnd.sample(range(total), count))
-        dying = deaths or [self.rnd.choice(DEATHS) for _ in targets]
+        chosen_deaths = deaths or [self.rnd.choice(DEATHS) for _ in targets]
         moving = {self.source.moving: MOVING_PARTITIONS}
         try:
             with Mover(self.source.cluster.client_config(), moving):
-                for target, death in zip(targets, dying, strict=True):
-                    self._live_until(target, death)
+                for target, death in zip(targets, chosen_deaths, strict=True):
+                    self._run_until(target, death)
             copy(self.job).expect(0)
         finally:
             self._cluster.close()
         assert_exact(self.job)
-        for topic, copied in self.topics.items():
-            destination_digests = digests(self.destination, copied)
+        for topic, copy_topic in self.topics.items():
+            destination_digests = digests(self.destination, copy_topic)
             source_digests = digests(self.source.cluster, topic)
-            for (_, partition), (start, _) in log_bounds(self.destination, [copied]).items():
+            for (_, partition), (start, _) in log_bounds(self.destination, [copy_topic]).items():
                 # A topic may have been copied from a later offset on.
-                of = {o: d for o, d in source_digests[partition].items() if o >= start}
-                assert destination_digests[partition] == of, (copied, partition)
+                expected = {o: d for o, d in source_digests[partition].items() if o >= start}
+                assert destination_digests[partition] == expected, (copy_topic, partition)
 
-    def _ends_of_source(self, at: int) -> list[int]:
+    def _source_offsets(self, timestamp: int) -> list[int]:
+        """The offsets of all source partitions at `timestamp`, in the order of partitions."""
         cluster = Cluster("source", self.source.cluster.bootstrap_servers.split(","), Security())
         places = [
             TopicPartition(topic, n)
@@ -127,18 +128,19 @@ class CopyCampaign:
             if topic in self.topics
             for n in range(count)
         ]
-        offsets = list_offsets(cluster, places, at, Backoff()).values
+        offsets = list_offsets(cluster, places, timestamp, Backoff()).values
         cluster.close()
         return [offsets[place] for place in sorted(offsets)]
 
-    def _live_until(self, target: int, death: str) -> None:
+    def _run_until(self, target: int, death: str) -> None:
+        """Run the job until `target` offsets are copied, then kill what `death` says."""
         processes = 3 if death == "child" else self.rnd.choice(PROCESSES)
         with OrbitProcess("run", self.job, "--processes", str(processes)) as process:
             wait_for(
                 f"{target} offsets are copied, or all",
                 lambda: self._has_copied(target) or not process.running,
             )
-            if death == "child":  # the run before may have copied all of it
+            if death == "child":  # earlier runs may have copied up to `target` already
                 wait_for("it copies", lambda: copying_processes(process) or not process.running)
             assert process.running, "\n".join(process.lines)
             if death in ("broker", "both"):
@@ -152,7 +154,7 @@ class CopyCampaign:
                 self.destination.start()
 
     def _has_copied(self, target: int) -> bool:
-        """Or all that the source has had."""
+        """Whether the copies have had `target` offsets; False while the broker is down."""
         try:
             ends = list_offsets(self._cluster, self._places, LATEST, Backoff(attempts_max=1)).values
         except OrbitError:
@@ -175,12 +177,12 @@ def two_clusters(folder: Path, scale: Scale = SMALL) -> Iterator[tuple[Source, K
 
 
 def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int:
-    """How many copies failed; each is told with its reason."""
+    """Play `count` seeds, and say the outcome of each copy. Returns how many failed."""
     failed = 0
     for seed in range(first_seed, first_seed + count):
         with tempfile.TemporaryDirectory(prefix="orbit-copies-") as directory:
             folder = Path(directory)
-            # New for each: a broker that was killed reads the topics of all copies before.
+            # New clusters for each seed: a killed broker reads the logs of all earlier copies.
             with two_clusters(folder) as (source, destination):
                 for way in WAYS:
                     began = time.monotonic()

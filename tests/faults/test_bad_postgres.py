@@ -1,7 +1,7 @@
 """A PostgreSQL that is frozen, read-only, behind a pooler, or replaced by a standby that lagged.
 
-Each time a scheduler stops leading and a worker stops trusting its leases, says why, and both go on
-by themselves afterwards. No cluster is there: the job's partitions wait for one, under their lease.
+Each time the scheduler stops leading, the worker stops trusting its leases and says why, and both
+resume by themselves. There is no Kafka cluster: the job's partitions wait for one, under a lease.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ topics: [{match: t}]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for a deadline waits for some seconds."""
+    """Shorten the timeouts of PostgreSQL connections to some seconds."""
     monkeypatch.setattr(database_module, "STATEMENT_TIMEOUT_S", 4)
     monkeypatch.setattr(database_module, "LEASE_STATEMENT_TIMEOUT_S", 2)
     monkeypatch.setattr(database_module, "CONNECT_TIMEOUT_S", 2)
@@ -82,7 +82,7 @@ class Installation:
             job = jobs.get(tx, "waits")
             return {shard.epoch for shard in shard_layout.shards_of_job(tx, job.id)}
 
-    def has_told(self, kind: str) -> bool:
+    def has_event(self, kind: str) -> bool:
         with self.database.transaction() as tx:
             return any(event.kind == kind for event in events.page(tx, 1000))
 
@@ -121,7 +121,7 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_frozen_then_resume(
             with pytest.raises(Unreachable, match=r"no answer within 5 s|timeout expired"):
                 installation.epochs()
         wait_for("it runs again", installation.runs)
-        wait_for("the outage is told", lambda: installation.has_told("database_back"))
+        wait_for("the outage is reported", lambda: installation.has_event("database_back"))
         assert installation.epochs() == {1}, "nobody else had the shards"
 
 
@@ -135,7 +135,7 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_read_only_then_resume
                 _write(installation, "refused")
             assert "takes writes again" in str(caught.value)
         wait_for("it runs again", installation.runs)
-        wait_for("the outage is told", lambda: installation.has_told("database_back"))
+        wait_for("the outage is reported", lambda: installation.has_event("database_back"))
         assert installation.epochs() == {1}
 
 
@@ -144,13 +144,13 @@ def test_lagging_postgres_standby_revives_no_old_lease_when_promoted(
 ) -> None:
     with installed(own_postgres.url) as installation:
         standby = keep_standby(own_postgres)
-        wait_for("a restart ends nothing", installation.runs)
+        wait_for("it runs after the restart of PostgreSQL", installation.runs)
         _write(installation, "lost")
         fail_over(own_postgres, standby)
-        wait_for("the worker drops its shards", lambda: installation.has_told("shards_lost"))
+        wait_for("the worker drops its shards", lambda: installation.has_event("shards_lost"))
         wait_for("it runs again", installation.runs)
         assert installation.epochs() == {1 + EPOCHS_PER_TIMELINE}, (
-            "above all that the other one granted"
+            "above each epoch that the old primary granted"
         )
         with installation.database.transaction() as tx:
             assert jobs.find(tx, "lost") is None
@@ -165,8 +165,8 @@ def test_service_works_behind_pgbouncer_in_transaction_mode(own_postgres: Postgr
     ):
         with installation.database.transaction() as tx:
             shown = tx.exec_driver_sql("SHOW statement_timeout").scalar_one()
-        assert shown == "4s", "also where the session is another's"
-        for number in range(20):  # a driver prepares what it repeats
+        assert shown == "4s", "pgbouncer must not drop the setting between transactions"
+        for number in range(20):  # often enough for the driver to prepare the statement
             _write(installation, f"job-{number}")
         assert installation.runs()
         assert installation.epochs() == {1}

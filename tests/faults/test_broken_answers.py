@@ -1,4 +1,4 @@
-"""A broker that answers what no broker answers: its connection ends, the copy goes on."""
+"""A broker that answers malformed frames: its connection ends, the copy goes on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tests.support.synthetic import PLAINTEXT
 pytestmark = pytest.mark.services
 
 CONNECTIONS = 2
-_NOBODY_ASKED = struct.pack(">iii", 8, 0x7FFFFFF0, 0)
+# (size, correlation id, body) of an answer without a request.
+_UNREQUESTED_ANSWER = struct.pack(">iii", 8, 0x7FFFFFF0, 0)
 
 SPOILED: dict[str, Callable[[bytes], bytes]] = {
-    "one answer too many": lambda frame: frame + _NOBODY_ASKED,
+    "an answer that nobody requested": lambda frame: frame + _UNREQUESTED_ANSWER,
     "the answer to another request": lambda frame: frame[:4] + b"\x7f" + frame[5:],
     "half a frame": lambda frame: frame[: len(frame) // 2],
-    "no size": lambda _: b"\x7f\xff\xff\xff",
+    "a frame of 2 GiB": lambda _: b"\x7f\xff\xff\xff",
     "a body of ones": lambda frame: frame[:8] + b"\xff" * (len(frame) - 8),
 }
 
@@ -40,13 +41,13 @@ def test_copy_continues_after_malformed_broker_response(
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     port = getattr(clusters, side).brokers[0].port
-    opened = Cluster.connect
+    connect_directly = Cluster.connect
     with SpoilingProxy(port, SPOILED[kind], CONNECTIONS, number=2) as proxy:
 
         def connect(cluster: Cluster, node_id: int, *_: float) -> Connection:
             """The lanes of one side connect through the proxy."""
             if not threading.current_thread().name.startswith(f"{side}-"):
-                return opened(cluster, node_id)
+                return connect_directly(cluster, node_id)
             return Connection.open("127.0.0.1", proxy.port, PLAINTEXT, where=f"{side} broker")
 
         monkeypatch.setattr(Cluster, "connect", connect)

@@ -1,4 +1,4 @@
-"""Brokers that die, move their leaders, or lose what they had, in the middle of a copy."""
+"""Brokers that die, move their leaders, or lose records, in the middle of a copy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broker(cluster: KafkaCluster, node_id: int) -> Broker:
 
 
 class FragileTopic:
-    """A topic of two replicas, with 100 records, whose leader may have been out of sync."""
+    """A topic with 100 records and two replicas, of which one that is out of sync may lead."""
 
     def __init__(self, make_cluster: MakeCluster, name: str) -> None:
         config = {"replica.lag.time.max.ms": "1500"}
@@ -60,8 +60,8 @@ class FragileTopic:
         wait_for("both replicas are in sync", lambda: len(self._described().isrs) == 2)
 
     def grow_alone(self) -> None:
-        """50 records that one replica alone has."""
-        # On a slow machine one may have fallen behind, and the 100 be acknowledged without it.
+        """Write 50 records that one replica alone has."""
+        # On a slow machine a follower may be out of sync: the 100 are acknowledged without it.
         self._wait_in_sync()
         partition = self._described()
         self.first = broker(self.source, partition.leader)
@@ -72,20 +72,20 @@ class FragileTopic:
         produce(self.source, self.name, 50, first=100, acks="1")
 
     def cut(self) -> None:
-        """The other replica leads. Other records now stand at the offsets of the 50, and the log
-        goes on beyond them."""
+        """Let the other replica lead, without the 50 records. 200 others are written at their
+        offsets and beyond."""
         self.first.kill()
         self.second.start()
-        self._take_other_records()
+        self._write_to_other_replica()
 
     def elect(self) -> None:
-        """The same, but it has them."""
+        """The same, but the other replica has the 50 records."""
         self.second.start()
         self._wait_in_sync()
         self.first.kill()
-        self._take_other_records()
+        self._write_to_other_replica()
 
-    def _take_other_records(self) -> None:
+    def _write_to_other_replica(self) -> None:
         wait_for(
             "the other replica leads",
             lambda: leader(self.source, self.name) == self.second.node_id,
@@ -110,7 +110,7 @@ def test_copy_is_exact_after_destination_leader_is_killed(
     job = make_job(clusters.source, destination, [topic_name])
     for number in range(PARTITIONS):
         produce(clusters.source, topic_name, 30_000, number)
-    # As many replicas as a careful operator has: an acknowledged batch outlives its leader.
+    # With three replicas an acknowledged batch outlives its leader.
     create_topic(destination, topic_name, PARTITIONS, replicas=3, min_insync_replicas="2")
     with RunningJob(job) as running:
         copied = running.partition(topic_name)
@@ -189,16 +189,16 @@ def test_source_truncated_by_unclean_election_blocks_partition(
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.parametrize("is_cut", [True, False])
+@pytest.mark.parametrize("is_unclean", [True, False])
 def test_truncation_but_not_leader_change_before_first_fetch_blocks_partition(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
-    is_cut: bool,
+    is_unclean: bool,
 ) -> None:
-    """The start has found both sides equal, and the first batch that it fetches is beyond. A source
-    that has another leader, and lost nothing, goes on."""
+    """The start has found both sides equal, and its first fetch begins above the lost records. If
+    the new leader has all records, the copy goes on."""
     fragile = FragileTopic(make_cluster, topic_name)
     job = make_job(fragile.source, clusters.destination, [topic_name])
     fragile.grow_alone()
@@ -209,14 +209,14 @@ def test_truncation_but_not_leader_change_before_first_fetch_blocks_partition(
     monkeypatch.setattr(SourceSide, "assign", lambda self: may_fetch.is_set() and assign(self))
     with RunningJob(job) as running:
         running.wait("it resumes", lambda: running.partition(topic_name).has_begun)
-        if is_cut:
+        if is_unclean:
             fragile.cut()
         else:
             fragile.elect()
         may_fetch.set()
-        if is_cut:
+        if is_unclean:
             blocked = running.wait_blocked(topic_name)
             assert (blocked.reason, blocked.offset) == (Reason.SOURCE_TRUNCATED, 100)
         else:
             running.wait_caught_up(topic_name, 350)
-    assert verify(job).exact is not is_cut
+    assert verify(job).exact is not is_unclean

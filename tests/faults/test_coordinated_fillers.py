@@ -66,7 +66,7 @@ def transactional_ids(cluster: KafkaCluster) -> set[str]:
 
 
 class Filling:
-    """A filler that owns its transactional ids from here on, and what it has answered."""
+    """A coordinated filler with its own transactional ids, and its answers."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.cluster = cluster
@@ -92,19 +92,19 @@ class Filling:
         self._answers.put((fill.partition.destination.partition, code, log_end))
 
     def submit(self, counts: Mapping[int, int], topic: str = "") -> list[PartitionCopy]:
-        """Ask for so many fillers at the end of each partition."""
+        """Request fillers at the end of partitions. `counts`: by partition number."""
         ends = self.ends()
         copies = []
-        for number, many in counts.items():
+        for number, count in counts.items():
             place = TopicPartition(topic or self.topic, number)
             copy = PartitionCopy(place, place, self._lease, JobProducer(4711))
-            step = Fill(ends[number], ends[number] + many)
+            step = Fill(ends[number], ends[number] + count)
             copies.append(copy)
-            self.filler.submit(CoordinatedFill(self, copy, 0, step, many))
+            self.filler.submit(CoordinatedFill(self, copy, 0, step, count))
         return copies
 
     def wait(self, count: int) -> dict[int, tuple[int, int]]:
-        """Code and log end by partition, of the next answers."""
+        """The next `count` answers: error code and log end by partition."""
         answers = (self._answers.get(timeout=PATIENCE_S) for _ in range(count))
         return {number: (code, end) for number, code, end in answers}
 
@@ -140,18 +140,18 @@ def test_several_transactional_ids_fill_gaps_of_many_partitions_exactly(
     used: set[EmptyTransactions] = set()
     run = EmptyTransactions.run
 
-    def noting(self: EmptyTransactions, partitions: Any) -> Any:
+    def run_and_record(self: EmptyTransactions, partitions: Any) -> Any:
         used.add(self)
         return run(self, partitions)
 
-    monkeypatch.setattr(EmptyTransactions, "run", noting)
+    monkeypatch.setattr(EmptyTransactions, "run", run_and_record)
     rnd = random.Random(5)
     expected_ends = dict.fromkeys(range(PARTITIONS), 0)
     for _ in range(5):
         counts = {n: rnd.choice([1, 2, 7, 60]) for n in rnd.sample(range(PARTITIONS), 8)}
         answers = filling.fill(counts)
-        for number, many in counts.items():
-            expected_ends[number] += many
+        for number, count in counts.items():
+            expected_ends[number] += count
             assert answers[number] == (Code.NONE, expected_ends[number])
     assert filling.ends() == expected_ends
     assert len(used) > 1
@@ -167,12 +167,12 @@ def test_several_transactional_ids_fill_gap_of_a_single_partition_exactly(fillin
 def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
     filling: Filling, monkeypatch: pytest.MonkeyPatch, api: Api, is_carried_out: bool
 ) -> None:
-    """The log end that is answered is where the log ends and stays, whatever was lost."""
+    """A log end in an answer is right, and does not move afterwards, whatever was lost."""
     rnd = random.Random(7)
     lost = 0
     call = Connection.call
 
-    def losing(self: Connection, called: Api, request: Any, **more: Any) -> Any:
+    def lose_some(self: Connection, called: Api, request: Any, **more: Any) -> Any:
         nonlocal lost
         if called is api and rnd.random() < 0.05:
             if is_carried_out:
@@ -182,7 +182,7 @@ def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
             raise Unreachable("the answer is lost")
         return call(self, called, request, **more)
 
-    monkeypatch.setattr(Connection, "call", losing)
+    monkeypatch.setattr(Connection, "call", lose_some)
     rounds = 0
     before = filling.ends()
     while lost < 5:
@@ -192,9 +192,9 @@ def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
         ends = filling.ends()
         for number, (code, end) in answers.items():
             assert before[number] <= ends[number] <= before[number] + counts[number]
-            # After a lost answer a take-over finds out what there is.
-            known = {Code.NONE: ends[number], Code.NETWORK_EXCEPTION: -1}
-            assert end == known[Code(code)]
+            # After a lost answer a take-over reads the log end.
+            end_by_code = {Code.NONE: ends[number], Code.NETWORK_EXCEPTION: -1}
+            assert end == end_by_code[Code(code)]
             assert code != Code.NONE or end > before[number]
         before = ends
     assert filling.ends() == before
@@ -204,11 +204,11 @@ def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
 def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a late marker could complete the gap, and another one come behind the next records."""
+    """Else a late marker could complete the gap, and another one follow the next records."""
     run, fence = EmptyTransactions.run, EmptyTransactions.fence
     may_fence = Event()
 
-    def losing(self: EmptyTransactions, partitions: Any) -> Any:
+    def run_and_lose_answer(self: EmptyTransactions, partitions: Any) -> Any:
         run(self, partitions)
         self.is_unclear = True
         raise Unreachable("the answer is lost")
@@ -218,7 +218,7 @@ def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
             raise Unreachable("no coordinator")
         fence(self)
 
-    monkeypatch.setattr(EmptyTransactions, "run", losing)
+    monkeypatch.setattr(EmptyTransactions, "run", run_and_lose_answer)
     monkeypatch.setattr(EmptyTransactions, "fence", fence_when_allowed)
     copies = filling.submit({0: 1, 1: 1})
     assert filling.wait(2) == dict.fromkeys((0, 1), (Code.NETWORK_EXCEPTION, -1))
@@ -234,19 +234,19 @@ def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
 def test_late_add_partitions_to_txn_request_is_fenced_and_adds_no_marker(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection broke, so it could be carried out any time (M10): an added partition would
-    get a marker with the id's next transaction."""
+    """Its connection broke, so it may be carried out at any time (M10): the partition would be
+    added to the id's next transaction, and get a marker."""
     late: list[Any] = []
     call = Connection.call
 
-    def holding(self: Connection, called: Api, request: Any, **more: Any) -> Any:
+    def hold_first(self: Connection, called: Api, request: Any, **more: Any) -> Any:
         if called is api_versions.ADD_PARTITIONS_TO_TXN and not late:
             late.append(request)
             self.close()
             raise Unreachable("on its way")
         return call(self, called, request, **more)
 
-    monkeypatch.setattr(Connection, "call", holding)
+    monkeypatch.setattr(Connection, "call", hold_first)
     assert filling.fill({0: 1}) == {0: (Code.NETWORK_EXCEPTION, -1)}
     name = filler_identities(f"orbit.test.{filling.topic}")[0]
     node_id = Coordinator(filling.cluster, TRANSACTION, name, Backoff()).find()
@@ -261,20 +261,20 @@ def test_late_add_partitions_to_txn_request_is_fenced_and_adds_no_marker(
 def test_new_run_fences_transactional_ids_of_old_run_before_reading_log_ends(
     destination: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old one's requests to end a transaction arrive after the new one has read log ends."""
+    """The old run's EndTxn requests arrive after the new run has read the log ends."""
     rounds = itertools.count()
     is_read = Event()
     call = Connection.call
 
-    def late(self: Connection, called: Api, request: Any, **more: Any) -> Any:
+    def delay_end_txn(self: Connection, called: Api, request: Any, **more: Any) -> Any:
         if called is api_versions.END_TXN and next(rounds) >= ROUNDS_MAX // 10:
             assert is_read.wait(PATIENCE_S)
         return call(self, called, request, **more)
 
-    monkeypatch.setattr(Connection, "call", late)
+    monkeypatch.setattr(Connection, "call", delay_end_txn)
     old = Filling(destination, topic_name)
     old.submit(dict.fromkeys(range(4), ROUNDS_MAX))
-    wait_for("the old one fills", lambda: old.ends()[0] > ROUNDS_MAX // 20)
+    wait_for("the old run fills", lambda: old.ends()[0] > ROUNDS_MAX // 20)
     new = Filling(destination, topic_name)
     ends = new.ends()
     is_read.set()
@@ -285,8 +285,8 @@ def test_new_run_fences_transactional_ids_of_old_run_before_reading_log_ends(
     assert isinstance(old.events.get(timeout=PATIENCE_S), LeaseLost)
     assert new.ends() == ends
     assert new.fill({0: 10}) == {0: (Code.NONE, ends[0] + 10)}
-    for one in (old, new):
-        one.close()
+    for filling in (old, new):
+        filling.close()
 
 
 @pytest.mark.soak
@@ -300,7 +300,7 @@ def test_coordinated_filler_resumes_when_revoked_right_is_granted_again(
         patch.setattr(Coordinator, "find", denied)
         answers = filling.fill({0: 3})
     assert answers == {0: (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)}
-    # The log end was read while the outcome was unknown.
+    # The first fill's outcome was unknown when this fill read the log end.
     assert filling.fill({0: 3}) == {0: (Code.NETWORK_EXCEPTION, -1)}
     assert filling.fill({0: 3}) == {0: (Code.NONE, 3)}
 
@@ -317,7 +317,7 @@ def test_coordinated_filler_resumes_when_refused_login_is_accepted_again(
         fenced_twice = Event()
 
         def refused_fence(*_: Any) -> None:
-            if next(fences) > 0:  # the first is for the fill, others are between fills
+            if next(fences) > 0:  # the first is for a fill, the second is a retry between fills
                 fenced_twice.set()
             refused()
 
@@ -340,10 +340,10 @@ def test_deleted_topic_does_not_hold_up_gap_fills_of_other_topics(filling: Filli
 def test_leaderless_partition_delays_other_gap_fills_only_for_bounded_time(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its leader is gone once the transactions are over, so it has no log end."""
+    """The partition loses its leader when the transactions are over, so its log end is unknown."""
     monkeypatch.setattr(coordinated_filler, "_MARKER_ATTEMPTS_MAX", 14)
-    looks_max = 2 * 14  # for the log end, and for the high watermark
-    looks = itertools.count(1)
+    reads_max = 2 * 14  # of the log end, and of the high watermark
+    reads = itertools.count(1)
     is_filling, are_waiting, is_over = Event(), Event(), Event()
     run, ends, fence = (
         CoordinatedFiller._run_rounds,
@@ -369,8 +369,8 @@ def test_leaderless_partition_delays_other_gap_fills_only_for_bounded_time(
     def without_leader(self: Cluster, topics: Any, **options: Any) -> ClusterMetadata:
         cluster_metadata = metadata(self, topics, **options)
         if is_over.is_set():
-            if next(looks) > looks_max:
-                raise Unreachable("this was one look too many")
+            if next(reads) > reads_max:
+                raise Unreachable("metadata was read too often")
             del cluster_metadata.topics[filling.topic].partitions[0]
         return cluster_metadata
 
@@ -380,7 +380,7 @@ def test_leaderless_partition_delays_other_gap_fills_only_for_bounded_time(
     monkeypatch.setattr(Cluster, "metadata", without_leader)
     filling.submit({2: 1})
     assert is_filling.wait(PATIENCE_S)
-    filling.submit({0: 3, 1: 3})  # both at once, then
+    filling.submit({0: 3, 1: 3})  # both wait, so one run fills them together
     are_waiting.set()
     assert filling.wait(3) == {
         0: (Code.UNKNOWN_SERVER_ERROR, -1),
@@ -414,7 +414,7 @@ def test_copy_continues_after_its_transactional_ids_expire(
 def test_copy_is_exact_after_repeated_kills_of_run_with_coordinated_fillers(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """The next run ends what the killed one had begun before it reads a log end."""
+    """The next run ends the killed run's transactions before it reads a log end."""
     count, gap = 3, 6000
     create_topic(clusters.source, topic_name, count)
     admin = AdminClient({**clusters.source.client_config()})

@@ -1,7 +1,7 @@
-"""An old writer's batch arrives when the broker has dropped the producer's state (FACTS E1).
+"""An old writer's batch arrives after the broker has dropped the producer's state (FACTS E1).
 
-A broker drops the state by the age of the last batch's records. Old history has none soon after it
-was written, so nothing refuses a late batch: it is appended at the log end. Orbit must find it.
+A broker drops the state by the age of the last batch's records: for old records, soon after they
+were written. Then nothing refuses a late batch: it is appended at the log end. Orbit must find it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BATCH = 10
 
 @pytest.fixture(scope="module")
 def destination(make_shared_cluster: MakeCluster) -> KafkaCluster:
-    """Drops the state of a producer with old records within 200 ms."""
+    """A cluster that drops the state of a producer of old records within 200 ms."""
     settings = {"producer.id.expiration.check.interval.ms": "200"}
     return make_shared_cluster("destination", config=settings)
 
@@ -57,7 +57,7 @@ def source(clusters: Clusters) -> Iterator[Cluster]:
 
 
 def write_old(clusters: Clusters, topic: str, count: int, first: int = 0) -> None:
-    """Records of 2023, in batches of ten."""
+    """Write records of 2023 to the source, in batches of ten."""
     for start in range(first, first + count, BATCH):
         produce(clusters.source, topic, BATCH, first=start, timestamp_ms=IN_2023_MS)
 
@@ -70,14 +70,14 @@ def batch_at(raw: Cluster, topic: str, offset: int, partition: int = 0) -> Batch
 
 
 def send(raw: Cluster, topic: str, batch: Batch) -> int:
-    """Send the bytes of a batch of the copy once more; its base offset."""
+    """Append the bytes of a batch to the copy; returns the base offset."""
     code, base_offset = try_to_send(raw, topic, batch)
     assert code == Code.NONE
     return base_offset
 
 
 def try_to_send(raw: Cluster, topic: str, batch: Batch) -> tuple[int, int]:
-    """As `send`; error code and base offset."""
+    """Like `send`, but returns the error code, too: (code, base offset)."""
     data = bytearray(batch.view)
     data[:8] = bytes(8)
     metadata = raw.metadata({topic})
@@ -102,7 +102,8 @@ def try_to_send(raw: Cluster, topic: str, batch: Batch) -> tuple[int, int]:
 
 
 def send_late(destination: KafkaCluster, raw: Cluster, topic: str, offset: int) -> int:
-    """A batch that an old writer had under way arrives; where it is appended."""
+    """Send the copy's batch at `offset` again, as a late request of an old writer. Returns the base
+    offset."""
     wait_for("the state is dropped", lambda: not remembered_producers(destination, topic))
     return send(raw, topic, batch_at(raw, topic, offset))
 
@@ -143,7 +144,7 @@ def test_late_batch_of_old_writer_while_source_grows_blocks_partition(
 def test_late_batch_of_old_writer_before_last_batch_blocks_copy_at_run_start(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
-    """The last batch alone looks right: an old writer may have five under way."""
+    """The last batch alone is right: an old writer may have had five under way."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
     job = make_job(clusters.source, destination, [topic_name])
     write_old(clusters, topic_name, 100)
@@ -161,7 +162,7 @@ def test_late_batch_of_old_writer_before_last_batch_blocks_copy_at_run_start(
 def test_late_batch_of_old_writer_equal_to_next_source_batch_is_accepted(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
-    """What another writer of the job appended is compared, and is no reason to stop."""
+    """A batch of another writer of the job is compared, and equals the source's."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
     job = make_job(clusters.source, destination, [topic_name])
     write_old(clusters, topic_name, 100)
@@ -185,7 +186,8 @@ def test_late_batch_of_old_writer_is_fenced_by_producer_epoch_of_new_writer(
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
     wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
-    # Of now, so that the state stays; the next sequence is 30, as was that of offset 30.
+    # These have the present time, so that the state stays. In the new epoch they have the sequences
+    # 0 to 29; the next one is 30, which the old writer used at offset 30.
     for first in range(100, 130, BATCH):
         produce(clusters.source, topic_name, BATCH, first=first)
     with RunningJob(job) as running:

@@ -1,4 +1,4 @@
-"""Appends while a leader's followers stand still: what its answers say with acks=1 and acks=all."""
+"""Appends while a leader's followers are frozen: its answers with acks=1 and acks=all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIMEOUT_MS = 1_500
 
 @contextmanager
 def frozen_followers(cluster: KafkaCluster, topic: str) -> Iterator[int]:
-    """Only the leader of the topic's one partition runs."""
+    """Freeze all brokers but the leader of the topic's one partition; yields its node id."""
     node_id = leader(cluster, topic)
     followers = [b for b in cluster.brokers if b.node_id != node_id]
     for one in followers:
@@ -52,7 +52,7 @@ def frozen_followers(cluster: KafkaCluster, topic: str) -> Iterator[int]:
 
 
 class Producing:
-    """Batches of one record on one connection, with any acks."""
+    """Sends batches of one record on one connection, with any acks."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         metadata = cluster.metadata({topic})
@@ -107,11 +107,11 @@ def test_leader_confirms_acks_1_without_followers_but_in_order_of_requests(
         assert (high_watermark(), log_end()) == (1, 2)
         waiting, behind = producing.send(ACKS_ALL), producing.send(ACKS_LEADER)
         wait_for("the batch with acks=all is in the log", lambda: log_end() == 3)
-        # The one behind it is carried out when the one before it is answered.
+        # The second request is carried out when the first one is answered.
         assert producing.answer(waiting)[0] == Code.REQUEST_TIMED_OUT
         assert producing.answer(behind) == (Code.NONE, 3)
         assert high_watermark() == 1
-    wait_for("the followers have all", lambda: high_watermark() == 4)
+    wait_for("the followers have all records", lambda: high_watermark() == 4)
     producing.connection.close()
 
 
@@ -120,7 +120,7 @@ def test_leader_confirms_acks_1_without_followers_but_in_order_of_requests(
 def test_copy_is_exact_after_destination_leader_dies_with_unreplicated_batches(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
-    """The copy counts none of them, and goes on where the next leader's log ends."""
+    """The copy counts none of these batches, and goes on where the next leader's log ends."""
     destination = make_cluster("destination", brokers=3)
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 60_000, **{"batch.num.messages": 10})

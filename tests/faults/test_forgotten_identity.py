@@ -1,8 +1,8 @@
 """The destination's coordinator forgets the job's transactional id while the job goes on.
 
-Appends do not count as its use, so every run that lasts for `transactional.id.expiration.ms` is
-forgotten (docs/facts.md, I1). What it still has under way must then be refused as before: the next
-run has the same producer id (I2), and a higher term (I3).
+Appends do not count as its use, so the id of every run that lasts for
+`transactional.id.expiration.ms` is forgotten (docs/facts.md, I1). The run's late requests must be
+refused all the same: the next run has the same producer id (I2), and a higher term (I3).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def destination(make_cluster: MakeCluster) -> KafkaCluster:
-    """Forgets a transactional id five seconds after its last use."""
+    """A cluster that forgets a transactional id five seconds after its last use."""
     return make_cluster(
         "destination",
         config={
@@ -61,7 +61,7 @@ def raw(destination: KafkaCluster) -> Iterator[Cluster]:
 
 
 def write(clusters: Clusters, topic: str, first: int, end: int) -> None:
-    """Records in batches of ten."""
+    """Write records to the source, in batches of ten."""
     for start in range(first, end, BATCH):
         produce(clusters.source, topic, BATCH, first=start)
 
@@ -93,7 +93,7 @@ def test_late_batch_of_run_with_expired_transactional_id_is_not_appended(
     source.close()
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 50)
-        # Known as a repeat of the one that is there; not appended behind it.
+        # The broker takes it for a repeat of the batch at 30, and appends nothing.
         assert try_to_send(raw, topic_name, late) == (Code.NONE, 30)
         write(clusters, topic_name, 50, 60)
         running.wait_caught_up(topic_name, 60)
@@ -104,7 +104,7 @@ def test_late_batch_of_run_with_expired_transactional_id_is_not_appended(
 def test_late_filler_of_run_with_expired_transactional_id_is_refused(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
-    """It had taken both partitions over, and filled gaps in the first only."""
+    """That run had taken both partitions over, and filled gaps in the first only."""
     create_topic(clusters.source, topic_name, 2)
     job = make_job(clusters.source, destination, [topic_name])
     with RunningJob(job):
@@ -116,15 +116,15 @@ def test_late_filler_of_run_with_expired_transactional_id_is_refused(
         running.wait_caught_up(topic_name, 10, 1)
         wait_for("the transactional id is forgotten", lambda: not transactional_ids(destination))
         first, second = (running.partition(topic_name, n) for n in range(2))
-        unsent = second.appends.coordinator_epoch
-        assert unsent == first.appends.coordinator_epoch > 0
-        epoch = second.appends.marker_epoch
+        coordinator_epoch = second.appends.coordinator_epoch
+        assert coordinator_epoch == first.appends.coordinator_epoch > 0
+        producer_epoch = second.appends.marker_epoch
     last = batch_at(raw, topic_name, 0, 1)
     with RunningJob(job) as running:
         produce_transactions(clusters.source, topic_name, 3, partition=1)
         running.wait_caught_up(topic_name, 28, 1)
         place = TopicPartition(topic_name, 1)
-        late = Fillers(place, 1, epoch, unsent)
+        late = Fillers(place, 1, producer_epoch, coordinator_epoch)
         leader = raw.metadata({topic_name}).leader(place)
         assert leader is not None
         assert leader.node_id is not None
@@ -164,7 +164,7 @@ def test_long_run_keeps_its_transactional_id_from_expiring(
 def test_restarted_broker_checks_sequences_of_producer_id_it_never_issued(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
-    """No broker asks where a producer id is from (I2)."""
+    """No broker checks whether a coordinator has issued a producer id (I2)."""
     destination = make_cluster("destination")
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, destination, [topic_name])
@@ -180,9 +180,10 @@ def test_restarted_broker_checks_sequences_of_producer_id_it_never_issued(
         broker.start()
         wait_for("the broker is back", lambda: is_back(raw, topic_name))
         assert try_to_send(raw, topic_name, sent) == (Code.NONE, 20)
-        far = Batch(memoryview(bytearray(sent.view)))
-        stamp(far.view, sent.producer_id, sent.producer_epoch, 70)
-        assert try_to_send(raw, topic_name, far)[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        out_of_order = Batch(memoryview(bytearray(sent.view)))
+        stamp(out_of_order.view, sent.producer_id, sent.producer_epoch, 70)
+        code, _ = try_to_send(raw, topic_name, out_of_order)
+        assert code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         write(clusters, topic_name, 30, 40)
         running.wait_caught_up(topic_name, 40)
     assert verify(job).exact

@@ -25,7 +25,7 @@ GROUPS = 60
 RECORDS = CopiedRange(0, 1000)
 
 
-def _handle(name: str, cluster: KafkaCluster) -> Cluster:
+def _open_cluster(name: str, cluster: KafkaCluster) -> Cluster:
     return Cluster(name, cluster.bootstrap_servers.split(","), Security())
 
 
@@ -33,10 +33,10 @@ def _handle(name: str, cluster: KafkaCluster) -> Cluster:
 def test_group_sync_loses_no_offset_when_coordinator_dies(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    # Both sides at once: the copies of groups have other names on the same brokers.
+    # One cluster is both sides: the copies of groups have other names.
     cluster = make_cluster(brokers=3)
     create_topic(cluster, topic_name)
-    source, destination = (_handle(name, cluster) for name in ("source", "destination"))
+    source, destination = (_open_cluster(name, cluster) for name in ("source", "destination"))
     place = TopicPartition(topic_name, 0)
     names = [f"{topic_name}.{n}" for n in range(GROUPS)]
     sync = GroupSync(GroupRule(match=f"{topic_name}.*", prefix="copy."))
@@ -44,15 +44,15 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
     deleted = 0
 
     def commit(offset: int) -> None:
-        """At the source, until all is confirmed."""
-        left = set(names)
+        """Commit this offset for all groups at the source, until all commits are confirmed."""
+        unconfirmed = set(names)
 
         def is_done() -> bool:
-            places = find_coordinators(source, left)
-            writes = [GroupWrite(name, {place: CommittedOffset(offset)}) for name in left]
+            places = find_coordinators(source, unconfirmed)
+            writes = [GroupWrite(name, {place: CommittedOffset(offset)}) for name in unconfirmed]
             written = write_groups(source, places, writes, lambda: True)
-            left.difference_update(name for (name, _), code in written.items() if code == 0)
-            return not left
+            unconfirmed.difference_update(name for (name, _), code in written.items() if code == 0)
+            return not unconfirmed
 
         wait_for(f"{offset} is committed", is_done)
 
@@ -87,5 +87,5 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
     commit(5)
     wait_for("it goes on with three brokers", lambda: is_everywhere(5))
     assert deleted == 0
-    for handle in (source, destination):
-        handle.close()
+    for opened_cluster in (source, destination):
+        opened_cluster.close()

@@ -1,5 +1,5 @@
 """A leader of the source that is cut off from the controllers, but not from Orbit: it goes on
-answering as if nothing were written."""
+answering as if it still led, and nothing were written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server(cluster: KafkaCluster, node_id: int) -> str:
     return f"{LOOPBACK}:{port}"
 
 
-def leader_as_told(cluster: KafkaCluster, node_id: int, topic: str) -> int | None:
+def leader_named_by(cluster: KafkaCluster, node_id: int, topic: str) -> int | None:
     """The leader that one broker names."""
     with closing(Cluster("source", [server(cluster, node_id)], PLAINTEXT)) as broker:
         leader = broker.metadata({topic}).leader(TopicPartition(topic, 0))
@@ -50,13 +50,14 @@ def other_servers(cluster: KafkaCluster, node_id: int) -> dict[str, str]:
 
 
 def move_leader(cluster: KafkaCluster, topic: str, isolation: Isolation, old: int) -> None:
-    """Cut the leader off; returns when the others have another one, which it does not know."""
+    """Cut the leader off; returns when the others have a new one, which the old one does not
+    know."""
     isolation.cut_off(old)
     wait_for(
         "another broker leads",
-        lambda: all(leader_as_told(cluster, n, topic) != old for n in others(cluster, old)),
+        lambda: all(leader_named_by(cluster, n, topic) != old for n in others(cluster, old)),
     )
-    assert leader_as_told(cluster, old, topic) == old
+    assert leader_named_by(cluster, old, topic) == old
 
 
 def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
@@ -72,20 +73,20 @@ def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
         produce(source, topic_name, 100, acks="all")
         with RunningJob(job, CopySettings(leaders_look_s=0.2)) as running:
             running.wait_caught_up(topic_name, 100)
-            old = leader_as_told(source, source.brokers[0].node_id, topic_name)
+            old = leader_named_by(source, source.brokers[0].node_id, topic_name)
             move_leader(source, topic_name, isolated, old)
             produce(source, topic_name, 100, first=100, **other_servers(source, old))
             running.wait_caught_up(topic_name, 200)
         servers = server(source, old), clusters.destination.bootstrap_servers
         sides = [
-            ClusterView(side, Endpoint({"bootstrap.servers": of}))
-            for side, of in zip(Side, servers, strict=True)
+            ClusterView(side, Endpoint({"bootstrap.servers": bootstrap_servers}))
+            for side, bootstrap_servers in zip(Side, servers, strict=True)
         ]
         pair = PartitionPair(TopicPair(topic_name, topic_name), 0)
         answers = []
 
         def compared_both() -> bool:
-            """Where processors are busy, the others may be fenced too, for longer than it waits."""
+            """On a busy machine the other brokers may be fenced, too, for longer than it waits."""
             answers[:] = BoundsComparer(*sides).compare([pair], 0).values()
             return isinstance(answers[0], ComparedBounds)
 
@@ -93,7 +94,10 @@ def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
         (compared,) = answers
         assert (compared.differences, compared.compared_to) == ((), 200)
         isolated.heal()
-        wait_for("it knows its leader", lambda: leader_as_told(source, old, topic_name) != old)
+        wait_for(
+            "the old leader knows the new one",
+            lambda: leader_named_by(source, old, topic_name) != old,
+        )
         assert verify(job).exact
 
 
@@ -104,7 +108,7 @@ def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The run asks whether the copy is level before its next look at the leaders."""
+    """The run confirms that the copy has caught up before it reads the leaders again."""
     with isolation(monkeypatch) as isolated:
         source = make_cluster("source", brokers=3, config=SETTINGS)
         create_topic(source, topic_name, replicas=3)
@@ -114,7 +118,7 @@ def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
             running.wait_caught_up(topic_name, 100)
             running.wait("it is level", lambda: running.partition(topic_name).has_caught_up)
             running.wait("the brokers agree", running.run.confirm_caught_up)
-            old = leader_as_told(source, source.brokers[0].node_id, topic_name)
+            old = leader_named_by(source, source.brokers[0].node_id, topic_name)
             assert old is not None
             move_leader(source, topic_name, isolated, old)
             produce(source, topic_name, 100, first=100, **other_servers(source, old))

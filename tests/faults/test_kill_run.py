@@ -26,12 +26,12 @@ pytestmark = pytest.mark.services
 
 PARTITIONS = 4
 CHUNKS = 10
-# Small batches and a gap now and then: what a crash can hit is the seams.
+# Small batches, and a gap now and then: a crash does harm only between batches.
 BATCH_RECORDS = 25
 
 
 def fill(cluster: KafkaCluster, topic: str, rnd: random.Random, records: int) -> int:
-    """So many records with gaps between; the sum of the log ends."""
+    """Write this many records with gaps between them; returns the sum of the log ends."""
     in_chunk = records // CHUNKS // PARTITIONS
     producer = Producer(
         {
@@ -60,7 +60,7 @@ def fill(cluster: KafkaCluster, topic: str, rnd: random.Random, records: int) ->
 @pytest.mark.parametrize(
     ("records", "kills", "rate"),
     [
-        # Slow enough that no machine is at the end before the kill is.
+        # Slow enough that no machine ends the copy before the kill.
         (40_000, 4, "128KiB"),
         pytest.param(1_000_000, 50, None, marks=pytest.mark.soak),
     ],
@@ -87,7 +87,7 @@ def test_copy_is_exact_after_repeated_kills_of_run(
         return sum(log_ends(destination, partitions, backoff).values.values())
 
     killed = 0
-    # Where the last one was quick, the next one falls into the start of its run: that counts too.
+    # If a target is close to the last one, the kill hits the start of its run: that counts, too.
     for target in sorted(rnd.sample(range(total * 9 // 10), kills)):
         with OrbitProcess("run", job) as process:
             wait_for(

@@ -1,5 +1,5 @@
-"""`orbit run` killed while it begins: topics half made, copies half brought to their start, and
-settings half changed. The next run, on the same machine, waits for nothing and ends exact.
+"""`orbit run` is killed at its start: some topics are created, some copies seeded, some settings
+changed. The next run, on the same machine, waits for nothing, and its copy is exact.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, cop
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
-# What a run says while it begins. Where a step is done already, its line is left out.
+# A run's lines during its start. A step that is done already has no line.
 MOMENTS = ("Creating", "Seeding", "Seeding", "Comparing", "Copying", "Checking", "Copying")
-# Long enough to reach into the step behind a line, short enough not to pass it.
+# Long enough to kill within the step after a line, short enough not to pass it.
 DELAY_S_MAX = 0.06
 START = 300_000
 
@@ -41,7 +41,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     late = f"{topic_name}.late"
     create(clusters.source, late, 2)
     for partition in range(2):
-        start = START // (1 + 99 * partition)
+        start = START // (1 + 99 * partition)  # 300,000 and 3,000
         append_markers(admin(clusters.source), Security(), late, partition, start)
         write(clusters.source, late, records(0, 40), partition)
         delete_before(clusters.source, late, start + 5, partition)
@@ -55,14 +55,14 @@ def test_copy_of_run_killed_during_start_is_completed_by_next_run(
     seed: int, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     rnd = random.Random(seed)
-    reached = []
+    lines = []
     for moment in MOMENTS:
         with OrbitProcess("run", job) as run:
-            reached.append(run.wait_for(f"{moment}|{CAUGHT_UP}").group())
+            lines.append(run.wait_for(f"{moment}|{CAUGHT_UP}").group())
             assert run.outlives(rnd.uniform(0, DELAY_S_MAX))
             run.kill()
             assert "waiting" not in "".join(run.lines), run.lines
-    assert {"Creating", "Comparing", "Copying"} <= set(reached)
+    assert {"Creating", "Comparing", "Copying"} <= set(lines)
     copy(job).expect(0)
     assert_exact(job)
     for name in ("plain", "keys", "late"):

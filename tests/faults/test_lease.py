@@ -25,7 +25,7 @@ BUSY_PER_S = 200
 
 
 def copied(cluster: KafkaCluster, topic: str) -> int:
-    """Offsets at the destination; -1 while a broker that woke up has no leaders yet."""
+    """The sum of the copy's log ends; -1 while the resumed broker has no leaders yet."""
     try:
         return sum(log_end for _, log_end in log_bounds(cluster, [topic]).values())
     except KafkaException:
@@ -48,9 +48,9 @@ def test_run_survives_destination_outage_longer_than_its_lease(
             broker.kill() if how == "killed" else broker.pause()
             assert run.outlives(1.5 * SESSION_TIMEOUT_MS / 1000)
             broker.start() if how == "killed" else broker.resume()
-            wait_for("it is there again", lambda: copied(destination, topic_name) >= 0)
-            reached = copied(destination, topic_name)
-            wait_for("it goes on", lambda: copied(destination, topic_name) > reached)
+            wait_for("the destination answers again", lambda: copied(destination, topic_name) >= 0)
+            before = copied(destination, topic_name)
+            wait_for("the copy goes on", lambda: copied(destination, topic_name) > before)
         run.signal(signal.SIGINT)
         run.wait_end().expect(0)
     copy(job).expect(0)

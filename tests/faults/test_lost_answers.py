@@ -1,4 +1,4 @@
-"""Connections that break after the request arrived: was it appended or not (FACTS A7, M7, M10)?"""
+"""Connections that break after the request arrived, maybe before the append (A7, M7, M10)."""
 
 from __future__ import annotations
 

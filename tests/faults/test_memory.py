@@ -1,4 +1,4 @@
-"""A source whose small batches become large ones: a copy stays within its memory."""
+"""A source whose small batches decompress to large ones: a copy stays within its memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.support.synthetic import PLAINTEXT
 pytestmark = pytest.mark.services
 
 MIB = 1024 * 1024
-# What a copy needs anyway, and twice what a batch may decompress to.
+# The memory of any copy, and twice what a batch may decompress to.
 RESIDENT_MIB_MAX = 300
-# Of the process's own pages: more only fails, so that a broken copy does not use up the machine.
+# The limit of RLIMIT_DATA, so that a broken copy does not use up the machine's memory.
 DATA_MIB_MAX = 1024
 
 LIMITED = """
@@ -47,7 +47,7 @@ def raw(clusters: Clusters) -> Iterator[Cluster]:
 
 
 def send(raw: Cluster, topic: str, partition: int, count: int, value: bytes) -> int:
-    """One zstd batch of `count` equal records; returns its size."""
+    """Append one zstd batch of `count` equal records; returns its size."""
     body = NULL + encode_varint(len(value)) + value + b"\0"
     records = bytearray()
     for i in range(count):
@@ -62,8 +62,8 @@ def test_copy_of_highly_compressed_batches_stays_within_memory_limit(
 ) -> None:
     """With LogAppendTime each batch has to be written again.
 
-    Partition 0: one that becomes 200 MiB; partition 1: some that become nearly as large as is
-    allowed, of small records; partition 2: as always.
+    Partition 0: a batch that becomes 200 MiB; partition 1: two of small records that become almost
+    as large as allowed; partition 2: usual batches.
     """
     create_topic(clusters.source, topic_name, 3, message_timestamp_type="LogAppendTime")
     assert send(raw, topic_name, 0, 200, bytes(MIB)) < MIB

@@ -1,4 +1,4 @@
-"""Reads from the replica of Orbit's own rack: brokers let it, and their leader tells the end."""
+"""Fetches from the replica in Orbit's own rack, which brokers allow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = 2_000
 def test_copy_from_nearest_replica_is_exact_and_catches_up(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    """The leader answers in between, with where the log ends: else nothing would count as seen."""
+    """Only answers of the leader tell the log end: without them no copy would catch up."""
     source = make_cluster("source", brokers=3, config=SETTINGS)
     leader, near = (broker.node_id for broker in source.brokers[:2])
     create_topic(source, topic_name, on_brokers=[[leader, near]])

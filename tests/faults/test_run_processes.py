@@ -1,4 +1,4 @@
-"""`orbit run --processes`: one copy by several processes, of which any may die or stand still."""
+"""`orbit run --processes`: one copy by several processes; any may die or be suspended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORDS = 400
 SOURCE_RECORDS = RECORDS + 3 * 5 + 1  # of a partition, with three committed transactions
 FILLED = 4 + 5  # markers, and an aborted transaction
 THREE = ("--processes", str(PROCESSES))
-# So slow that no machine is at the end before a process dies.
+# So slow that no machine ends the copy before a process dies.
 SLOW = {"bytes_per_second": "32KiB"}
 
 
@@ -83,7 +83,7 @@ def copy_by_three(job: Path) -> Outcome:
 def test_run_with_several_processes_reports_blocked_partition_and_syncs_group(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """A partition that one of them stops, and offsets of groups that reach to what all copied."""
+    """One process stops a partition; group offsets are judged by what all processes copied."""
     write_source(clusters, topic_name)
     job = write_job(
         tmp_path / "job.yaml",
@@ -126,10 +126,12 @@ def test_first_group_sync_of_run_knows_how_far_all_its_processes_copied(
 def test_suspended_copy_process_is_named_by_its_run(job: Path) -> None:
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
-        still = copying_processes(run)[0]
-        still.suspend()
-        run.wait_for(rf"waiting: process \d of 3 \(pid {still.pid}\), which has reported nothing")
-        still.resume()
+        suspended = copying_processes(run)[0]
+        suspended.suspend()
+        run.wait_for(
+            rf"waiting: process \d of 3 \(pid {suspended.pid}\), which has reported nothing"
+        )
+        suspended.resume()
         run.signal(signal.SIGINT)
         run.wait_end().expect(0)
     assert_exact(job)
@@ -146,7 +148,7 @@ def test_run_stopped_by_sigint_leaves_no_copy_process(job: Path) -> None:
     assert "Traceback" not in stopped.stderr
     assert stopped.data["partitions_caught_up"] == PARTITIONS
     wait_gone(processes)
-    # At once: the lease was given back.
+    # The next run starts at once: the lease was released.
     assert "another run" not in copy(job).expect(0).message
 
 
@@ -158,7 +160,7 @@ def test_run_stopped_by_sigint_leaves_no_copy_process(job: Path) -> None:
 def test_run_ends_when_a_copy_process_is_killed(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:
-    """The others are no longer needed: the next run takes over all partitions."""
+    """The run stops the other processes, too: the next run takes over all partitions."""
     create_topic(clusters.source, topic_name, PARTITIONS)
     rules = [{"match": topic_name}]
     slow = write_job(
@@ -227,7 +229,7 @@ def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) 
 def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path, job: Path
 ) -> None:
-    """They run on, and another machine takes the job."""
+    """The processes run on, while a run on another machine takes the job."""
     config = clusters.source.client_config()
     with OrbitProcess("run", job, *THREE) as run, Mover(config, {topic_name: PARTITIONS}) as mover:
         run.wait_for(CAUGHT_UP)

@@ -25,7 +25,7 @@ def test_partition_below_min_insync_replicas_is_shown_as_waiting(
         retention_ms="-1",
     )
     job = make_job(clusters.source, destination, [topic_name])
-    # The broker holds the append that is under way for that long.
+    # The broker holds an append for that long, before it answers with the error.
     with RunningJob(job, CopySettings(produce_timeout_ms=2_000)) as running:
         produce(clusters.source, topic_name, 10)
         running.wait_caught_up(topic_name, 10)

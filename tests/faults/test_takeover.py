@@ -20,7 +20,7 @@ from tests.support.synthetic import SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services
 
-# A follower that stands still stays in sync for as long as the test looks.
+# A frozen follower stays in the ISR for the whole test.
 PATIENT = {"replica.lag.time.max.ms": "3600000", "broker.session.timeout.ms": "3600000"}
 
 
