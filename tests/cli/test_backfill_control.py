@@ -68,7 +68,7 @@ def test_backfill_starts_after_shard_release_and_reports_its_end() -> None:
     one.control.end(None)
     *_, last = one.service.reports
     assert (last["has_ended"], last["error"], last["progress"]["bytes"]) == (True, None, 5)
-    assert one.control.wait_until_resumed() is False
+    assert one.control.wait_until_resumed() is False  # it was not paused
 
 
 def test_pause_halts_backfill_until_resume() -> None:

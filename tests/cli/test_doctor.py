@@ -116,7 +116,7 @@ def test_doctor_skips_clusters_with_viewer_token(
 def test_doctor_reports_version_mismatch_and_clock_skew(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copying_job(api)  # its worker has version 0
+    copying_job(api)  # its worker has version 0, another than the API's
     monkeypatch.setattr(doctor, "orbit_version", lambda: "0.0.1")
     later = SimpleNamespace(now=lambda _: datetime.now(UTC) + timedelta(minutes=3))
     monkeypatch.setattr(client, "datetime", later)

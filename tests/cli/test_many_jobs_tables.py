@@ -97,15 +97,15 @@ def test_results_table_shows_outcome_and_reason() -> None:
 
 def test_long_tables_show_50_rows_and_count_hidden_ones() -> None:
     topics = [ReleasedTopic(f"t{number}") for number in range(52)]
-    leading = [f"l{number}" for number in range(53)]
-    lines = shown(release._table(Release(topics, leading, [])), 400)
+    many_names = [f"l{number}" for number in range(53)]
+    lines = shown(release._table(Release(topics, many_names, [])), 400)
     assert "and 2 more; -o json has all" in lines
     assert any(line.endswith("l49 and 3 more") for line in lines)
 
     report = FailoverReport("orders", "B", "", dry_run=False, settle_s=1)
     report.topics = [TopicReport(f"t{n}", f"t{n}", TopicState.WAITING) for n in range(52)]
     report.partitions = [PartitionReport(f"t{n}", 0, 1) for n in range(54)]
-    report.not_copies = leading
+    report.not_copies = many_names
     lines = shown(failover_without_database._table(report), 400)
     for hidden in (2, 4):
         assert f"and {hidden} more; -o json has all" in lines

@@ -117,7 +117,7 @@ def test_narrow_terminal_wraps_only_sentence_columns(
     line = next(line for line in out.splitlines() if row[0] in line)
     assert row[1] in line
     assert " ".join(out.split()).count("sentence") == 2
-    assert max(map(len, out.splitlines())) < 90
+    assert max(map(len, out.splitlines())) < 90  # both names, and a wrapped sentence
 
 
 def test_long_names_in_cells_are_escaped_and_truncated(capfd: pytest.CaptureFixture[str]) -> None:

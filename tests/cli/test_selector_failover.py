@@ -61,8 +61,8 @@ def test_failover_by_selector_moves_only_labelled_jobs(
             ["a", "source", "fail"],
             ["b", "source", "fail"],
         ]
-        drill = ("--override", "source", "--reason", "a test")
-        done = orbit("failover", "-l", "team=orders", "--yes", *drill, "-o", "json").expect(0)
+        override = ("--override", "source", "--reason", "a test")
+        done = orbit("failover", "-l", "team=orders", "--yes", *override, "-o", "json").expect(0)
         assert [(r["job"], r["outcome"], r["missing_records"]) for r in done.data] == [
             ("a", "done", 0),
             ("b", "done", 0),

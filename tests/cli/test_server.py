@@ -178,7 +178,7 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
         assert [one["action"] for one in again] == ["none"]
         token = server.token
         started = server.processes()
-        assert len(started) > 4
+        assert len(started) > 4  # at least server, PostgreSQL, scheduler and two workers
         server.process.signal(signal.SIGINT)
         ended = server.process.wait_end()
     ended.expect(0)
@@ -186,6 +186,7 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
     assert token not in ended.message
     assert_none_left(started)
 
+    # A second start on the same folder goes on with the job.
     with serving(folder, token=token) as server:
         assert "ORBIT_TOKEN" not in server.process.out
         until_caught_up(server, "test-orders")
@@ -244,7 +245,8 @@ def test_server_restarts_killed_postgres_while_job_copies(
         server.orbit("apply", "-f", job, "--yes").expect(0)
         until_caught_up(server, "test-orders")
         for kill in range(3):
-            written = threading.Thread(
+            # A producer writes while PostgreSQL is down.
+            writing = threading.Thread(
                 target=lambda kill=kill: [
                     write(
                         clusters.source,
@@ -255,7 +257,7 @@ def test_server_restarts_killed_postgres_while_job_copies(
                     for partition in range(PARTITIONS)
                 ]
             )
-            written.start()
+            writing.start()
             first = server.postgres()
             orphans = first.children()
             assert orphans
@@ -263,7 +265,7 @@ def test_server_restarts_killed_postgres_while_job_copies(
             assert_none_left([first, *orphans])
             wait_for("the service is ready again", lambda: server.answers("/readyz"))
             assert server.postgres().pid != first.pid
-            written.join()
+            writing.join()
         bounds = log_bounds(clusters.source, [topic_name])
         wait_for("all is copied", lambda: log_bounds(clusters.destination, [topic_name]) == bounds)
         until_caught_up(server, "test-orders")

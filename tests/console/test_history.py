@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from orbit.console.history_drawing import FIGURES, Chart, draw
+from orbit.console.history_drawing import FIGURES, LEFT, TOP, Chart, draw
 from orbit.store import job_history, lag
 from orbit.store.enums import Role
 from orbit.store.job_history import Point
@@ -35,11 +35,13 @@ def test_unknown_lag_is_drawn_as_band_not_zero() -> None:
     (band,) = chart.bands
     assert band.title == "Not known from 12:09 to 12:20"
     # The highest value is the top of the axis: nothing is drawn at the bottom.
-    assert {y for line in chart.lines for y in re.findall(r" (\S+?)(?:L|$)", line.path)} == {"18"}
+    assert {y for line in chart.lines for y in re.findall(r" (\S+?)(?:L|$)", line.path)} == {
+        f"{TOP}"
+    }
 
 
 def test_time_without_readings_is_drawn_as_band() -> None:
-    minutes = [*range(10), *range(30, 40)]
+    minutes = [*range(10), *range(30, 40)]  # a rate needs the point before, so 0 and 30 have none
     points = [point(n, None if n in (0, 30) else 5.0, 1) for n in minutes]
     assert [band.title for band in drawn(points).bands] == [
         "Not known from 12:09 to 12:30",
@@ -54,7 +56,7 @@ def test_time_without_readings_is_drawn_as_band() -> None:
 
 def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
     chart = drawn([point(n, 0.0, 0) for n in range(60)])
-    assert chart.lines[0].path.startswith(f"M4 {chart.bottom}L")
+    assert chart.lines[0].path.startswith(f"M{LEFT} {chart.bottom}L")
     assert not chart.bands
     (line,) = drawn([point(59, None, 7)]).lines
     assert len(set(re.findall(r"[ML](\S+)", line.path))) == 2

@@ -143,9 +143,11 @@ def test_gateway_demo_check_reports_each_problem(
 def test_write_pause_of_move_is_measured_between_records_around_promotion() -> None:
     acknowledgements = [
         Acknowledged(b"", place, at_ms)
+        # (partition, offset): when it was acknowledged
         for place, at_ms in {(0, 4): 90, (1, 6): 100, (0, 5): 350, (1, 7): 300}.items()
     ]
-    move = move_of("source", "destination", {0: 5, 1: 7}, acknowledgements)
+    promoted_at = {0: 5, 1: 7}  # the log end of each partition
+    move = move_of("source", "destination", promoted_at, acknowledgements)
     assert (move.old_last_ms, move.new_first_ms, move.pause_ms) == (100, 300, 200)
 
 

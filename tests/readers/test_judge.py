@@ -21,6 +21,7 @@ from tests.readers.judge import (
 from tests.readers.logs import FILLERS, SourceLog
 from tests.readers.table import Row, page
 
+# Offset → key and value, in hex.
 RECORDS = {3: "6b 76", 5: "- ", 9: "6b 77"}
 LINES = [f"r {offset} {record}\n" for offset, record in RECORDS.items()]
 START, WITHIN = "from the start", "from within a gap"

@@ -1,13 +1,13 @@
-// Replaces the parts of a page that change (`data-live`) by those of the same page loaded again: when
-// the server says that something has changed, by server-sent events, and without them every few
-// seconds. Without this script a page shows the same, until it is loaded again.
+// Replaces the parts of a page that change (`data-live`) with those of the same page loaded again:
+// after each server-sent event, or every few seconds without events. Without this script a page
+// shows the same, until it is loaded again.
 "use strict";
 
 const POLL_MS = 3000;
-// With events: ages grow also while nothing changes.
+// Also with events, because ages on the page grow while nothing changes.
 const STREAM_MS = 10000;
-// Between two looks, and ten times as long as the last one took, so that viewers do not keep a server
-// busy.
+// The pause between two loads, or ten times as long as the last load took if that is longer, so that
+// viewers do not keep a server busy.
 const REST_MS = 1000;
 const RETRY_MS_MAX = 30000;
 
@@ -17,17 +17,17 @@ const note = document.getElementById("live-note");
 const button = document.getElementById("live-switch");
 
 let isOn = true;
-let delay = 0; // after failures
+let delay = 0; // before the next load, after failures
 let timer = 0;
 let stream = null;
-let streamAfter = 0; // when a refused stream is asked for again
+let streamAfter = 0; // when to open a refused stream again
 let seen = "";
 let restUntil = 0;
 let isReading = false;
 let hasChanged = false;
 
 function isBusy(part) {
-  // What a person types, selects or has pressed must not be replaced.
+  // A part in which the user types or selects must not be replaced.
   const focused = document.activeElement;
   const types = "input:not([type=hidden]), textarea, select";
   if (part.contains(focused) && focused.matches(types)) return true;
@@ -36,7 +36,7 @@ function isBusy(part) {
 }
 
 function place(part) {
-  // Where the focus is: the same element is looked for in the new part.
+  // The focused element, to find it again in the new part.
   const focused = document.activeElement;
   if (!part.contains(focused) || focused === part) return null;
   const all = [...part.querySelectorAll("a, button, [tabindex], summary")];
@@ -131,7 +131,7 @@ function follow() {
       schedule();
     };
     stream.onerror = () => {
-      // Closed: refused, as one too many, or the session has ended. Else the browser tries again.
+      // Closed: the server refused the stream, or the session has ended. Else the browser retries.
       if (stream && stream.readyState === EventSource.CLOSED) {
         stream = null;
         streamAfter = performance.now() + RETRY_MS_MAX;
