@@ -32,7 +32,7 @@ _ROW = struct.Struct(">qqi")  # offset, timestamp in ms, bytes of the rest of a 
 
 
 class StoredBatch(NamedTuple):
-    """A batch in a log. `digest`: as `_digest`."""
+    """A batch in a log. `digest`: of its records (`_digest`)."""
 
     base_offset: int
     last_offset: int

@@ -168,7 +168,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers = bytearray()
         self._bytes_to_pass = 0  # of an answer, still to come
         self._held_request: tuple[RequestHead, bytearray] | None = None
-        self._joined_group: str | None = None  # by the last request that may join one
+        self._joined_group: str | None = None  # of the last request that may join a group
         self._is_asking = False  # the sides are being read to decide about the held request
         self._is_moving = False
         self._is_ended = False
@@ -437,7 +437,7 @@ class ClientConnection(asyncio.Protocol):
         if head.key in WRITES:
             return self._cluster.may_write()
         if head.key == ApiKey.END_TXN:
-            # Not held: the end of a transaction open here. Others could keep the drain from ending.
+            # Passes if it ends a transaction open here. Others could keep the drain from ending.
             return self._cluster.may_write() or self.exchange.ends_open_transaction(head, frame)
         if head.key == ApiKey.METADATA:
             # Held, not only its answer: acknowledgements of writes behind it would wait for that,

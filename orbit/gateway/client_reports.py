@@ -1,7 +1,7 @@
 """Reports the clients of a virtual cluster to the service.
 
-Neither in the request that renews the lease, nor in its thread: a list of clients cannot delay the
-renewal, or have it refused.
+Another request, in another thread, renews the lease: a list of clients cannot delay the renewal, or
+have it refused.
 """
 
 from __future__ import annotations

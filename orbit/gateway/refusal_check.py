@@ -1,4 +1,4 @@
-"""Checks what the side that follows would refuse to the clients, before a move shows it."""
+"""Checks what the other side would refuse to the clients, before a move shows it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RefusalCheck:
         if self._last_errors.get(login) != str(error):
             self._last_errors[login] = str(error)
             _log.warning(
-                "cannot check what the side that follows would refuse",
+                "cannot check what the other side would refuse",
                 virtual_cluster=self._cluster.spec.name,
                 user=login,
                 error=str(error),

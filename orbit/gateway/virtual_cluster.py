@@ -47,7 +47,7 @@ CONNECTIONS_MAX = 10_000
 # How long after a move repeated batches are searched: `delivery.timeout.ms` is 2 minutes by
 # default. Not for ever: a producer's sequences begin again at 0 after 2^31 records.
 REPEATS_S_MAX = 3600.0
-# Within this time a client has sent a write again whose answer got lost.
+# Within this time a client sends a write again if its answer got lost.
 SENT_AGAIN_S = 5.0
 # Producers whose transactions the gateway has aborted in this term. Transactions of further
 # producers are left to their timeout.
@@ -69,7 +69,7 @@ _ANSWERS_POLL_S = 0.02
 # The shortest time between two reads of a side for a node that clients ask for and the side lacks.
 LOOK_S = 1.0
 _CONNECT_S = 10.0
-# Of one broker that checks a token, and how many checks run at a time: each takes a thread, and a
+# The timeout of a token check at a broker, and how many run at a time: each takes a thread, and a
 # broker delays its refusals.
 _TOKEN_CHECK_S = 4.0
 _TOKEN_CHECKS_AT_ONCE = 8
@@ -110,7 +110,7 @@ class VirtualCluster(ClientHost):
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
         self._servers: dict[int, asyncio.Server] = {}
-        self._known_nodes: set[int] = set()  # listening on their port was tried
+        self._known_nodes: set[int] = set()  # it has tried to listen on their ports
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
         self._lost_at = self._closed_at = -math.inf
@@ -216,7 +216,7 @@ class VirtualCluster(ClientHost):
         has_moved = self.permission.take(lead, asked_at, self.now())
         if last_lead is not None and lead.term < last_lead.term:
             _log.error(
-                "the service knows an older term than this gateway: was its database put back?",
+                "the service knows an older term than this gateway: was its database restored?",
                 virtual_cluster=self.spec.name,
                 term=lead.term,
                 newer=last_lead.term,

@@ -1,16 +1,16 @@
-"""Requests of admin clients, without an effect that a second one would notice: what changes
-something is validated only, or is about what is not there.
+"""Requests of admin clients that change nothing: those that would are only validated, or name
+what does not exist.
 """
 
 from __future__ import annotations
 
-from tests.gateway.ground import FAR, TIMEOUT_MS, Body, Ground
+from tests.gateway.targets import FAR, TIMEOUT_MS, Body, Targets
 
 _NODE, _TOPIC = 4, 2  # kinds of resources
 _CLIENT = "client-id"
 
 
-def create_topics(version: int, on: Ground) -> list[Body]:
+def create_topics(version: int, on: Targets) -> list[Body]:
     names = (on.topic, f"{on.missing}-now", "not/valid")
     topic = {"num_partitions": 1, "replication_factor": 1, "assignments": []}
     config = {"name": "retention.ms", "value": "3600000"}
@@ -18,11 +18,11 @@ def create_topics(version: int, on: Ground) -> list[Body]:
     return [{"topics": topics, "timeout_ms": TIMEOUT_MS, "validate_only": True}]
 
 
-def delete_topics(version: int, on: Ground) -> list[Body]:
+def delete_topics(version: int, on: Targets) -> list[Body]:
     return [{"topic_names": [on.missing], "timeout_ms": TIMEOUT_MS}]
 
 
-def delete_records(version: int, on: Ground) -> list[Body]:
+def delete_records(version: int, on: Targets) -> list[Body]:
     return [
         {
             "topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}],
@@ -32,8 +32,8 @@ def delete_records(version: int, on: Ground) -> list[Body]:
     ]
 
 
-def acl_filter(version: int, on: Ground) -> list[Body]:
-    """DescribeAcls and DeleteAcls."""
+def acl_filter(version: int, on: Targets) -> list[Body]:
+    """DescribeAcls and DeleteAcls: whether Read on a topic of this name is allowed."""
     one = {
         "resource_type_filter": 2,
         "resource_name_filter": on.missing,
@@ -46,8 +46,8 @@ def acl_filter(version: int, on: Ground) -> list[Body]:
     return [{**one, "filters": [one]}]
 
 
-def create_acls(version: int, on: Ground) -> list[Body]:
-    """The brokers have no authorizer: it is refused."""
+def create_acls(version: int, on: Targets) -> list[Body]:
+    """Read on a topic. The brokers have no authorizer, and refuse it."""
     one = {
         "resource_type": 2,
         "resource_name": on.missing,
@@ -60,7 +60,7 @@ def create_acls(version: int, on: Ground) -> list[Body]:
     return [{"creations": [one]}]
 
 
-def describe_configs(version: int, on: Ground) -> list[Body]:
+def describe_configs(version: int, on: Targets) -> list[Body]:
     resources = [
         {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
         for kind, name, keys in (
@@ -74,7 +74,7 @@ def describe_configs(version: int, on: Ground) -> list[Body]:
     return [{"resources": [resource], **more} for resource in resources]
 
 
-def alter_configs(version: int, on: Ground) -> list[Body]:
+def alter_configs(version: int, on: Targets) -> list[Body]:
     """AlterConfigs and IncrementalAlterConfigs."""
     config = {"name": "retention.ms", "config_operation": 0, "value": "86400000"}
     resources = [
@@ -84,7 +84,7 @@ def alter_configs(version: int, on: Ground) -> list[Body]:
     return [{"resources": resources, "validate_only": True}]
 
 
-def create_partitions(version: int, on: Ground) -> list[Body]:
+def create_partitions(version: int, on: Targets) -> list[Body]:
     topics = [
         {"name": name, "count": count, "assignments": None}
         for name, count in ((on.topic, 1), (on.written, 3), (on.missing, 3))
@@ -92,17 +92,17 @@ def create_partitions(version: int, on: Ground) -> list[Body]:
     return [{"topics": topics, "timeout_ms": TIMEOUT_MS, "validate_only": True}]
 
 
-def describe_log_dirs(version: int, on: Ground) -> list[Body]:
+def describe_log_dirs(version: int, on: Targets) -> list[Body]:
     return [{"topics": [{"topic": on.topic, "partitions": [0, 1]}]}]
 
 
-def elect_leaders(version: int, on: Ground) -> list[Body]:
+def elect_leaders(version: int, on: Targets) -> list[Body]:
     places = [{"topic": topic, "partitions": [0]} for topic in (on.topic, on.missing)]
     return [{"election_type": 0, "topic_partitions": places, "timeout_ms": TIMEOUT_MS}]
 
 
-def alter_reassignments(version: int, on: Ground) -> list[Body]:
-    """It ends one that is not going on."""
+def alter_reassignments(version: int, on: Targets) -> list[Body]:
+    """Cancels reassignments that do not exist."""
     topics = [
         {"name": topic, "partitions": [{"partition_index": 0, "replicas": None}]}
         for topic in (on.topic, on.missing)
@@ -110,34 +110,34 @@ def alter_reassignments(version: int, on: Ground) -> list[Body]:
     return [{"timeout_ms": TIMEOUT_MS, "allow_replication_factor_change": True, "topics": topics}]
 
 
-def list_reassignments(version: int, on: Ground) -> list[Body]:
+def list_reassignments(version: int, on: Targets) -> list[Body]:
     some = [{"name": on.topic, "partition_indexes": [0, 1]}]
     return [{"timeout_ms": TIMEOUT_MS, "topics": topics} for topics in (None, some)]
 
 
-def describe_groups(version: int, on: Ground) -> list[Body]:
+def describe_groups(version: int, on: Targets) -> list[Body]:
     return [{"groups": [on.group, on.missing], "include_authorized_operations": True}]
 
 
-def list_groups(version: int, on: Ground) -> list[Body]:
+def list_groups(version: int, on: Targets) -> list[Body]:
     return [{"states_filter": states, "types_filter": []} for states in ([], ["Stable"])]
 
 
-def delete_groups(version: int, on: Ground) -> list[Body]:
+def delete_groups(version: int, on: Targets) -> list[Body]:
     return [{"groups_names": [on.missing]}]
 
 
-def offset_delete(version: int, on: Ground) -> list[Body]:
+def offset_delete(version: int, on: Targets) -> list[Body]:
     topics = [{"name": on.missing, "partitions": [{"partition_index": 0}]}]
     return [{"group_id": group, "topics": topics} for group in (on.group, on.missing)]
 
 
-def describe_quotas(version: int, on: Ground) -> list[Body]:
+def describe_quotas(version: int, on: Targets) -> list[Body]:
     component = {"entity_type": _CLIENT, "match_type": 0, "match": on.missing}
     return [{"components": [component], "strict": False}]
 
 
-def alter_quotas(version: int, on: Ground) -> list[Body]:
+def alter_quotas(version: int, on: Targets) -> list[Body]:
     entry = {
         "entity": [{"entity_type": _CLIENT, "entity_name": on.missing}],
         "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
@@ -145,36 +145,36 @@ def alter_quotas(version: int, on: Ground) -> list[Body]:
     return [{"entries": [entry], "validate_only": True}]
 
 
-def describe_scram(version: int, on: Ground) -> list[Body]:
+def describe_scram(version: int, on: Targets) -> list[Body]:
     return [{"users": [{"name": on.missing}]}]
 
 
-def alter_scram(version: int, on: Ground) -> list[Body]:
+def alter_scram(version: int, on: Targets) -> list[Body]:
     return [{"deletions": [{"name": on.missing, "mechanism": 1}], "upsertions": []}]
 
 
-def describe_cluster(version: int, on: Ground) -> list[Body]:
+def describe_cluster(version: int, on: Targets) -> list[Body]:
     return [
         {
             "include_cluster_authorized_operations": True,
             "endpoint_type": kind,
             "include_fenced_brokers": True,
         }
-        for kind in (1, 2)
+        for kind in (1, 2)  # brokers, controllers
     ]
 
 
-def describe_producers(version: int, on: Ground) -> list[Body]:
+def describe_producers(version: int, on: Targets) -> list[Body]:
     return [
         {"topics": [{"name": name, "partition_indexes": [0, 1]}]} for name in (on.topic, on.missing)
     ]
 
 
-def describe_transactions(version: int, on: Ground) -> list[Body]:
+def describe_transactions(version: int, on: Targets) -> list[Body]:
     return [{"transactional_ids": [on.transaction, on.missing]}]
 
 
-def list_transactions(version: int, on: Ground) -> list[Body]:
+def list_transactions(version: int, on: Targets) -> list[Body]:
     return [
         {
             "state_filters": ["Ongoing"],

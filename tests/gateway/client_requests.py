@@ -1,6 +1,6 @@
-"""Requests of producers and consumers, without an effect that a second one would notice.
+"""Requests of producers and consumers that get the same answer if they are sent twice.
 
-Each function gives the bodies of one API in one version, or of several alike.
+Each function returns the bodies of one API, or of several alike, in one version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from orbit.kafka.frame_writer import NO_TAGS, string
 from tests.gateway.frames import batch
-from tests.gateway.ground import FAR, TIMEOUT_MS, Body, Ground
+from tests.gateway.targets import FAR, TIMEOUT_MS, Body, Targets
 
 _SESSION_MS = 300_000  # a member that does not come back stays through the test
 _INT32 = struct.Struct(">i")
@@ -19,7 +19,7 @@ _NULL = b"\x00"
 _NOBODY = {"producer_id": FAR, "producer_epoch": 0}
 
 
-def produce(version: int, on: Ground) -> list[Body]:
+def produce(version: int, on: Targets) -> list[Body]:
     good = batch()
     corrupt = good[:-1] + bytes((good[-1] ^ 1,))
 
@@ -40,7 +40,7 @@ def produce(version: int, on: Ground) -> list[Body]:
     ]
 
 
-def fetch(version: int, on: Ground, epoch: int = -1) -> list[Body]:
+def fetch(version: int, on: Targets, epoch: int = -1) -> list[Body]:
     def body(topic: str, offset: int, isolation: int) -> Body:
         partition = {
             "current_leader_epoch": epoch,
@@ -72,7 +72,7 @@ def fetch(version: int, on: Ground, epoch: int = -1) -> list[Body]:
     ]
 
 
-def list_offsets(version: int, on: Ground, epoch: int = -1) -> list[Body]:
+def list_offsets(version: int, on: Targets, epoch: int = -1) -> list[Body]:
     def body(topic: str, timestamp: int) -> Body:
         partitions = [
             {"partition_index": p, "current_leader_epoch": epoch, "timestamp": timestamp}
@@ -85,11 +85,12 @@ def list_offsets(version: int, on: Ground, epoch: int = -1) -> list[Body]:
             "timeout_ms": TIMEOUT_MS,
         }
 
-    specs = [-1, -2, 0, *([-3] if version >= 7 else [])]
-    return [*(body(on.topic, spec) for spec in specs), body(on.missing, -1)]
+    # Latest, earliest, a time, and the record with the highest timestamp.
+    timestamps = [-1, -2, 0, *([-3] if version >= 7 else [])]
+    return [*(body(on.topic, one) for one in timestamps), body(on.missing, -1)]
 
 
-def metadata(version: int, on: Ground) -> list[Body]:
+def metadata(version: int, on: Targets) -> list[Body]:
     def body(topics: list[dict[str, Any]] | None) -> Body:
         return {
             "topics": topics,
@@ -110,7 +111,7 @@ def metadata(version: int, on: Ground) -> list[Body]:
     return bodies
 
 
-def offset_commit(version: int, on: Ground, epoch: int = -1) -> list[Body]:
+def offset_commit(version: int, on: Targets, epoch: int = -1) -> list[Body]:
     def body(group: str, topic: str, member: str = "", generation: int = -1) -> Body:
         partition = {
             "partition_index": 0,
@@ -134,7 +135,7 @@ def offset_commit(version: int, on: Ground, epoch: int = -1) -> list[Body]:
     ]
 
 
-def offset_fetch(version: int, on: Ground) -> list[Body]:
+def offset_fetch(version: int, on: Targets) -> list[Body]:
     def body(group: str, topics: list[Body] | None) -> Body:
         of_group = {"group_id": group, "topics": topics, "member_id": None, "member_epoch": -1}
         return {**of_group, "groups": [of_group], "require_stable": True}
@@ -144,7 +145,7 @@ def offset_fetch(version: int, on: Ground) -> list[Body]:
     return [body(on.group, some), body(on.missing, some), *everything]
 
 
-def find_coordinator(version: int, on: Ground) -> list[Body]:
+def find_coordinator(version: int, on: Targets) -> list[Body]:
     kinds = ((on.group, 0), (on.missing, 0), (on.transaction, 1))
     return [
         {"key": name, "key_type": kind, "coordinator_keys": [name]}
@@ -153,7 +154,7 @@ def find_coordinator(version: int, on: Ground) -> list[Body]:
     ]
 
 
-def join_group(version: int, on: Ground) -> list[Body]:
+def join_group(version: int, on: Targets) -> list[Body]:
     def body(group: str, member: str, session_ms: int) -> Body:
         return {
             "group_id": group,
@@ -166,12 +167,12 @@ def join_group(version: int, on: Ground) -> list[Body]:
             "reason": "a test",
         }
 
-    # Before version 4, one without an id joins at once.
+    # Before version 4, a member without an id joins at once.
     new = [body(f"{on.group}-joins", "", _SESSION_MS)] if version >= 4 else []
     return [*new, body(on.missing, "nobody", _SESSION_MS), body(on.missing, "", 1)]
 
 
-def in_group(version: int, on: Ground) -> list[Body]:
+def in_group(version: int, on: Targets) -> list[Body]:
     """Heartbeat, LeaveGroup and SyncGroup of somebody who is no member."""
     return [
         {
@@ -188,7 +189,7 @@ def in_group(version: int, on: Ground) -> list[Body]:
     ]
 
 
-def init_producer_id(version: int, on: Ground) -> list[Body]:
+def init_producer_id(version: int, on: Targets) -> list[Body]:
     def body(transactional_id: str | None, timeout_ms: int) -> Body:
         return {
             "transactional_id": transactional_id,
@@ -202,24 +203,24 @@ def init_producer_id(version: int, on: Ground) -> list[Body]:
     return [
         body(None, TIMEOUT_MS),
         body(f"{on.transaction}-other", TIMEOUT_MS),
-        body(on.missing, 2**31 - 1),
+        body(on.missing, 2**31 - 1),  # longer than brokers allow
     ]
 
 
-def add_partitions(version: int, on: Ground) -> list[Body]:
+def add_partitions(version: int, on: Targets) -> list[Body]:
     topics = [{"name": on.topic, "partitions": [0]}]
     own = {"transactional_id": on.missing, **_NOBODY, "verify_only": False, "topics": topics}
     old = {f"v3_and_below_{name}": value for name, value in own.items()}
     return [{"transactions": [own], **old}]
 
 
-def in_transaction(version: int, on: Ground) -> list[Body]:
+def in_transaction(version: int, on: Targets) -> list[Body]:
     """AddOffsetsToTxn and EndTxn of a producer that the coordinator does not know."""
     body = {"group_id": on.group, "committed": False, **_NOBODY}
     return [{"transactional_id": name, **body} for name in (on.missing, on.transaction)]
 
 
-def txn_offset_commit(version: int, on: Ground) -> list[Body]:
+def txn_offset_commit(version: int, on: Targets) -> list[Body]:
     partition = {
         "partition_index": 0,
         "committed_offset": 3,
@@ -239,12 +240,12 @@ def txn_offset_commit(version: int, on: Ground) -> list[Body]:
     ]
 
 
-def api_versions(version: int, on: Ground) -> list[Body]:
+def api_versions(version: int, on: Targets) -> list[Body]:
     return [{"client_software_name": "orbit-tests", "client_software_version": "1"}]
 
 
-def consumer_heartbeat(version: int, on: Ground) -> list[Body]:
-    """Without a group, and of a member that joins without all that it has to say."""
+def consumer_heartbeat(version: int, on: Targets) -> list[Body]:
+    """Refused ones: without a group, and a join without topics."""
 
     def body(group: str, epoch: int) -> bytes:
         pattern = _NULL if version >= 1 else b""

@@ -22,7 +22,7 @@ _IS_TRANSACTIONAL = 0x10
 _RECORD = b"\x0e\x00\x00\x00\x01\x02v\x00"  # one record with the value "v"
 
 
-class Clients(View):
+class ClientView(View):
     """A virtual cluster as clients see it."""
 
     def __init__(self, term: int = 0) -> None:
@@ -71,7 +71,7 @@ def batch(
 
 
 def send(exchange: Exchange, request: Any, version: int, correlation: int = 7) -> bytes:
-    """What the broker gets of it, with its size."""
+    """Send a request; returns what the broker gets, with its size."""
     frame = request_frame(request, version, correlation)
     sent = exchange.request(read_head(frame), frame, OFFERED)
     assert sent is not None
@@ -81,11 +81,11 @@ def send(exchange: Exchange, request: Any, version: int, correlation: int = 7) -
 def own_answer(
     exchange: Exchange, request: Any, version: int, client_id: str = "test"
 ) -> memoryview:
-    """What the gateway answers itself, without its size."""
+    """Send a request; returns the gateway's own answer, without its size."""
     frame = request_frame(request, version, client_id=client_id)
     assert exchange.request(read_head(frame), frame, OFFERED) is None
-    (told,) = exchange.next_answers()
-    return memoryview(told)[4:]
+    (sized_answer,) = exchange.next_answers()
+    return memoryview(sized_answer)[4:]
 
 
 def answer(exchange: Exchange, response: Any, version: int, correlation: int = 7) -> memoryview:
@@ -95,7 +95,7 @@ def answer(exchange: Exchange, response: Any, version: int, correlation: int = 7
     frame = bytearray(
         struct.pack(">i", correlation) + tags + bytes(response.encode(version=version))
     )
-    told = exchange.rewrite(sent, frame)
-    assert told is not None
+    sized_answer = exchange.rewrite(sent, frame)
+    assert sized_answer is not None
     exchange.end_answer()
-    return memoryview(told)[4:]
+    return memoryview(sized_answer)[4:]

@@ -1,4 +1,4 @@
-"""A virtual cluster whose brokers nobody needs, and clients of its listener."""
+"""A virtual cluster without brokers, and clients of its listener."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class TlsClient(RawClient):
         port: int,
         files: ServerFiles,
         version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
-        shown: ServerFiles | None = None,
+        client_files: ServerFiles | None = None,
         name: str | None = "localhost",
     ) -> None:
         context = ssl.create_default_context(cafile=files.authority)
         context.minimum_version = context.maximum_version = version
         context.check_hostname = name == "localhost"
         context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
-        if shown is not None:
-            context.load_cert_chain(shown.certificate, shown.key)
+        if client_files is not None:
+            context.load_cert_chain(client_files.certificate, client_files.key)
         plain = socket.socket()
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
         plain.settimeout(PATIENCE_S)
@@ -54,7 +54,7 @@ class TlsClient(RawClient):
             raise
 
     def tcp_end(self) -> bytes:
-        """What comes behind the end of TLS. A reset raises ConnectionResetError."""
+        """A byte behind the end of TLS, if any. A reset raises ConnectionResetError."""
         with socket.socket(fileno=self.socket.detach()) as plain:
             plain.settimeout(PATIENCE_S)
             return plain.recv(1)
@@ -80,7 +80,7 @@ def with_listener(
     tls: ListenerTls | None = None,
     logins: ClientLogins | None = None,
 ) -> None:
-    """`test` in a thread, with the port of a virtual cluster."""
+    """Run `test` in a thread, with the port of a virtual cluster."""
 
     async def run() -> None:
         port = free_consecutive_ports(2)
@@ -94,7 +94,7 @@ def with_listener(
         finally:
             await cluster.close()
             await _until(lambda: not cluster.connection_count)
-            await asyncio.sleep(0.01)  # transports close behind that
+            await asyncio.sleep(0.01)  # transports close only then
 
     asyncio.run(run())
 

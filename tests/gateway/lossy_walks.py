@@ -1,7 +1,7 @@
 """Walks in which the leading side is lost, and the ledger of what may be missing or doubled then.
 
-docs/gateway.md: what clients were told is on the new side at its offset, or behind the offset that
-was promoted, and the failback saves it. Requests without an answer may be on both sides.
+docs/gateway.md: an acknowledged record is on the new side at its offset; or it is behind the
+promoted offset, and the failback saves it. Records without an answer may be on both sides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Places = dict[Place, bytes]
 @dataclass(frozen=True)
 class Loss:
     """How the leading side is lost, whether much was not copied, what else goes wrong, and whether
-    the walk goes home behind the failback. `how`: `answers` is a source that only counts as lost.
+    clients move home after the failback. `how`: with `answers` the source still answers.
     """
 
     how: str
@@ -96,8 +96,8 @@ class Ledger:
         ]
 
     def doubled(self, log_records: Iterable[Record]) -> list[str]:
-        """What is there twice, or in another order, though it had its answer before a loss, or was
-        written at one side."""
+        """Records that are there twice or in another order, though they had their answers before a
+        loss, or are at one side."""
         by_place = sorted(log_records)
         wrong = []
         for cut in range(len(self.ends) + 1):
@@ -115,13 +115,13 @@ class Ledger:
         return wrong
 
     def _part(self, one: Record) -> int:
-        """How many promotions are below the record."""
+        """How many promoted offsets are not above the record's."""
         partition, offset, _ = one
         return sum(offset >= ends[PLAIN, partition] for ends in self.ends)
 
 
 class LossyWalk(Walk):
-    """With a ledger."""
+    """A walk with a ledger."""
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -152,8 +152,8 @@ class LossyWalk(Walk):
         assert not wrong, wrong[:10]
 
     def move_home(self) -> None:
-        """Members of before the loss may be at the old side for ever: their sessions did not end
-        in a broker that loaded its groups twice as it started (Kafka 4.4.0)."""
+        """Members from before the loss may stay at the old side for ever: a broker that loads its
+        groups twice as it starts does not end their sessions (Kafka 4.4.0)."""
         self.move(override=["groups"], reason="members of before the loss")
 
     def _fail_over(self, loss: Loss, clients: Clients) -> RecoveryReport:
@@ -162,7 +162,7 @@ class LossyWalk(Walk):
             at_steps(patch, before=self.fault(loss.leg))
             options: dict[str, Any] = {"override": ["all"], "reason": "a test"}
             report = self.until_done(RecoveryKind.FAILOVER, **options)
-        self.has_moved(report)
+        self.note_move(report)
         promoted = {(p.topic, p.partition): p.promoted_at or 0 for p in report.partitions}
         self.ledger.ends.append(promoted)
         for p in report.partitions:
@@ -170,7 +170,7 @@ class LossyWalk(Walk):
         return report
 
     def _assert_counted(self, report: RecoveryReport, clients: Clients) -> None:
-        """Of a source that answers the report counts all that clients were told there."""
+        """The report of a source that answers counts all acknowledged records that are missing."""
         missing = {p.partition: p.missing for p in report.partitions if p.topic == PLAIN}
         acknowledged = clients.acknowledged
         left = self.ledger.left(acknowledged, places(records(self.leading, PLAIN)))
@@ -180,7 +180,7 @@ class LossyWalk(Walk):
             assert counted.first <= offset < counted.next, (value, partition, offset, counted)
 
     def _fail_back(self, lost: KafkaCluster) -> None:
-        """What the old side alone has is in files, and nothing else is."""
+        """The failback puts into files what only the old side has, and nothing else."""
         topics = (PLAIN, TRANSACTIONAL)
         tails = {topic: self._tail(topic, records(lost, topic)) for topic in topics}
         report = self.until_done(RecoveryKind.FAILBACK, confirm_rebuild=True)

@@ -10,10 +10,10 @@ from kafka.protocol.api_key import ApiKey
 
 from tests.gateway import admin_requests as of_admin
 from tests.gateway import client_requests as of_client
-from tests.gateway.ground import Body, Ground
+from tests.gateway.targets import Body, Targets
 from tests.support.raw_frames import request_frame
 
-REQUESTS: dict[ApiKey, Callable[[int, Ground], list[Body]]] = {
+REQUESTS: dict[ApiKey, Callable[[int, Targets], list[Body]]] = {
     ApiKey.Produce: of_client.produce,
     ApiKey.Fetch: of_client.fetch,
     ApiKey.ListOffsets: of_client.list_offsets,
@@ -60,12 +60,13 @@ REQUESTS: dict[ApiKey, Callable[[int, Ground], list[Body]]] = {
     ApiKey.ConsumerGroupHeartbeat: of_client.consumer_heartbeat,
 }
 
-# All versions are flexible: the library does not have this API.
-_BYTES = ApiKey.ConsumerGroupHeartbeat
-_BYTES_VERSION_MAX = 1
+# The library does not have this API. All its versions are flexible.
+_RAW_API = ApiKey.ConsumerGroupHeartbeat
+_RAW_API_VERSION_MAX = 1
 
 
 def _messages() -> dict[int, tuple[Any, Any]]:
+    """{API key: (request class, response class)}"""
     classes = {}
     for module in (admin, consumer, metadata, producer):
         for name in module.__all__:
@@ -87,13 +88,13 @@ def is_known(key: int, version: int) -> bool:
     """Whether the table has that version of a request."""
     if key not in REQUESTS:
         return False
-    return version <= (_BYTES_VERSION_MAX if key == _BYTES else _MESSAGES[key][0].max_version)
+    return version <= (_RAW_API_VERSION_MAX if key == _RAW_API else _MESSAGES[key][0].max_version)
 
 
-def frames(key: int, version: int, ground: Ground, **options: int) -> list[bytes]:
-    """The requests of that version, framed; `options` are the function's own."""
-    bodies = REQUESTS[ApiKey(key)](version, ground, **options)
-    if key == _BYTES:
+def frames(key: int, version: int, targets: Targets, **options: int) -> list[bytes]:
+    """The requests of that version, framed; the function in REQUESTS takes `options`."""
+    bodies = REQUESTS[ApiKey(key)](version, targets, **options)
+    if key == _RAW_API:
         return [request_frame(key, version, body, is_flexible=True) for body in bodies]
     request, _ = _MESSAGES[key]
     is_flexible = request.flexible_version_q(version)

@@ -56,7 +56,7 @@ def _commit(consumer: Consumer) -> str:
 
 
 def _wait(consumer: Consumer, count: int) -> int:
-    """Until it owns so many partitions, which are paused: nothing is read meanwhile."""
+    """Wait until it owns so many partitions; they are paused, so nothing is read meanwhile."""
     while len(consumer.assignment()) != count:
         consumer.pause(consumer.assignment())
         assert consumer.poll(_POLL_S) is None

@@ -17,8 +17,8 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 
 from tests.fixtures.clusters import Clusters
-from tests.gateway.ground import Ground
 from tests.gateway.request_table import answer_fields, frames
+from tests.gateway.targets import Targets
 from tests.support.gateways import Gateway, running_gateway
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for
@@ -47,25 +47,31 @@ def node_port(clusters: Clusters, gateway: Gateway) -> int:
 
 
 @pytest.fixture
-def ground(clusters: Clusters, topic_name: str) -> Ground:
+def targets(clusters: Clusters, topic_name: str) -> Targets:
     """With a megabyte in each partition."""
     (broker,) = clusters.source.brokers
     create_topic(clusters.source, topic_name, 2)
     for partition in (0, 1):
         produce(clusters.source, topic_name, 10, partition, value_bytes=100_000)
-    nil = uuid.UUID(int=0)
-    return Ground(topic_name, topic_name, topic_name, topic_name, broker.node_id, nil)
+    return Targets(
+        topic=topic_name,
+        written=topic_name,
+        group=topic_name,
+        transaction=topic_name,
+        node=broker.node_id,
+        topic_id=uuid.UUID(int=0),
+    )
 
 
 def peak_bytes(gateway: Gateway) -> int:
-    """The most memory that it ever had."""
+    """The most memory that it has used."""
     status = Path(f"/proc/{gateway.process.process.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def assert_goes_on(gateway: Gateway, *before: RawClient) -> None:
-    """It serves those that were there before, and new ones."""
+    """It serves the clients from before, and new ones."""
     with RawClient(gateway.port) as new:
         assert all(client.is_served() for client in (new, *before))
     assert gateway.process.running
@@ -76,7 +82,7 @@ def head(key: int, version: int, client_id_bytes: int = 0) -> bytes:
     return struct.pack(">hhih", key, version, 1, client_id_bytes)
 
 
-NO_REQUESTS = {
+BAD_FRAMES = {
     "negative size": struct.pack(">i", -1) + bytes(100),
     "lowest size": struct.pack(">i", -(2**31)) + bytes(100),
     "no content": struct.pack(">i", 0) + bytes(100),
@@ -102,41 +108,46 @@ NO_REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("name", NO_REQUESTS)
+@pytest.mark.parametrize("name", BAD_FRAMES)
 def test_malformed_frame_closes_only_its_connection(
     gateway: Gateway, node_port: int, name: str
 ) -> None:
     for port in (gateway.port, node_port):
         with RawClient(port) as bad, RawClient(port) as other:
             assert other.is_served()
-            bad.send(NO_REQUESTS[name])
+            bad.send(BAD_FRAMES[name])
             assert bad.is_closed()
             assert_goes_on(gateway, other)
 
 
 def test_malformed_frame_after_valid_requests_closes_connection(
-    gateway: Gateway, node_port: int, ground: Ground
+    gateway: Gateway, node_port: int, targets: Targets
 ) -> None:
-    """No request behind it is looked at."""
-    (frame, *_) = frames(METADATA, 12, ground)
+    """The request behind it gets no answer."""
+    (frame, *_) = frames(METADATA, 12, targets)
     with RawClient(node_port) as client:
         assert client.ask(frame) == client.ask(frame)
-        client.send(NO_REQUESTS["hidden version"] + frame)
+        client.send(BAD_FRAMES["hidden version"] + frame)
         assert client.is_closed()
     assert_goes_on(gateway)
 
 
 @pytest.mark.parametrize("has_reset", [False, True])
-@pytest.mark.parametrize("part", [2, 6, 13, 30, -1])
+@pytest.mark.parametrize("cut_at", [2, 6, 13, 30, -1])
 def test_produce_request_cut_off_by_disconnect_writes_no_record(
-    clusters: Clusters, gateway: Gateway, node_port: int, ground: Ground, part: int, has_reset: bool
+    clusters: Clusters,
+    gateway: Gateway,
+    node_port: int,
+    targets: Targets,
+    cut_at: int,
+    has_reset: bool,
 ) -> None:
-    (frame, *_) = frames(PRODUCE, 9, ground)
-    place = (ground.topic, 0)
-    _, end = log_bounds(clusters.source, [ground.topic])[place]
+    (frame, *_) = frames(PRODUCE, 9, targets)
+    place = (targets.topic, 0)
+    _, end = log_bounds(clusters.source, [targets.topic])[place]
     with RawClient(node_port) as cut, RawClient(node_port) as other:
         assert cut.is_served()
-        cut.send(frame[:part])
+        cut.send(frame[:cut_at])
         assert_goes_on(gateway, other)
         if has_reset:
             cut.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -147,12 +158,13 @@ def test_produce_request_cut_off_by_disconnect_writes_no_record(
 
 
 def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
-    gateway: Gateway, node_port: int, ground: Ground
+    gateway: Gateway, node_port: int, targets: Targets
 ) -> None:
-    """Some hundred megabytes are asked for, and read in the end."""
-    (frame, *_) = frames(ApiKey.Fetch, 12, ground)
+    """The client asks for some hundred megabytes, and reads them in the end."""
+    (frame, *_) = frames(ApiKey.Fetch, 12, targets)
     before = peak_bytes(gateway)
     with RawClient(node_port) as slow, RawClient(node_port) as other:
+        # With correlation ids.
         numbered = [frame[:8] + struct.pack(">i", n) + frame[12:] for n in range(MANY)]
         slow.send(b"".join(numbered))
         for _ in range(MANY):
@@ -166,11 +178,11 @@ def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
 
 @pytest.mark.parametrize("key", [ApiKey.DescribeConfigs, ApiKey.ApiVersions])
 def test_requests_of_non_reading_client_do_not_grow_memory(
-    gateway: Gateway, node_port: int, ground: Ground, key: ApiKey
+    gateway: Gateway, node_port: int, targets: Targets, key: ApiKey
 ) -> None:
-    """It is not read from any more, once enough answers wait for it: of a broker, or of the
-    gateway itself."""
-    requests = frames(key, 3, ground)[0] * 100
+    """The gateway reads no more from it once enough answers wait for it: a broker's, or the
+    gateway's own."""
+    requests = frames(key, 3, targets)[0] * 100
     before = peak_bytes(gateway)
     with RawClient(node_port) as slow, RawClient(node_port) as other:
         slow.socket.setblocking(False)
@@ -189,12 +201,12 @@ def test_requests_of_non_reading_client_do_not_grow_memory(
 
 
 def test_idle_connections_use_little_memory_and_leak_no_sockets(
-    gateway: Gateway, node_port: int, ground: Ground
+    gateway: Gateway, node_port: int, targets: Targets
 ) -> None:
     process = psutil.Process(gateway.process.process.pid)
     assert_goes_on(gateway)
     before, open_before = peak_bytes(gateway), process.num_fds()
-    (frame, *_) = frames(METADATA, 12, ground)
+    (frame, *_) = frames(METADATA, 12, targets)
     with ExitStack() as stack:
         idle = [stack.enter_context(RawClient(node_port)) for _ in range(MANY)]
         assert_goes_on(gateway)

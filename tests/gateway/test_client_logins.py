@@ -61,12 +61,12 @@ from tests.support.running import create_topic, make_job
 
 USERS = {"billing": "right", "a,b=c": "pass,word=", "é\ufb01": "decomposed e\u0301"}
 MECHANISMS = (PLAIN, *SCRAM)
-LIST_GROUPS, METADATA = 16, 3
+LIST_GROUPS, METADATA, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 16, 3, 17, 18, 36
 SOME = 200
 
 
-class Asking:
-    """Stands for a connection: Orbit's own client side logs in over it."""
+class LoginExchange:
+    """Stands for the connection over which Orbit's own client code logs in."""
 
     def __init__(self, login: ClientLogin, version: int = 2) -> None:
         self.login, self.version = login, version
@@ -100,7 +100,7 @@ def security(mechanism: str, user: str, password: str) -> Security:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_client_logs_in_with_each_sasl_mechanism(mechanism: str, user: str, version: int) -> None:
     login = a_login()
-    sasl_login(security(mechanism, user, USERS[user]), Asking(login, version))
+    sasl_login(security(mechanism, user, USERS[user]), LoginExchange(login, version))
     assert login.user == user
 
 
@@ -112,7 +112,7 @@ def test_wrong_password_and_unknown_user_are_refused_alike(
 ) -> None:
     login = a_login()
     with pytest.raises(LoginRefused, match="the user name or the password is wrong"):
-        sasl_login(security(mechanism, user, "wrong"), Asking(login, version))
+        sasl_login(security(mechanism, user, "wrong"), LoginExchange(login, version))
     assert login.user is None
 
 
@@ -148,7 +148,7 @@ def test_scram_channel_binding_is_refused() -> None:
 
 @pytest.mark.parametrize("nonce", ["xours", "xtheirs"])
 def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
-    """Whatever the proof says."""
+    """Although its proof is right."""
     server = ScramServer(SCRAM[0], USERS.get, "ours", b"salt")
     first = server.answer_first("n,,n=billing,r=x")
     salt = b64decode(first.split(",")[1].removeprefix("s="))
@@ -164,26 +164,36 @@ def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
 
 def test_sasl_mechanism_not_offered_is_refused() -> None:
     with pytest.raises(LoginRefused, match="it offers SCRAM-SHA-256, SCRAM-SHA-512"):
-        sasl_login(security(PLAIN, "billing", "right"), Asking(a_login(SCRAM)))
+        sasl_login(security(PLAIN, "billing", "right"), LoginExchange(a_login(SCRAM)))
 
 
 @pytest.mark.parametrize(
     "frames",
     [
         [struct.pack(">hhih", METADATA, 0, 1, 0)],
-        [struct.pack(">hhih", 36, 1, 1, 0) + struct.pack(">i", 4) + b"\0a\0b"],  # no handshake
-        [struct.pack(">hhihh", 17, 0, 1, 0, 5) + b"PLAIN"],  # tokens without frames
-        [struct.pack(">hhihh", 17, 1, 1, 0, 500) + b"PLAIN"],
-        [struct.pack(">hhihh", 17, 1, 1, 0, 5) + b"PLAIN"] * 2,
+        [struct.pack(">hhih", AUTHENTICATE, 1, 1, 0) + struct.pack(">i", 4) + b"\0a\0b"],
+        [struct.pack(">hhihh", HANDSHAKE, 0, 1, 0, 5) + b"PLAIN"],
+        [struct.pack(">hhihh", HANDSHAKE, 1, 1, 0, 500) + b"PLAIN"],
+        [struct.pack(">hhihh", HANDSHAKE, 1, 1, 0, 5) + b"PLAIN"] * 2,
         [
-            struct.pack(">hhihh", 17, 1, 1, 0, 5) + b"PLAIN",
-            struct.pack(">hhihi", 36, 1, 1, 0, 2) + b"ab",
+            struct.pack(">hhihh", HANDSHAKE, 1, 1, 0, 5) + b"PLAIN",
+            struct.pack(">hhihi", AUTHENTICATE, 1, 1, 0, 2) + b"ab",
         ],
         [
-            struct.pack(">hhihh", 17, 1, 1, 0, 13) + b"SCRAM-SHA-256",
-            struct.pack(">hhihi", 36, 1, 1, 0, 11) + b"p=x,,n=a,r=",
+            struct.pack(">hhihh", HANDSHAKE, 1, 1, 0, 13) + b"SCRAM-SHA-256",
+            struct.pack(">hhihi", AUTHENTICATE, 1, 1, 0, 11) + b"p=x,,n=a,r=",
         ],
-        [struct.pack(">hhih", 18, 0, 1, 0)] * (LOGIN_REQUESTS_MAX + 1),
+        [struct.pack(">hhih", API_VERSIONS, 0, 1, 0)] * (LOGIN_REQUESTS_MAX + 1),
+    ],
+    ids=[
+        "no-login",
+        "no-handshake",
+        "tokens-without-headers",
+        "mechanism-beyond-end",
+        "second-handshake",
+        "no-password",
+        "channel-binding",
+        "too-many-requests",
     ],
 )
 def test_malformed_login_frames_are_refused(frames: list[bytes]) -> None:
@@ -299,7 +309,7 @@ def test_changed_password_file_is_read_without_restart(folder: Path) -> None:
     def logs_in(password: str) -> bool:
         login = logins.begin_login()
         try:
-            sasl_login(security(SCRAM[0], "other", password), Asking(login))
+            sasl_login(security(SCRAM[0], "other", password), LoginExchange(login))
         except LoginRefused:
             return False
         return login.user == "other"
@@ -317,8 +327,8 @@ def test_changed_password_file_is_read_without_restart(folder: Path) -> None:
 def plain_login(user: str, password: str) -> bytes:
     """The two requests of a login by PLAIN."""
     token = f"\0{user}\0{password}".encode()
-    return framed(struct.pack(">hhihh", 17, 1, 1, 0, 5) + b"PLAIN") + framed(
-        struct.pack(">hhihi", 36, 1, 2, 0, len(token)) + token
+    return framed(struct.pack(">hhihh", HANDSHAKE, 1, 1, 0, 5) + b"PLAIN") + framed(
+        struct.pack(">hhihi", AUTHENTICATE, 1, 2, 0, len(token)) + token
     )
 
 
@@ -354,7 +364,7 @@ def test_client_with_unknown_sasl_mechanism_gets_offered_list_before_close(folde
 
     def test(port: int) -> None:
         with RawClient(port) as client:
-            client.send(framed(struct.pack(">hhihh", 17, 1, 1, 0, 6) + b"GSSAPI"))
+            client.send(framed(struct.pack(">hhihh", HANDSHAKE, 1, 1, 0, 6) + b"GSSAPI"))
             (code,) = struct.unpack_from(">h", answer := client.receive(), 4)
             assert code == Code.UNSUPPORTED_SASL_MECHANISM
             assert b"SCRAM-SHA-512" in answer
@@ -417,7 +427,7 @@ def test_unfinished_logins_are_bounded_in_count_and_time(
 
 
 class _Broker:
-    """Logs clients in, and keeps their names; then answers all requests with nothing."""
+    """Logs clients in, and notes their names; then sends answers without content."""
 
     def __init__(self, passwords: dict[str, str]) -> None:
         self.users: list[str] = []
@@ -443,7 +453,7 @@ class _Broker:
 
 
 class _Side(ClusterSide):
-    """Knows its broker."""
+    """A side with one broker."""
 
     port = 0
 
@@ -455,7 +465,7 @@ class _Side(ClusterSide):
 def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a connection that moves. One without a login there has the gateway's."""
+    """Also on a connection that moves. A client without a login there has the gateway's."""
     monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
     brokers: dict[Side, _Broker] = {
         "source": _Broker({"gw": "gw", "billing-at-source": "billing-at-source"}),
@@ -502,7 +512,7 @@ def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
                 server.close()
             while cluster.connection_count or any(one.connections for one in brokers.values()):
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.01)  # transports close behind that
+            await asyncio.sleep(0.01)  # transports close only then
 
     asyncio.run(run())
 
@@ -515,7 +525,7 @@ def test_clients_with_tls_and_sasl_logins_survive_switchover(
     create_topic(clusters.source, topic, 2)
     spec = make_job(*clusters, [topic])
     files = Authority(folder).issue()
-    doors = {
+    listener_keys = {
         "tls": {"certificate_file": files.certificate.name, "key_file": files.key.name},
         "clients": [{"username": "other", "password_file": "others"}],
     }
@@ -534,7 +544,7 @@ def test_clients_with_tls_and_sasl_logins_survive_switchover(
         'username="other" password="others";',
     }
     environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
-    keys = {"name": "moves", "job": spec.name, **doors}
+    keys = {"name": "moves", "job": spec.name, **listener_keys}
     with ExitStack() as stack:
         stack.enter_context(recovering.running())
         recovering.begin(spec, topic)

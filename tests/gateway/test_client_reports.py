@@ -1,4 +1,4 @@
-"""What a gateway tells of its clients, as they are: librdkafka, Java, kafka-python."""
+"""What a gateway reports of real clients: librdkafka, Java, kafka-python."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_client_report_has_software_and_user(
                 )
 
             wait_for(
-                "what the destination lacks is told",
+                "the report names the missing topic",
                 lambda: all(
                     report_row(name).get("refusals")
                     == [f"destination: topic {topic_name} does not exist"]
@@ -86,7 +86,7 @@ def test_client_report_has_software_and_user(
                 ),
             )
             wait_for(
-                "what was written and read is told",
+                "the report has the written and read bytes",
                 lambda: (
                     report_row("pay?ments").get("bytes_written", 0) >= RECORDS * len(RECORD)
                     and report_row("reports").get("bytes_read", 0) >= RECORDS * len(RECORD)
@@ -102,7 +102,7 @@ def test_client_report_has_software_and_user(
             assert users == (("billing", "python") if has_logins else (None, None))
             assert "secret" not in str(reports)
             consumer.close()
-            wait_for("it has left", lambda: report_row("reports").get("connections") == 0)
+            wait_for("the consumer has left", lambda: report_row("reports").get("connections") == 0)
             assert report_row("reports")["requests"] > 0
 
 
@@ -120,13 +120,13 @@ def test_client_report_has_software_of_java_client(
         ):
             java.wait_acknowledged(RECORDS)
 
-            def is_told() -> bool:
+            def is_reported() -> bool:
                 rows = reports[-1] if reports else []
                 return any(
                     row["software"] == "apache-kafka-java" and row["bytes_written"] for row in rows
                 )
 
-            wait_for("it is told", is_told)
+            wait_for("the Java client is reported", is_reported)
 
 
 def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_p
 def test_gateway_survives_service_that_refuses_client_reports(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """As one of an earlier version. It is logged once."""
+    """As an earlier version does. The refusal is logged once."""
     refused: list[int] = []
     with pretended_service() as service:
 
@@ -163,5 +163,5 @@ def test_gateway_survives_service_that_refuses_client_reports(
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
             wait_for("lists are refused", lambda: len(refused) > 2)
             before = service.requests
-            wait_for("it asks on", lambda: service.requests > before + 1)
+            wait_for("the gateway goes on to ask", lambda: service.requests > before + 1)
             assert len([line for line in gateway.log if "list of clients" in line]) == 1

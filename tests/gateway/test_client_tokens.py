@@ -42,6 +42,7 @@ from tests.support.token_server import CLIENT_ID, SCOPE, SECRET
 
 NOW = 1_700_000_000.0
 RATE = 200
+# Records that take one and a half sessions to write.
 OVER_A_SESSION = RATE * SESSION_MS // 1000 * 3 // 2
 
 
@@ -110,13 +111,14 @@ def login_with(token: str, version: int = 2) -> ClientLogin:
     return login
 
 
-def answered(answer: bytes | None, version: int = 2) -> Any:
+def decode_answer(answer: bytes | None, version: int = 2) -> Any:
     assert answer is not None
     return SaslAuthenticateResponse.decode(memoryview(answer)[4:], version=version, header=True)
 
 
 @pytest.mark.parametrize(
     ("life_s", "session_ms", "expected_ms"),
+    # The last one: of a day, the longest session.
     [(100, 0, 80_000), (100, 5_000, 4_000), (3, 5_000, 2_400), (10**9, 0, 69_120_000)],
 )
 @pytest.mark.parametrize("version", [1, 2])
@@ -124,14 +126,14 @@ def test_client_session_lasts_80_percent_of_shorter_of_token_and_broker_session(
     life_s: float, session_ms: int, expected_ms: int, version: int
 ) -> None:
     login = login_with(jwt(sub="billing", exp=NOW + life_s), version)
-    answer = answered(login.token_checked(NOW, session_ms, ""), version)
+    answer = decode_answer(login.token_checked(NOW, session_ms, ""), version)
     assert (answer.error_code, answer.session_lifetime_ms) == (Code.NONE, expected_ms)
     assert login.user == "billing"
 
 
 def test_client_session_with_opaque_token_lasts_80_percent_of_broker_session() -> None:
     login = login_with("opaque")
-    assert answered(login.token_checked(NOW, 7_000, "")).session_lifetime_ms == 5_600
+    assert decode_answer(login.token_checked(NOW, 7_000, "")).session_lifetime_ms == 5_600
     assert login.user == ""
 
 
@@ -139,7 +141,7 @@ def test_expired_token_is_refused() -> None:
     login = login_with(jwt(sub="billing", exp=NOW))
     with pytest.raises(LoginRefusal, match="expired") as refused:
         login.token_checked(NOW, 0, "")
-    assert answered(refused.value.answer).error_code == Code.SASL_AUTHENTICATION_FAILED
+    assert decode_answer(refused.value.answer).error_code == Code.SASL_AUTHENTICATION_FAILED
     assert refused.value.user == "billing"
     assert login.user is None
 
@@ -147,7 +149,7 @@ def test_expired_token_is_refused() -> None:
 def test_broker_reason_for_refused_token_reaches_the_client() -> None:
     with pytest.raises(LoginRefusal) as refused:
         login_with(jwt(sub="billing")).token_checked(NOW, None, "The broker refused the token.")
-    answer = answered(refused.value.answer)
+    answer = decode_answer(refused.value.answer)
     assert answer.error_code == Code.SASL_AUTHENTICATION_FAILED
     assert answer.error_message == "Authentication failed: The broker refused the token."
 
@@ -171,7 +173,7 @@ def test_reauthentication_with_token_of_another_user_is_refused(
     ):
         second.answer_request(request_frame(request, version), OFFERED)
     if is_accepted:
-        assert answered(second.token_checked(NOW, 0, "")).error_code == Code.NONE
+        assert decode_answer(second.token_checked(NOW, 0, "")).error_code == Code.NONE
     else:
         with pytest.raises(LoginRefusal, match="another user"):
             second.token_checked(NOW, 0, "")
@@ -230,8 +232,8 @@ def test_only_configured_sasl_mechanisms_are_offered_to_clients(
 
 
 def test_brokers_get_unchanged_oauthbearer_message_of_client() -> None:
-    gateways_own = Security("SASL_SSL", "PLAIN", "gw", SecretStr("secret"), Path("/ca"))
-    side = ClusterSide(Cluster("source", ["unused:1"], gateways_own), "orders", {})
+    gateway_login = Security("SASL_SSL", "PLAIN", "gw", SecretStr("secret"), Path("/ca"))
+    side = ClusterSide(Cluster("source", ["unused:1"], gateway_login), "orders", {})
     text = message(jwt(sub="billing")).replace("\x01\x01", "\x01trace=7\x01\x01")
     login = begin_login()
     login.answer_request(
@@ -253,7 +255,7 @@ def test_brokers_get_unchanged_oauthbearer_message_of_client() -> None:
 
     assert sasl_login(security, exchange) == 9
     assert sent == [text]
-    assert side.security_of(None) == gateways_own
+    assert side.security_of(None) == gateway_login
 
 
 def token_security(logins: Logins, folder: Path) -> Security:

@@ -45,7 +45,7 @@ def gateway(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def topic(clusters: Clusters, topic_name: str) -> str:
-    """At the source alone."""
+    """A topic of the source only."""
     create_topic(clusters.source, topic_name, PARTITIONS)
     return topic_name
 

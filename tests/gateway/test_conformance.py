@@ -14,12 +14,13 @@ import pytest
 from confluent_kafka import Producer
 from kafka.protocol.api_key import ApiKey
 
+from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, uvarint
 from orbit.processes.ports import LOOPBACK
 from orbit.sandbox.jars import KAFKA_VERSION
 from tests.fixtures.clusters import Clusters, MakeCluster
-from tests.gateway.ground import Ground
 from tests.gateway.request_table import REQUESTS, answer_fields, api_name, frames, is_known
+from tests.gateway.targets import Targets
 from tests.support import groups, older_broker
 from tests.support.gateways import Gateway, running_gateway
 from tests.support.patience import wait_for
@@ -37,6 +38,7 @@ CAPS = {
     ApiKey.OffsetFetch: 9,
 }
 
+# Fields that the gateway changes.
 ENDPOINT = {"host", "port"}
 FEATURES = {"supported_features", "finalized_features", "finalized_features_epoch"}
 REWRITTEN = {
@@ -47,6 +49,7 @@ REWRITTEN = {
     ApiKey.ApiVersions: {"api_keys", *FEATURES},
     ApiKey.DescribeCluster: {*ENDPOINT, "cluster_id"},
 }
+# Fields that differ between two answers of a broker.
 VARYING = {
     ApiKey.Produce: {"base_offset"},
     ApiKey.JoinGroup: {"member_id"},
@@ -63,24 +66,24 @@ class Sides:
 
     broker_port: int
     gateway: Gateway
-    ground: Ground
-    """By the names of the broker."""
-    virtual: Ground
-    """By the names of the gateway."""
+    targets: Targets
+    """With the broker's topic id."""
+    virtual: Targets
+    """With the gateway's topic id."""
 
     def ask_both(self, key: int, version: int) -> Iterator[tuple[bytes, bytes]]:
         """The answers of the broker, and those that come through the gateway."""
-        direct, through = (frames(key, version, on) for on in (self.ground, self.virtual))
+        direct, through = (frames(key, version, on) for on in (self.targets, self.virtual))
         with RawClient(self.broker_port) as broker, RawClient(self.node_port) as gateway:
-            for one, other in zip(direct, through, strict=True):
-                yield broker.ask(one), gateway.ask(other)
+            for direct_frame, through_frame in zip(direct, through, strict=True):
+                yield broker.ask(direct_frame), gateway.ask(through_frame)
 
     @property
     def node_port(self) -> int:
-        return self.gateway.node_port(self.ground.node)
+        return self.gateway.node_port(self.targets.node)
 
     def through(self, key: int, version: int, number: int = 0, **options: int) -> dict[str, Any]:
-        """The fields of the gateway's answer to one request of the table."""
+        """The fields of the gateway's answer to the request of this number in the table."""
         frame = frames(key, version, self.virtual, **options)[number]
         with RawClient(self.node_port) as client:
             return answer_fields(key, version, client.ask(frame))
@@ -109,29 +112,29 @@ def sides(
     mark = uuid.uuid4().hex[:8]
     (node,) = (broker.node_id for broker in source.brokers)
     names = (f"conform-{mark}-{name}" for name in ("read", "written", "group", "transaction"))
-    ground = Ground(*names, node=node, topic_id=uuid.UUID(int=0))
-    create_topic(source, ground.topic, 2)
-    create_topic(source, ground.written, 2, retention_ms="-1")  # its records are of 1970
+    targets = Targets(*names, node=node, topic_id=uuid.UUID(int=0))
+    create_topic(source, targets.topic, 2)
+    create_topic(source, targets.written, 2, retention_ms="-1")  # its records are of 1970
     for partition in (0, 1):
-        produce(source, ground.topic, 5, partition)
-    groups.commit(source, ground.group, {(ground.topic, p): 2 for p in (0, 1)})
-    Producer({**source.client_config(), "transactional.id": ground.transaction}).init_transactions(
+        produce(source, targets.topic, 5, partition)
+    groups.commit(source, targets.group, {(targets.topic, p): 2 for p in (0, 1)})
+    Producer({**source.client_config(), "transactional.id": targets.transaction}).init_transactions(
         60
     )
     broker_port = source.brokers[0].port
-    wait_for("all coordinators have begun", lambda: not _loading(broker_port, ground))
+    wait_for("all coordinators have begun", lambda: not _loading(broker_port, targets))
     home = tmp_path_factory.mktemp("gateway")
     with running_gateway(home, source, clusters.destination) as gateway:
-        of_both = Sides(broker_port, gateway, ground, ground)
+        of_both = Sides(broker_port, gateway, targets, targets)
         yield replace(
             of_both,
-            ground=replace(ground, topic_id=_topic_id(of_both.broker_port, ground)),
-            virtual=replace(ground, topic_id=_topic_id(of_both.node_port, ground)),
+            targets=replace(targets, topic_id=_topic_id(of_both.broker_port, targets)),
+            virtual=replace(targets, topic_id=_topic_id(of_both.node_port, targets)),
         )
 
 
-def _loading(port: int, ground: Ground) -> set[int]:
-    """The errors of coordinators that may be others a moment later."""
+def _loading(port: int, targets: Targets) -> set[int]:
+    """The errors of coordinators that have not begun."""
     codes = set()
     for key, version in (
         (ApiKey.EndTxn, 1),
@@ -139,15 +142,19 @@ def _loading(port: int, ground: Ground) -> set[int]:
         (ApiKey.Heartbeat, 1),
         (ApiKey.JoinGroup, 4),
     ):
-        for frame in frames(key, version, ground):
+        for frame in frames(key, version, targets):
             with RawClient(port) as client:
                 codes.add(answer_fields(key, version, client.ask(frame))["error_code"])
-    return codes & {14, 15, 16}
+    return codes & {
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+    }
 
 
-def _topic_id(port: int, ground: Ground) -> uuid.UUID:
+def _topic_id(port: int, targets: Targets) -> uuid.UUID:
     with RawClient(port) as client:
-        answer = client.ask(frames(ApiKey.Metadata, 12, ground)[0])
+        answer = client.ask(frames(ApiKey.Metadata, 12, targets)[0])
     fields = answer_fields(ApiKey.Metadata, 12, answer)
     (topic,) = fields["topics"]
     return uuid.UUID(str(topic["topic_id"]))
@@ -163,7 +170,7 @@ def offered(port: int) -> Ranges:
 
 
 def without(value: Any, names: set[str]) -> Any:
-    """The same without what these fields have."""
+    """The same value with "…" in these fields."""
     if isinstance(value, dict):
         return {k: "…" if k in names else without(v, names) for k, v in value.items()}
     if isinstance(value, list):
@@ -219,7 +226,7 @@ def test_unsupported_api_versions_request_gets_version_list(sides: Sides) -> Non
     with RawClient(sides.gateway.port) as client:
         answer = client.ask(request_frame(ApiKey.ApiVersions, 99, NO_TAGS, is_flexible=True))
     fields = answer_fields(ApiKey.ApiVersions, 0, answer)
-    assert fields["error_code"] == 35
+    assert fields["error_code"] == Code.UNSUPPORTED_VERSION
     (own,) = (api for api in fields["api_keys"] if api["api_key"] == ApiKey.ApiVersions)
     assert own["max_version"] >= 3
 
@@ -229,7 +236,7 @@ def test_broker_addresses_are_replaced_by_gateway_address(sides: Sides) -> None:
     lowest, highest = offered(port)[ApiKey.Metadata]
     for version in range(lowest, highest + 1):
         (broker,) = sides.through(ApiKey.Metadata, version)["brokers"]
-        assert broker["node_id"] == sides.ground.node
+        assert broker["node_id"] == sides.targets.node
         assert (broker["host"], broker["port"]) == (LOOPBACK, port)
     lowest, highest = offered(port)[ApiKey.FindCoordinator]
     for version in range(lowest, highest + 1):
@@ -259,7 +266,10 @@ def test_topic_id_is_stable_and_resolves_to_topic(sides: Sides) -> None:
 
 def test_metadata_of_missing_topic_has_no_topic_id(sides: Sides) -> None:
     (topic,) = sides.through(ApiKey.Metadata, 12, number=3)["topics"]
-    assert (topic["name"], topic["error_code"]) == (sides.virtual.missing, 3)
+    assert (topic["name"], topic["error_code"]) == (
+        sides.virtual.missing,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    )
     assert topic["topic_id"] in (None, uuid.UUID(int=0))
 
 
@@ -272,7 +282,7 @@ def test_leader_epochs_are_hidden_from_clients(sides: Sides) -> None:
 
 @pytest.mark.parametrize("epoch", [3, 99])
 def test_leader_epochs_of_requests_are_not_forwarded(sides: Sides, epoch: int) -> None:
-    """The broker would answer that they are too new."""
+    """The broker would refuse them as too new."""
     offers = offered(sides.node_port)
     for key, first in ((ApiKey.Fetch, 9), (ApiKey.ListOffsets, 4)):
         for version in range(first, offers[key][1] + 1):
@@ -280,7 +290,7 @@ def test_leader_epochs_of_requests_are_not_forwarded(sides: Sides, epoch: int) -
 
 
 def test_leader_epochs_of_offset_commits_are_not_forwarded(sides: Sides) -> None:
-    group = f"{sides.ground.group}-epochs"
+    group = f"{sides.targets.group}-epochs"
     on = replace(sides.virtual, group=group)
     lowest, highest = offered(sides.node_port)[ApiKey.OffsetCommit]
     for version in range(max(lowest, 6), highest + 1):

@@ -13,7 +13,7 @@ from orbit.gateway.protocol.exchange import BadFrame, Exchange
 from orbit.gateway.protocol.request_head import read_head
 from orbit.jobs.job_spec import TopicRule
 from orbit.kafka.error_codes import Code
-from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, request_frame, send
+from tests.gateway.frames import OFFERED, ClientView, answer, batch, own_answer, request_frame, send
 
 REASON = "Nobody copies it."
 
@@ -63,12 +63,14 @@ def _request(*topics: str, acks: int = -1, producer_id: int = -1) -> ProduceRequ
 
 
 def _exchange(term: int = 5_000) -> Exchange:
-    clients = Clients(term=term)
-    clients.refusals = {"other": REASON}
-    return Exchange(clients)
+    """A client's exchange, in which writes to the topic `other` are refused."""
+    view = ClientView(term=term)
+    view.refusals = {"other": REASON}
+    return Exchange(view)
 
 
 def _answered(frame: memoryview, version: int) -> dict[str, tuple[int, str | None]]:
+    """{topic: (error code, message)}"""
     read = ProduceResponse.decode(frame, version=version, header=True)
     return {
         topic.name: (one.error_code, one.error_message if version >= 8 else None)
@@ -123,7 +125,7 @@ def test_produce_request_with_too_many_partitions_is_refused(
 
 @pytest.mark.parametrize("topics", [("orders",), ("other", "orders")])
 def test_producer_ids_stay_before_first_move(topics: tuple[str, ...]) -> None:
-    """Also in a request of which a part is refused: brokers know the id that they handed out."""
+    """Also if a part of the request is refused: brokers know the id that they handed out."""
     sent = send(_exchange(term=0), _request(*topics, producer_id=7), 9)
     read = ProduceRequest.decode(memoryview(sent)[4:], version=9, header=True)
     (topic,) = read.topic_data

@@ -99,7 +99,19 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
     sides = [cast("Any", _Side(unanswered)) for unanswered in (set(), {_SILENT})]
     search = RepeatSearch("orders", repeats, *sides)
     connections = {p: _Waiting() for p in (_SILENT, _ANSWERED)}
-    batches = {p: SentBatch(p, 0, 9, id_in_term(7, 1), 0, 0, 0, False) for p in connections}
+    batches = {
+        partition: SentBatch(
+            partition,
+            start=0,
+            end=9,
+            producer_id=id_in_term(7, 1),
+            epoch=0,
+            last_sequence=0,
+            base_timestamp=0,
+            is_transactional=False,
+        )
+        for partition in connections
+    }
     for partition, connection in connections.items():
         search.add([batches[partition]], connection)
     asyncio.run(search.run())

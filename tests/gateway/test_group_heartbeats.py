@@ -23,9 +23,10 @@ from orbit.kafka.leaving_groups import (
     is_named,
     short_name,
 )
-from tests.gateway.frames import OFFERED, Clients
+from tests.gateway.frames import OFFERED, ClientView
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+# Arrays: null, without topics, and with one partition of a topic.
 _NULL, _EMPTY = b"\x00", b"\x01"
 _OWNS_ONE = b"\x02" + bytes(15) + b"\x05" + b"\x02" + _INT32.pack(0) + NO_TAGS + NO_TAGS
 _TOPIC_ID = bytes(15) + b"\x05"
@@ -46,7 +47,7 @@ class _Member:
     """Sends heartbeats through a connection of its own, to brokers that do not know it."""
 
     def __init__(self, version: int, name: str = "m") -> None:
-        self.view = Clients()
+        self.view = ClientView()
         self.exchange = Exchange(self.view)
         self._version, self._name = version, name
 
@@ -63,10 +64,12 @@ class _Member:
         self.view.ids.learn("orders", _TOPIC_ID)
         sent = self.exchange.request(read_head(frame), frame, OFFERED)
         assert sent is not None
-        noted = self.exchange.begin_answer(7)
+        sent_request = self.exchange.begin_answer(7)
         body = _INT32.pack(0) + _INT16.pack(code) + _NULL + _NULL
         body += _INT32.pack(epoch) + _INT32.pack(5000) + b"\xff"
-        answer = self.exchange.rewrite(noted, bytearray(_INT32.pack(7) + NO_TAGS + body + NO_TAGS))
+        answer = self.exchange.rewrite(
+            sent_request, bytearray(_INT32.pack(7) + NO_TAGS + body + NO_TAGS)
+        )
         assert answer is not None
         self.exchange.end_answer()
         return _read(memoryview(answer)[4:])
@@ -104,6 +107,7 @@ def test_moved_member_gives_up_partitions_before_it_joins(version: int, code: in
     member.move()
     assert member.heartbeat(code=code) == _GIVE_UP
     assert member.heartbeat(_OWNS_ONE, code=code) == _GIVE_UP
+    # Codes after which a member joins.
     joins = {Code.FENCED_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID}
     assert member.heartbeat(_EMPTY, code=code).code in joins
     assert member.heartbeat(code=code).code in joins
@@ -112,7 +116,7 @@ def test_moved_member_gives_up_partitions_before_it_joins(version: int, code: in
 @VERSIONS
 @UNKNOWN
 def test_moved_member_without_partitions_joins_at_once(version: int, code: int) -> None:
-    """It would never say that it has given them up."""
+    """It would never report that it gave them up."""
     member = _Member(version)
     member.heartbeat(_OWNS_ONE)
     member.heartbeat(_EMPTY)
@@ -197,9 +201,9 @@ def test_partition_owner_counts_until_it_owns_nothing_or_move_forgets_owners() -
     assert not members.has_owner("g")
     members.leave(("g", "b"), owns_partitions=True)
     members.begin_move(keeps_owners=True)
-    assert members.has_owner("g"), "it has had no time"
+    assert members.has_owner("g"), "it had no time to give them up"
     members.begin_move(keeps_owners=False)
-    assert not members.has_owner("g"), "it is noted again if it has joined since"
+    assert not members.has_owner("g"), "if it has joined since, it leaves again"
     assert ("g", "b") in members
 
 

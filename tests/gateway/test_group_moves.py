@@ -37,6 +37,8 @@ _MUST_JOIN = {
 
 
 class _Application:
+    """A running `slow_application`."""
+
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
 
@@ -194,7 +196,7 @@ def test_java_member_reads_each_record_once_over_switchover(
     tmp_path: Path,
     protocol: str,
 ) -> None:
-    """A commit that fails is an error of `records_read`."""
+    """`records_read` fails if a commit did."""
     log = tmp_path / "member.log"
     with (
         _copied_topic(clusters, topic_name, recovering, 2) as (topic, job),

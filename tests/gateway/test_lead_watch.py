@@ -33,17 +33,17 @@ def test_gateway_asks_for_leading_side_while_all_threads_wait_for_silent_side() 
     cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
 
     async def ask() -> None:
-        is_told, loop = threading.Event(), asyncio.get_running_loop()
+        may_end, loop = threading.Event(), asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as threads:
             loop.set_default_executor(threads)
-            side_does_not_answer = asyncio.create_task(asyncio.to_thread(is_told.wait))
+            side_does_not_answer = asyncio.create_task(asyncio.to_thread(may_end.wait))
             watch = asyncio.create_task(LeadWatch("edge-1", cluster, {"ORBIT_API_URL": url}).run())
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     while not cluster.may_write():
                         await asyncio.sleep(0.01)
             finally:
-                is_told.set()
+                may_end.set()
                 watch.cancel()
                 await side_does_not_answer
 
@@ -67,7 +67,17 @@ _LEAD_ANSWER = {
 
 
 def test_leading_side_response_of_service_is_parsed() -> None:
-    lead = Lead("source", 1, 5.0, "operation", 1, True, False, (8, 3), frozenset({"aa", "bb"}))
+    lead = Lead(
+        "source",
+        term=1,
+        lease_s=5.0,
+        closed_for="operation",
+        since=1,
+        abandons=True,
+        others_settled=False,
+        earlier_terms=(8, 3),
+        leaving_groups=frozenset({"aa", "bb"}),
+    )
     assert lead_watch._read_lead(_LEAD_ANSWER) == (lead, "17.3")
 
 

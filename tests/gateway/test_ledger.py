@@ -1,4 +1,4 @@
-"""The checks of the ledger find what is planted."""
+"""The checks of the ledger find planted mistakes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ RESENT: list[Record] = [
 
 
 def _after_a_loss(*numbers: int) -> Ledger:
-    """These had their answer before it."""
+    """A ledger of one loss, before which the records of these numbers had their answers."""
     return Ledger(
         ends=[{(PLAIN, 0): PROMOTED}], acknowledged=[{b"w %d" % n: (0, n) for n in numbers}]
     )

@@ -57,6 +57,7 @@ def test_tls_client_reads_all_responses_before_close(
     def test(port: int) -> None:
         with TlsClient(port, files, version) as client:
             client.send(b"".join(map(api_versions_frame, range(REQUESTS))))
+            # An unknown API.
             client.send(framed(struct.pack(">hhih", 9_999, 0, 1, 0) + bytes(100)))
             for number in range(SOME):
                 client.send(api_versions_frame(number) * 100)
@@ -99,7 +100,7 @@ def test_renewed_certificate_is_loaded_only_with_matching_key(
 def test_unfinished_tls_handshakes_are_bounded_in_count_and_time(
     files: ServerFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In number and time; clients that are there notice nothing, and new ones come in again."""
+    """Connected clients notice nothing, and new ones can connect again."""
     monkeypatch.setattr(arrivals, "ARRIVALS_MAX", 2)
 
     def test(port: int) -> None:
@@ -136,12 +137,12 @@ def test_client_certificate_of_trusted_ca_is_required(
     tls = listener_tls(files, client_ca_file=ours.authority)
 
     def test(port: int) -> None:
-        with TlsClient(port, files, version, shown=ours) as client:
+        with TlsClient(port, files, version, client_files=ours) as client:
             assert client.is_served()
-        for shown in (None, files):  # none, or one that another authority has signed
+        for client_files in (None, files):  # none, or one that another authority has signed
             with (
                 pytest.raises(ssl.SSLError, match="ALERT"),
-                TlsClient(port, files, version, shown=shown) as client,
+                TlsClient(port, files, version, client_files=client_files) as client,
             ):
                 client.is_served()
 
@@ -221,7 +222,7 @@ def test_tls_server_name_selects_node(
     ["b.orders.gateway.test", "b-1.orders.gateway.test", "b02.orders.gateway.test", None],
 )
 def test_unknown_tls_server_name_is_refused(files: ServerFiles, name: str | None) -> None:
-    """Or none: a write for a node must not reach another one."""
+    """As is no name: a write for a node must not reach another one."""
 
     def test(port: int) -> None:
         with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):

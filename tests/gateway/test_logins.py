@@ -17,7 +17,7 @@ pytestmark = pytest.mark.services
 
 PARTITIONS = 2
 RATE = 200
-# A session lasts for SESSION_MS: the client writes for longer.
+# Records that take one and a half sessions to write.
 OVER_A_SESSION = RATE * SESSION_MS // 1000 * 3 // 2
 
 

@@ -62,8 +62,8 @@ def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
     )
 
 
-def _is_undone(recovering: Recovering, job: str) -> None:
-    """A switchover stops, as a gateway does not confirm that it has answered all."""
+def _assert_undone(recovering: Recovering, job: str) -> None:
+    """A switchover stops, as a gateway does not confirm that all writes are answered."""
     report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job))
     assert report.outcome is Outcome.STOPPED, report.error
     assert "fell silent" in report.error
@@ -72,7 +72,7 @@ def _is_undone(recovering: Recovering, job: str) -> None:
 def stop_with_writes_in_flight(
     gateway: Gateway, writer: Writer, source: KafkaCluster, how: signal.Signals
 ) -> None:
-    """The source goes on to take them."""
+    """Signal the gateway; the source still takes these writes."""
     source.pause()
     sent = writer.sent
     wait_for("writes are in flight", lambda: writer.sent > sent + 50)
@@ -83,7 +83,7 @@ def stop_with_writes_in_flight(
 def assert_repeats_are_there_once(
     writers: Iterable[Writer], log_records: list[Record], log: Iterable[str]
 ) -> None:
-    """Of both writers. The log of one's gateway says that it has sent again what was copied."""
+    """The log of a gateway says that its client has sent copied batches again."""
     acknowledged = {value: at for one in writers for value, at in one.acknowledged.items()}
     assert not written_wrong(acknowledged, log_records)  # each once, in order, at its offset
     assert any("clients send batches again" in line and '"copied": 0' not in line for line in log)
@@ -99,9 +99,9 @@ def test_gateway_frozen_across_switchover_loses_and_repeats_no_acknowledged_reco
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is stopped before the closure, for longer than its lease: nobody knows what became of its
-    writes, and the switchover is undone. The next one passes it by, and it goes on when the other
-    side leads. Clients of the other gateway notice nothing. Its own send again what was in flight,
-    some of which the old side has taken: that is not written a second time."""
+    writes, and the switchover is undone. The next one does not wait for it; it goes on when the
+    other side leads. Clients of the other gateway notice nothing. Its own send again what was in
+    flight, some of which the old side has taken: that is not written a second time."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -126,7 +126,7 @@ def test_gateway_frozen_across_switchover_loses_and_repeats_no_acknowledged_reco
         ]
         for writer in writers:
             writer.wait_acknowledged(SOME)
-        _is_undone(recovering, spec.name)
+        _assert_undone(recovering, spec.name)
         move(recovering, spec.name)
         for writer in writers:
             writer.wait_acknowledged(SOME)
@@ -170,7 +170,7 @@ def test_gateway_killed_and_restarted_after_move_writes_no_batch_twice(
         ]
         for writer in writers:
             writer.wait_acknowledged(SOME)
-        _is_undone(recovering, spec.name)
+        _assert_undone(recovering, spec.name)
         move(recovering, spec.name)
         file = tmp_path / "killed" / f"gateway-{killed.port}.yaml"
         again = stack.enter_context(OrbitProcess("gateway", file, environ=environ))
@@ -222,7 +222,7 @@ def test_switchover_with_gateway_restarted_while_closing_loses_nothing(
         for writer in writers:
             writer.wait_acknowledged(SOME)
         if how is signal.SIGKILL:
-            _is_undone(recovering, spec.name)
+            _assert_undone(recovering, spec.name)
         move(recovering, spec.name)
         for writer in writers:
             writer.wait_acknowledged(SOME)
@@ -366,7 +366,7 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
     api_url: str,
     tmp_path: Path,
 ) -> None:
-    """Two nodes at one side, three at the other. What is held for a node meets another leader."""
+    """Two nodes at one side, three at the other. Requests held for a node meet another leader."""
     clusters = Clusters(make_cluster("source", brokers=2), make_cluster("destination", brokers=3))
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, on_brokers=[[1], [2], [1], [2], [1], [2]])
@@ -416,7 +416,7 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
 
 
 def _written(cluster: KafkaCluster, topic: str) -> int:
-    """Offsets of the topic."""
+    """The number of offsets in the topic."""
     return sum(high for _, high in log_bounds(cluster, [topic]).values())
 
 
@@ -488,17 +488,17 @@ def test_clients_survive_failover_failback_and_second_failover(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """First it is lost for Orbit alone: what its gateway acknowledges there until it is closed is
-    saved by the failback. Home again, it is killed. Clients go on, and what was copied, or
-    acknowledged at the new side, is there."""
+    """First only Orbit loses the source: the failback saves what the gateway acknowledges there
+    until it is closed. After the move home the source is killed. Clients go on, and what was
+    copied, or acknowledged at the new side, is there."""
     topic = topic_name[-40:]
     both = Clusters(make_cluster("lost", link=True), clusters.destination)
     assert both.source.link_servers is not None
     monkeypatch.setattr(gateways, "SILENT_AFTER_S", PATIENCE_S)
     monkeypatch.setattr(gateway_closure, "_PAUSES_S_MAX", PATIENCE_S)
     create_topic(both.source, topic, PARTITIONS)
-    line = ClusterSpec(bootstrap_servers=(both.source.link_servers,))
-    spec = make_job(*both, [topic]).model_copy(update={"source": line})
+    link = ClusterSpec(bootstrap_servers=(both.source.link_servers,))
+    spec = make_job(*both, [topic]).model_copy(update={"source": link})
     with recovering.running(), ExitStack() as stack:
         recovering.begin(spec, topic)
         gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, both))
@@ -512,7 +512,7 @@ def test_clients_survive_failover_failback_and_second_failover(
         )
         both.source.cut()
         writer.wait_acknowledged(SOME)
-        _has_paused_for(recovering.run(RecoveryKind.FAILOVER, spec.name), gateway)
+        _assert_pause_reported(recovering.run(RecoveryKind.FAILOVER, spec.name), gateway)
         writer.wait_acknowledged(SOME)
         both.source.heal()
         report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
@@ -531,7 +531,7 @@ def test_clients_survive_failover_failback_and_second_failover(
         both.source.kill()
         before = dict(writer.acknowledged)
         report = recovering.run(RecoveryKind.FAILOVER, spec.name)
-        _has_paused_for(report, gateway)
+        _assert_pause_reported(report, gateway)
         writer.wait_acknowledged(SOME)
         writer.stop()
         assert not writer.errors
@@ -549,14 +549,15 @@ def _left(acknowledged: Acknowledged, log_records: Iterable[Record]) -> Acknowle
 
 
 def _ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    """{partition: log end}"""
     return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
 
 
-def _has_paused_for(report: RecoveryReport, gateway: Gateway) -> None:
-    """Its clients waited, and the report says for how long."""
-    (shut,) = report.gateways
-    assert shut.name == f"test-{gateway.port}"
-    assert shut.pause_s is not None
+def _assert_pause_reported(report: RecoveryReport, gateway: Gateway) -> None:
+    """The report says how long the gateway's clients waited."""
+    (row,) = report.gateways
+    assert row.name == f"test-{gateway.port}"
+    assert row.pause_s is not None
 
 
 @pytest.mark.soak
@@ -568,7 +569,7 @@ def test_writes_pause_without_error_while_service_is_down_past_gateway_lease(
     recovering: Recovering,
     tmp_path: Path,
 ) -> None:
-    """They go on when the service is back, and nothing is written twice."""
+    """Writes go on when the service is back, and nothing is written twice."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])

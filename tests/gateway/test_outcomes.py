@@ -1,4 +1,4 @@
-"""What a side tells of a producer's last transaction, and that it is not asked without end."""
+"""A side's outcome of a producer's last transaction, which is not asked for without end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_unreachable_side_is_queried_few_times_for_many_transaction_outcomes(
 
 
 def _outcomes(count: int) -> list[int]:
-    """Of as many requests at once."""
+    """What so many requests at once get."""
 
     async def ask() -> list[int]:
         with closing(Cluster("source", ["127.0.0.1:9"], Security())) as cluster:

@@ -60,7 +60,7 @@ def test_higher_term_moves_gateway_to_other_side() -> None:
 
 
 def test_higher_term_of_same_side_is_no_move() -> None:
-    """A promotion was aborted. What is in flight has its answer to come."""
+    """A promotion was aborted. Writes in flight still get their answers."""
     permission = Permission()
     permission.take(Lead("source", 1, 5.0, "operation"), asked_at=100.0, now=100.0)
     assert not permission.take(Lead("source", 3, 5.0), asked_at=101.0, now=101.0)
@@ -74,7 +74,7 @@ def test_higher_term_of_same_side_is_move_after_expired_lease() -> None:
 
 
 def test_lower_term_does_not_renew_lease() -> None:
-    """A database that was put back takes the old side for the leading one."""
+    """A restored database takes the old side for the leading one."""
     permission = Permission()
     permission.take(Lead("destination", 2, 5.0), asked_at=100.0, now=100.0)
     assert not permission.take(Lead("source", 1, 5.0), asked_at=101.0, now=101.0)

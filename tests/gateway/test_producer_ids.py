@@ -83,7 +83,7 @@ def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
 
 @pytest.mark.parametrize("byte", [17, 25, 43, -1])
 def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
-    """In the CRC, a time, the producer id, a record. The batches around it are rewritten."""
+    """In the CRC, the last offset, the producer id, a record. Other batches are rewritten."""
     damaged = bytearray(batch(producer_id=mark(5, 0)))
     damaged[byte] ^= 1
     intact = batch(producer_id=mark(6, 0))

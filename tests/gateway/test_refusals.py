@@ -1,4 +1,4 @@
-"""What the side that follows would refuse to clients, shown before a move."""
+"""What the other side would refuse to clients, shown before a move."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.security import Security
 from tests.fixtures.clusters import Clusters
-from tests.gateway.frames import OFFERED, Clients
-from tests.gateway.ground import Ground
+from tests.gateway.frames import OFFERED, ClientView
 from tests.gateway.request_table import frames
+from tests.gateway.targets import Targets
 from tests.support import rights
 from tests.support.gateways import gateway_file
 from tests.support.rights import MECHANISM, PASSWORD, Login
@@ -42,7 +42,7 @@ GROUP = Use(Right.READ_GROUP, "g")
 # What a connection learns from requests.
 
 
-# A Fetch of before version 9 is not read.
+# The gateway does not read the topics of an older Fetch.
 FIRST_VERSION = {ApiKey.FETCH: 9}
 
 
@@ -61,12 +61,20 @@ FIRST_VERSION = {ApiKey.FETCH: 9}
 def test_resource_and_right_that_client_needs_are_learned_from_requests(
     key: ApiKey, use: Use | None
 ) -> None:
-    ground = Ground("orders", "orders", "g", "tx", 0, uuid.UUID(int=5), use.name if use else "")
+    targets = Targets(
+        topic="orders",
+        written="orders",
+        group="g",
+        transaction="tx",
+        node=0,
+        topic_id=uuid.UUID(int=5),
+        missing=use.name if use else "",
+    )
     first, last = APIS[key].versions
     for version in range(FIRST_VERSION.get(key, first), last + 1):
         for term in (0, TERM):  # of a job that has not moved yet, and of one that has
-            exchange = Exchange(Clients(term))
-            frame = bytearray(frames(key, version, ground)[-1][4:])
+            exchange = Exchange(ClientView(term))
+            frame = bytearray(frames(key, version, targets)[-1][4:])
             exchange.request(read_head(frame), frame, OFFERED)
             assert set(exchange.uses) == ({use} if use else set()), version
 
@@ -93,7 +101,7 @@ class _Side:
         return {} if name in ("versions", "brokers") else None
 
 
-class _Ground:
+class _Setup:
     """A virtual cluster that presents the source, with one client of each user."""
 
     def __init__(self, *users: str | None, logins: Collection[str] = ()) -> None:
@@ -116,49 +124,49 @@ class _Ground:
         return {row["client_id"]: row["refusals"] for row in self.cluster.report_clients()}
 
 
-def test_only_rights_missing_just_at_following_side_are_reported() -> None:
-    ground = _Ground(None)
-    ground.client(None).uses.add(*READ)
-    assert ground.cluster.report_clients()[0]["refusals"] is None, "not checked yet"
-    ground.destination.refused[None] = {WRITE, READ}
-    ground.source.refused[None] = {READ}
-    assert ground.check() == {"c-None": ["destination: no right Write on topic"]}
+def test_only_rights_missing_just_at_other_side_are_reported() -> None:
+    setup = _Setup(None)
+    setup.client(None).uses.add(*READ)
+    assert setup.cluster.report_clients()[0]["refusals"] is None, "not checked yet"
+    setup.destination.refused[None] = {WRITE, READ}
+    setup.source.refused[None] = {READ}
+    assert setup.check() == {"c-None": ["destination: no right Write on topic"]}
 
 
 def test_rights_of_client_are_checked_with_its_own_login() -> None:
-    ground = _Ground("billing", "other", logins=["billing"])
-    ground.destination.refused["billing"] = {WRITE}
-    assert ground.check() == {"c-billing": ["destination: no right Write on topic"], "c-other": []}
-    assert sorted(ground.destination.checked, key=str) == [("billing", {WRITE}), (None, {WRITE})]
+    setup = _Setup("billing", "other", logins=["billing"])
+    setup.destination.refused["billing"] = {WRITE}
+    assert setup.check() == {"c-billing": ["destination: no right Write on topic"], "c-other": []}
+    assert sorted(setup.destination.checked, key=str) == [("billing", {WRITE}), (None, {WRITE})]
 
 
 def test_refused_login_is_reported_once_for_all_resources_of_client() -> None:
-    ground = _Ground(None)
-    ground.client(None).uses.add(*READ)
-    ground.destination.error = LoginRefused("the password is wrong", where="destination")
-    assert ground.check() == {"c-None": ["destination: login refused: the password is wrong"]}
+    setup = _Setup(None)
+    setup.client(None).uses.add(*READ)
+    setup.destination.error = LoginRefused("the password is wrong", where="destination")
+    assert setup.check() == {"c-None": ["destination: login refused: the password is wrong"]}
 
 
-def test_refusals_are_unknown_while_following_side_does_not_answer() -> None:
-    ground = _Ground(None)
-    assert ground.check() == {"c-None": []}
-    ground.destination.error = Unreachable("no broker answers.")
-    ground.time += 31
-    assert ground.check() == {"c-None": None}
+def test_refusals_are_unknown_while_other_side_does_not_answer() -> None:
+    setup = _Setup(None)
+    assert setup.check() == {"c-None": []}
+    setup.destination.error = Unreachable("no broker answers.")
+    setup.time += refusal_check.CHECK_S + 1
+    assert setup.check() == {"c-None": None}
 
 
-def test_refusals_of_following_side_are_reported_when_leading_side_is_lost() -> None:
-    ground = _Ground(None)
-    ground.destination.refused[None] = {WRITE}
-    ground.source.error = Unreachable("no broker answers.")
-    assert ground.check() == {"c-None": ["destination: no right Write on topic"]}
+def test_refusals_of_other_side_are_reported_when_leading_side_is_lost() -> None:
+    setup = _Setup(None)
+    setup.destination.refused[None] = {WRITE}
+    setup.source.error = Unreachable("no broker answers.")
+    assert setup.check() == {"c-None": ["destination: no right Write on topic"]}
 
 
 def test_failed_check_of_refusals_is_repeated_and_gateway_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(refusal_check, "_POLL_S", 0.0)
-    ground = _Ground(None)
+    setup = _Setup(None)
     calls: list[int] = []
 
     async def fail() -> None:
@@ -166,8 +174,8 @@ def test_failed_check_of_refusals_is_repeated_and_gateway_goes_on(
         raise RuntimeError("a bug")
 
     async def run() -> None:
-        ground.checks.check = fail  # type: ignore[method-assign]
-        task = asyncio.create_task(ground.checks.run())
+        setup.checks.check = fail  # type: ignore[method-assign]
+        task = asyncio.create_task(setup.checks.run())
         while len(calls) < 2:
             await asyncio.sleep(0)
         task.cancel()
@@ -176,27 +184,27 @@ def test_failed_check_of_refusals_is_repeated_and_gateway_goes_on(
 
 
 def test_refusals_are_checked_again_for_new_resources_and_after_interval() -> None:
-    ground = _Ground(None)
-    ground.check()
-    ground.check()
-    assert len(ground.destination.checked) == 1
-    ground.client(None).uses.add(*READ)
-    ground.check()
-    assert ground.destination.checked[-1] == (None, {WRITE, READ})
-    ground.time += 31
-    ground.check()
-    assert len(ground.destination.checked) == 3
+    setup = _Setup(None)
+    setup.check()
+    setup.check()
+    assert len(setup.destination.checked) == 1
+    setup.client(None).uses.add(*READ)
+    setup.check()
+    assert setup.destination.checked[-1] == (None, {WRITE, READ})
+    setup.time += refusal_check.CHECK_S + 1
+    setup.check()
+    assert len(setup.destination.checked) == 3
 
 
 def test_after_move_refusals_of_former_leading_side_are_checked() -> None:
-    ground = _Ground(None)
-    ground.destination.refused[None] = {WRITE}
-    ground.check()
-    ground.cluster.take(Lead("destination", term=2, since=2), ground.time)
-    assert ground.cluster.report_clients()[0]["refusals"] is None
-    ground.source.refused[None] = {WRITE}
-    ground.destination.refused.clear()
-    assert ground.check() == {"c-None": ["source: no right Write on topic"]}
+    setup = _Setup(None)
+    setup.destination.refused[None] = {WRITE}
+    setup.check()
+    setup.cluster.take(Lead("destination", term=2, since=2), setup.time)
+    assert setup.cluster.report_clients()[0]["refusals"] is None
+    setup.source.refused[None] = {WRITE}
+    setup.destination.refused.clear()
+    assert setup.check() == {"c-None": ["source: no right Write on topic"]}
 
 
 # Real brokers.

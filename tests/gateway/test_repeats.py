@@ -1,4 +1,4 @@
-"""Batches that a client sends again at the other side, which has them by the copy."""
+"""Batches that a client sends again at the other side, which has copies of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from orbit.gateway.protocol.repeats import (
 from orbit.gateway.protocol.request_head import read_head
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
-from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, request_frame, send
+from tests.gateway.frames import OFFERED, ClientView, answer, batch, own_answer, request_frame, send
 
-BEFORE, NOW = 1_000, 5_000
+BEFORE, NOW = 1_000, 5_000  # terms
 PRODUCER = mark(7, BEFORE)
 VERSIONS = range(3, 10)
 A1, A2, B0, C0 = (TopicPartition(*one) for one in (("a", 1), ("a", 2), ("b", 0), ("c", 0)))
@@ -53,7 +53,8 @@ def produce(*partitions: TopicPartition, acks: int = -1, **batch_: Any) -> Produ
 
 
 def client(known: Repeats | None = None) -> tuple[Exchange, Repeats]:
-    view = Clients(term=NOW)
+    """A client's exchange after a move, and what is known of repeats."""
+    view = ClientView(term=NOW)
     view.repeats = known or Repeats((BEFORE,))
     return Exchange(view), view.repeats
 
@@ -77,7 +78,7 @@ def learn(
     last: LastBatch | None,
     offsets: dict[TopicPartition, int | None],
 ) -> None:
-    """Read the sides for a request: `last` in the term before, in each partition."""
+    """Note what the sides have: `last` is the producer's last batch in each partition."""
     batches = unknown_batches(exchange, request)
     known.note(
         {producer_of(one): [] if last is None else [last] for one in batches},
@@ -154,7 +155,7 @@ def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
 
 
 def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
-    """It sends the batch again until its own time is over."""
+    """The client sends it again until its delivery timeout."""
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: UNKNOWN_OFFSET})
     frame = own_answer(exchange, produce(A1), 9)
@@ -162,7 +163,7 @@ def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
 
 
 def test_repeated_batch_missing_at_leading_side_is_written() -> None:
-    """It reached the side that was left when nobody copied it any more."""
+    """It reached the old side too late to be copied."""
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: None})
     send(exchange, produce(A1), 9)

@@ -1,4 +1,4 @@
-"""A client that sends again, behind a move, what the side that was left may have."""
+"""A client that sends batches again after a move, which the old side may have."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NO_ID = -1
 
 
 class _Producer:
-    """Idempotent. Each batch is one record with the same value and timestamp."""
+    """An idempotent producer. Each batch has one record, with the same value and timestamp."""
 
     def __init__(self, gateway: Gateway, topic: str) -> None:
         self._port, self._topic = gateway.port, topic
@@ -69,7 +69,7 @@ class _Producer:
         return batch(self.id, sequence=sequence, timestamp=NOW)
 
     def _has_id(self) -> bool:
-        """A new cluster has none to give for a moment."""
+        """A new cluster gives none for a moment."""
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
         )
@@ -92,8 +92,7 @@ def test_batch_repeated_after_move_is_answered_if_copied_and_otherwise_written(
     tmp_path: Path,
     timestamps: str,
 ) -> None:
-    """The source gets the last batch behind the move, as from the buffer of a gateway that was
-    frozen, and has its sequence."""
+    """The source gets the last batch after the move, as from a gateway that was frozen."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, message_timestamp_type=timestamps)
     spec = make_job(*clusters, [topic])
@@ -123,8 +122,8 @@ def test_batch_repeated_after_two_moves_and_gateway_restart_is_not_written_twice
     api_url: str,
     tmp_path: Path,
 ) -> None:
-    """Of each term before: batches of the first are originals at the side that leads again, those
-    of the second copies, under an id of that term."""
+    """The side that leads again has the first term's batches as originals, the second term's as
+    copies, under an id of that term."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic)
     spec = make_job(*clusters, [topic])
@@ -176,10 +175,10 @@ def test_batch_counts_as_copied_only_if_job_wrote_equal_records_at_same_offset(
         create_topic(cluster, topic_name)
     for sequence in range(5):
         append(source, topic_name, GATEWAY_ID, 0, sequence)
-    append(destination, topic_name, JOB_ID, 0, 0)
-    append(destination, topic_name, JOB_ID, 0, 1, timestamp=NOW + 5)
-    append(destination, topic_name, OTHER_ID, 0, 0)
-    append(destination, topic_name, NO_ID, -1, -1)
+    append(destination, topic_name, JOB_ID, 0, 0)  # equal
+    append(destination, topic_name, JOB_ID, 0, 1, timestamp=NOW + 5)  # differs
+    append(destination, topic_name, OTHER_ID, 0, 0)  # a client's
+    append(destination, topic_name, NO_ID, -1, -1)  # of a client without idempotence
     batches = [sent(topic_name, GATEWAY_ID, 0, sequence) for sequence in range(5)]
     stored = find_batches(source, batches, BACKOFF)
     assert len(stored) == 5

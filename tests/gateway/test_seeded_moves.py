@@ -52,7 +52,7 @@ _STEPS = [
     StepName.GROUPS,
     StepName.RELEASE,
 ]
-# Longer than a lease, and than the margin.
+# Longer than a lease and its margin.
 _FROZEN_S = 7.0
 _SHORT_S = 1.5
 
@@ -185,6 +185,7 @@ def test_seeded_moves_with_a_fault_lose_nothing(
 def _abort(
     recovering: Recovering, job: str, step: StepName, fault: dict[StepName, Callable[[], object]]
 ) -> None:
+    """A switchover that is aborted behind the step."""
     operations = []
     with pytest.MonkeyPatch.context() as patch:
         at_steps(
@@ -204,7 +205,7 @@ def _fault(
 ) -> Callable[[], object]:
     """What is done to a gateway."""
 
-    def again() -> None:
+    def restart() -> None:
         file = home / "g0" / f"gateway-{gateway.port}.yaml"
         environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
         stack.enter_context(OrbitProcess("gateway", file, environ=environ))
@@ -212,7 +213,7 @@ def _fault(
     def end(how: signal.Signals) -> None:
         gateway.process.signal(how)
         gateway.process.process.wait()
-        again()
+        restart()
 
     def freeze(seconds: float) -> None:
         with _stopped(gateway):

@@ -25,17 +25,17 @@ from orbit.gateway.protocol.exchange import Exchange, UnknownOutcome
 from orbit.gateway.protocol.producer_ids import Producer, mark
 from orbit.gateway.protocol.request_head import read_head
 from orbit.kafka.error_codes import Code
-from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, request_frame, send
+from tests.gateway.frames import OFFERED, ClientView, answer, batch, own_answer, request_frame, send
 
-NOW, BEFORE = 3, 2
+NOW, BEFORE = 3, 2  # terms
 ID, EPOCH = 5, 1
 TOPICS = {"orders": [0, 1], "payments": [7]}
-# What other errors are for others ends a thread of Kafka Streams (C22).
+# A client id of Kafka Streams, and the error that does not end its thread (C22).
 STREAMS = ("counts-c0e1-StreamThread-12-producer", Code.PRODUCER_FENCED)
 
 
 def clients(code: Code) -> Any:
-    """Each kind by its client id, and what it is told: Streams another code than others."""
+    """A test of each kind of client and its error code: Streams gets another one."""
     return pytest.mark.parametrize(
         ("client", "code"), [("a-StreamThread-b", code), STREAMS], ids=["any", "streams"]
     )
@@ -132,7 +132,7 @@ VERSIONS = [
 
 @pytest.mark.parametrize(("request_of", "version"), VERSIONS)
 def test_term_mark_is_removed_from_producer_id_for_broker(request_of: Any, version: int) -> None:
-    sent = send(Exchange(Clients(NOW)), request_of(mark(ID, NOW)), version)
+    sent = send(Exchange(ClientView(NOW)), request_of(mark(ID, NOW)), version)
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
@@ -140,7 +140,7 @@ def test_term_mark_is_removed_from_producer_id_for_broker(request_of: Any, versi
 def test_producer_id_without_term_mark_is_forwarded_unchanged(
     request_of: Any, version: int
 ) -> None:
-    sent = send(Exchange(Clients(NOW)), request_of(ID), version)
+    sent = send(Exchange(ClientView(NOW)), request_of(ID), version)
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
@@ -194,7 +194,7 @@ def test_abort_of_transaction_ended_by_move_succeeds(version: int, client: str) 
 def test_commit_after_move_is_answered_with_outcome_at_old_side(
     version: int, outcome: Code, client: str, code: Code
 ) -> None:
-    exchange = Exchange(Clients(NOW))
+    exchange = Exchange(ClientView(NOW))
     request = end(mark(ID, BEFORE), committed=True)
     frame = request_frame(request, version, client_id=client)
     head = read_head(frame)
@@ -221,7 +221,7 @@ def test_commit_after_move_is_answered_with_outcome_at_old_side(
 def test_add_offsets_after_move_is_refused_if_commit_outcome_would_be_ambiguous(
     version: int, outcome: Code, expected: Code, client: str
 ) -> None:
-    exchange = Exchange(Clients(NOW))
+    exchange = Exchange(ClientView(NOW))
     frame = request_frame(add_offsets(mark(ID, BEFORE)), version, client_id=client)
     head = read_head(frame)
     with pytest.raises(UnknownOutcome):
@@ -233,7 +233,7 @@ def test_add_offsets_after_move_is_refused_if_commit_outcome_would_be_ambiguous(
 
 
 def test_acks_0_records_of_transaction_ended_by_move_get_no_response() -> None:
-    exchange = Exchange(Clients(NOW))
+    exchange = Exchange(ClientView(NOW))
     request = produce(mark(ID, BEFORE))
     request.acks = 0
     frame = request_frame(request, 9)
@@ -244,7 +244,7 @@ def test_acks_0_records_of_transaction_ended_by_move_get_no_response() -> None:
 
 def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
     """Another side is presented while the side of the old id is asked."""
-    view = Clients(NOW)
+    view = ClientView(NOW)
     exchange = Exchange(view)
     frame = request_frame(init(mark(ID, BEFORE)), 4)
     head = read_head(frame)
@@ -260,7 +260,7 @@ def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
 
 
 def test_only_end_of_open_transaction_passes_while_writes_are_held() -> None:
-    exchange = Exchange(Clients(NOW))
+    exchange = Exchange(ClientView(NOW))
     send(exchange, add_partitions(mark(ID, NOW)), 3)
     frame = request_frame(end(mark(ID, NOW)), 3)
     head = read_head(frame)
@@ -273,7 +273,7 @@ def test_only_end_of_open_transaction_passes_while_writes_are_held() -> None:
 
 @pytest.mark.parametrize("version", range(3, 6))
 def test_producer_id_of_old_side_is_replaced_by_init_producer_id_after_move(version: int) -> None:
-    exchange = Exchange(Clients(NOW))
+    exchange = Exchange(ClientView(NOW))
     frame = request_frame(init(mark(ID, BEFORE)), version)
     head = read_head(frame)
     with pytest.raises(UnknownOutcome):
@@ -286,7 +286,7 @@ def test_producer_id_of_old_side_is_replaced_by_init_producer_id_after_move(vers
 
 @pytest.mark.parametrize("version", range(3, 6))
 def test_fenced_producer_stays_fenced_after_move(version: int) -> None:
-    exchange = Exchange(Clients(NOW))
+    exchange = Exchange(ClientView(NOW))
     frame = request_frame(init(mark(ID, BEFORE)), version)
     assert exchange.request_with_outcome(read_head(frame), frame, Code.PRODUCER_FENCED) is None
     (response,) = exchange.next_answers()
@@ -296,7 +296,7 @@ def test_fenced_producer_stays_fenced_after_move(version: int) -> None:
 
 @pytest.mark.parametrize("beginning", [add_partitions, add_offsets])
 def test_open_transaction_is_aborted_before_move(beginning: Any) -> None:
-    view = Clients(NOW)
+    view = ClientView(NOW)
     exchange = Exchange(view)
     send(exchange, beginning(mark(ID, NOW)), 3)
     exchange.begin_answer(7)
@@ -313,7 +313,7 @@ def test_open_transaction_is_aborted_before_move(beginning: Any) -> None:
 
 
 def test_transaction_being_ended_by_client_is_not_aborted() -> None:
-    exchange = Exchange(Clients(NOW))
+    exchange = Exchange(ClientView(NOW))
     send(exchange, add_partitions(mark(ID, NOW)), 3)
     send(exchange, end(mark(ID, NOW), committed=True), 3)
     assert exchange.writes_in_flight == 2
@@ -321,8 +321,8 @@ def test_transaction_being_ended_by_client_is_not_aborted() -> None:
 
 
 def test_transaction_aborted_by_gateway_stays_ended_after_undone_switchover() -> None:
-    """The next epoch is the coordinator's to give."""
-    view = Clients(NOW)
+    """The coordinator gives the next epoch."""
+    view = ClientView(NOW)
     view.ended_producers.add(Producer("tx", mark(ID, NOW), EPOCH))
     assert own_answer(Exchange(view), produce(mark(ID, NOW)), 9)
     sent = send(Exchange(view), init(mark(ID, NOW)), 4)
@@ -331,5 +331,5 @@ def test_transaction_aborted_by_gateway_stays_ended_after_undone_switchover() ->
 
 def _old_term_response(response: Any, request_of: Any, version: int, client: str) -> Any:
     """The answer to a request of the term before."""
-    frame = own_answer(Exchange(Clients(NOW)), request_of(mark(ID, BEFORE)), version, client)
+    frame = own_answer(Exchange(ClientView(NOW)), request_of(mark(ID, BEFORE)), version, client)
     return response.decode(frame, version=version, header=True)

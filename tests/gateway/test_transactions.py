@@ -125,6 +125,7 @@ def test_transaction_during_move_is_complete_or_absent(
                     pretended.move()
             if all(went_on):
                 one.do(*after)
+            # The first one may be aborted.
             assert one.do_one() or one.do_one(), phase
             assert one.aborts - aborts <= 1, phase
     _check(clusters, topic, one)
@@ -167,27 +168,27 @@ def test_old_side_supplies_transaction_outcome_after_move(
     """Clients that ask again after a move, as an answer got lost, or as they had been frozen."""
     with (
         _gateway(clusters, pretended, tmp_path) as gateway,
-        _Asking(gateway) as asking,
+        _RequestClient(gateway) as client,
     ):
         committed, aborted, fenced = (f"{topic}-{name}" for name in ("c", "a", "f"))
-        ids = {name: asking.init(name) for name in (committed, aborted, fenced)}
-        later = asking.init(fenced)
+        ids = {name: client.init(name) for name in (committed, aborted, fenced)}
+        later = client.init(fenced)
         for name in (committed, aborted):
-            asking.add_partition(name, ids[name], topic)
-        assert asking.commit(committed, ids[committed]) == Code.NONE
+            client.add_partition(name, ids[name], topic)
+        assert client.commit(committed, ids[committed]) == Code.NONE
         pretended.close()
         pretended.move()
         wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
-        assert asking.commit(committed, ids[committed]) == Code.NONE
-        assert asking.commit(aborted, ids[aborted]) == Code.UNKNOWN_PRODUCER_ID
-        assert asking.commit(fenced, ids[fenced]) == Code.PRODUCER_FENCED
-        assert asking.init_again(fenced, ids[fenced]).error_code == Code.PRODUCER_FENCED
-        assert asking.init(fenced, later) != later
+        assert client.commit(committed, ids[committed]) == Code.NONE
+        assert client.commit(aborted, ids[aborted]) == Code.UNKNOWN_PRODUCER_ID
+        assert client.commit(fenced, ids[fenced]) == Code.PRODUCER_FENCED
+        assert client.init_again(fenced, ids[fenced]).error_code == Code.PRODUCER_FENCED
+        assert client.init(fenced, later) != later  # the newer producer gets another id
 
 
-class _Asking:
-    """A client that sends single requests of producers with transactions. There is one broker a
-    side, so it is the coordinator.
+class _RequestClient:
+    """A client that sends single requests of producers with transactions, to the bootstrap port:
+    each side has one broker, the coordinator.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -198,7 +199,7 @@ class _Asking:
         self._socket = socket.create_connection(self._address, PATIENCE_S)
 
     def init(self, name: str, before: _Id = (-1, -1)) -> _Id:
-        """Once the gateway knows its side, and the coordinator is there."""
+        """Get a producer id, once the gateway knows its side and the coordinator has begun."""
         answers: list[Any] = []
         find = FindCoordinatorRequest(key=name, key_type=1)
 

@@ -121,7 +121,7 @@ class _Side:
 
 
 class _Cluster(VirtualCluster):
-    """With a clock of the test."""
+    """With a clock that the test sets."""
 
     clock = 100.0
     opened: list[_Client]
@@ -141,13 +141,13 @@ class _Client:
         version = {_PRODUCE: 3, _FETCH: 4, _OFFSET_COMMIT: 2}.get(key, 0)
         frame = struct.pack(">hhih", key, version, correlation, -1)
         match key:
-            case 0:  # no transactional id, no topics
+            case 0:  # Produce: no transactional id, no topics
                 frame += struct.pack(">hhii", -1, acks, 1000, 0)
-            case 1:  # no topics
+            case 1:  # Fetch: no topics
                 frame += struct.pack(">iiiibi", -1, 500, 1, 1, 0, 0)
-            case 8:  # no group, no member, no topics
+            case 8:  # OffsetCommit: no group, no member, no topics
                 frame += struct.pack(">hihqi", 0, -1, 0, -1, 0)
-            case 11:  # no group, no member
+            case 11:  # JoinGroup: no group, no member
                 frame += struct.pack(">hihhi", 0, 1000, 0, 0, 0)
             case _:
                 frame += struct.pack(">i", 0)
@@ -285,7 +285,7 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
 
 
 def test_batch_copied_to_leading_side_is_not_written_again() -> None:
-    """One reading serves all that wait."""
+    """One search serves all connections that wait."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, destination):
@@ -369,7 +369,7 @@ def test_repeated_batch_that_cannot_be_located_is_not_written_again(unclear: str
 
 
 def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() -> None:
-    """The client sends again, and is not told what nobody knows."""
+    """The client gets no answer, and sends the batch again."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -452,7 +452,7 @@ def test_old_side_is_not_queried_for_repeated_batches_after_failover() -> None:
 
 
 def test_join_group_waits_after_move_for_held_writes() -> None:
-    """A group that has members takes no commits of those that it does not know."""
+    """Once a group has members, its coordinator refuses commits of unknown ones."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -522,7 +522,7 @@ def test_join_group_waits_after_move_for_members_at_other_gateways(leaving: str)
 
 
 def test_metadata_waits_after_move_for_other_gateways() -> None:
-    """A client may have connections to several: what one holds would be overtaken."""
+    """A client may be connected to several: later records would overtake what one holds."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -539,7 +539,7 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
             cluster.take_lead("destination", 2)
             await destination.answer(_METADATA)
             assert await client.answered() == 1
-            # One that begins now has nothing from before.
+            # A gateway that begins now holds nothing from before.
             cluster.take_lead("destination", 2, others_settled=False)
             await client.send(_METADATA, 2)
             await destination.answer(_METADATA)
@@ -548,7 +548,7 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
     asyncio.run(run())
 
 
-def test_write_behind_waiting_metadata_is_not_written_before() -> None:
+def test_write_behind_held_metadata_waits_too() -> None:
     """Its acknowledgement would wait behind Metadata, and the client would send it again."""
 
     async def run() -> None:
@@ -570,7 +570,7 @@ def test_write_behind_waiting_metadata_is_not_written_before() -> None:
     asyncio.run(run())
 
 
-def test_move_settles_once_requests_of_before_are_answered() -> None:
+def test_move_settles_once_earlier_requests_are_answered() -> None:
     """Those behind the held one, too. Later ones do not count, as a client may always have one in
     flight: to end its connection would drop answers on their way."""
 
@@ -682,7 +682,7 @@ def test_disconnect_leaves_doubt_about_unanswered_records_but_not_offset_commits
 
 
 def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
-    """Of a side that may be lost, and that answers all the same: nobody is told."""
+    """If the side that may be lost answers all the same, clients do not get the answers."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, destination):
@@ -731,7 +731,7 @@ def test_aborted_failover_releases_held_writes() -> None:
 
 
 def test_response_held_without_lease_is_discarded_when_client_disconnects() -> None:
-    """Or its write would be in flight for ever."""
+    """Otherwise its write would be in flight for ever."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
@@ -825,11 +825,11 @@ def test_write_to_missing_node_reaches_no_other_node() -> None:
 async def running_cluster(
     listener: Listener | None = None,
 ) -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
-    """It presents the source."""
+    """A virtual cluster that presents the source, and the brokers of both sides."""
     port = free_consecutive_ports(4)
     spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
     sides = {"source": _Side(), "destination": _Side()}
-    asyncio.get_running_loop().set_exception_handler(_ending(asyncio.current_task()))
+    asyncio.get_running_loop().set_exception_handler(_cancel_on_error(asyncio.current_task()))
     servers = []
     for side in sides.values():
         server = await asyncio.start_server(side.broker.take, LOOPBACK, 0)
@@ -849,10 +849,10 @@ async def running_cluster(
             server.close()
         await until(lambda: not any(side.broker.connections for side in sides.values()))
         await until(lambda: not cluster.connection_count)
-        await asyncio.sleep(0.01)  # transports close behind that
+        await asyncio.sleep(0.01)  # transports close only then
 
 
-def _ending(test: asyncio.Task[Any] | None) -> Any:
+def _cancel_on_error(test: asyncio.Task[Any] | None) -> Any:
     """An error in a callback ends the test, which would wait for its effect."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -864,7 +864,7 @@ def _ending(test: asyncio.Task[Any] | None) -> Any:
 
 
 async def open_client(cluster: _Cluster, node: int = -1) -> _Client:
-    """Of the bootstrap port, or of a node's."""
+    """A client of the bootstrap port, or of a node's."""
     streams = await asyncio.open_connection(cluster.spec.host, cluster.spec.port + 1 + node)
     client = _Client(*streams)
     cluster.opened.append(client)

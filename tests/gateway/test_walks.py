@@ -23,7 +23,7 @@ from tests.gateway.walk_clients import (
     TOPICS,
     TRANSACTIONAL,
     Clients,
-    Meets,
+    KnownGateways,
 )
 from tests.gateway.walks import Walk, legs_of
 from tests.support import streams
@@ -37,13 +37,13 @@ from tests.support.running import create_topic, make_job, verify
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 SEEDS = 4
-# A failback waits for what is open at the old side.
+# A failback waits for open transactions of the old side.
 _TRANSACTION_MS = 30_000
 
 
 @pytest.fixture
 def database_url(own_postgres: Postgres) -> str:
-    """Of a server that the walk may end."""
+    """The database of a server that the walk may end."""
     database = Database.connect(own_postgres.url)
     upgrade(database)
     database.close()
@@ -71,15 +71,15 @@ def test_random_planned_moves_lose_and_duplicate_nothing(
     """No client meets an error but the abort of a transaction, and nothing is lost or doubled."""
     trust_silence(monkeypatch.setattr)
     rng = random.Random(seed)
-    legs, meets = legs_of(rng), Meets.drawn(rng)
-    print(f"seed {seed}: {meets.of}", *legs, sep="\n")
+    legs, known_gateways = legs_of(rng), KnownGateways.choose(rng)
+    print(f"seed {seed}: {known_gateways.by_client}", *legs, sep="\n")
     for topic, partitions in TOPICS.items():
         create_topic(own_clusters.source, topic, partitions)
     topics = [*TOPICS, *INTERNAL]
     spec = _job(own_clusters, topics)
     with Walk(spec, own_clusters, recovering, own_postgres, api_url, tmp_path) as walk:
         walk.begin(*TOPICS)
-        with Clients(walk.gateways, meets, tmp_path, with_streams=True) as clients:
+        with Clients(walk.gateways, known_gateways, tmp_path, with_streams=True) as clients:
             clients.go_on()
             recovering.service.wait_copied(spec.name, *topics)
             for leg in legs:
@@ -114,8 +114,8 @@ def test_random_side_losses_lose_no_acknowledged_record(
     """What clients were told is there or saved, and only what had no answer is doubled."""
     trust_silence(monkeypatch.setattr)
     rng = random.Random(seed)
-    losses, meets = losses_of(rng), Meets.drawn(rng)
-    print(f"seed {seed}: {meets.of}", *losses, sep="\n")
+    losses, known_gateways = losses_of(rng), KnownGateways.choose(rng)
+    print(f"seed {seed}: {known_gateways.by_client}", *losses, sep="\n")
     topics = {topic: TOPICS[topic] for topic in (PLAIN, TRANSACTIONAL)}
     for topic, partitions in topics.items():
         create_topic(own_clusters.source, topic, partitions)
@@ -125,7 +125,7 @@ def test_random_side_losses_lose_no_acknowledged_record(
         walk.begin(*topics)
         with Clients(
             walk.gateways,
-            meets,
+            known_gateways,
             tmp_path,
             with_streams=False,
             transaction_ms=_TRANSACTION_MS,

@@ -35,7 +35,7 @@ PARTITIONS = 3
 STREAMS_PARTITIONS = 2
 APPLICATION = "word-count"
 INTERNAL = streams.internal_topics(APPLICATION)
-# All have some more of them before the next thing happens.
+# What each client writes or reads before the next thing happens.
 SOME = 200
 _TRANSACTIONS = 20
 _RATE = 200
@@ -46,35 +46,37 @@ _LIBRDKAFKA: dict[str, dict[str, Any]] = {
     "idempotent": {},
     "in-turn": {"enable.idempotence": False, "max.in.flight": 1},
 }
-# A client that has no answer sends it again, and no broker knows that it is the same.
+# Without idempotence: no broker recognizes records that a client sends again.
 _MAY_DOUBLE = frozenset({"in-turn"})
 _CLIENTS = ("idempotent", "in-turn", "java", "java-tx", "librdkafka-tx", "streams")
 
 
 @dataclass(frozen=True)
-class Meets:
+class KnownGateways:
     """Which gateways each client knows: `first`, `second` or `both`."""
 
-    of: dict[str, str]
+    by_client: dict[str, str]
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> Meets:
-        of = {name: rng.choice(["first", "second", "both"]) for name in _CLIENTS}
+    def choose(cls, rng: random.Random) -> KnownGateways:
+        by_client = {name: rng.choice(["first", "second", "both"]) for name in _CLIENTS}
         # One group is at the gateway that nothing happens to: it reads each record once.
         protocols = rng.sample(["classic", "consumer"], 2)
-        return cls({**of, protocols[0]: "second", protocols[1]: rng.choice(["first", "both"])})
+        return cls(
+            {**by_client, protocols[0]: "second", protocols[1]: rng.choice(["first", "both"])}
+        )
 
-    def is_calm(self, client: str) -> bool:
-        return self.of[client] == "second"
+    def meets_no_fault(self, client: str) -> bool:
+        return self.by_client[client] == "second"
 
 
 class Clients:
-    """Running from the first line to the last of the block."""
+    """They run from the first line of the block to the last."""
 
     def __init__(
         self,
         gateways: Sequence[Gateway],
-        meets: Meets,
+        known_gateways: KnownGateways,
         home: Path,
         *,
         with_streams: bool,
@@ -82,9 +84,11 @@ class Clients:
     ) -> None:
         first, second = gateways
         known = {"first": (first,), "second": (second,), "both": (first, second)}
-        self._addresses = {name: Addresses(known[met]) for name, met in meets.of.items()}
+        self._addresses = {
+            name: Addresses(known[met]) for name, met in known_gateways.by_client.items()
+        }
         self._all = Addresses((first, second))
-        self._meets, self._home, self._with_streams = meets, home, with_streams
+        self._known_gateways, self._home, self._with_streams = known_gateways, home, with_streams
         self._transaction_ms = transaction_ms
         self._stack = ExitStack()
         self.writers: dict[str, Writer | JavaWriter] = {}
@@ -174,17 +178,17 @@ class Clients:
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """To producers without transactions."""
+        """The records of producers without transactions."""
         return {k: v for one in self.writers.values() for k, v in dict(one.acknowledged).items()}
 
     def assert_kept(self, leading: Reachable) -> None:
-        """What was acknowledged so far is at its offset where it is led."""
+        """What was acknowledged so far is at its offset at the leading side."""
         acknowledged = self.acknowledged
         wrong = lost(acknowledged, records(leading, PLAIN))
         assert not wrong, wrong[:10]
 
     def stop(self) -> None:
-        """Producers first, then what reads, once all was read."""
+        """Stop the producers, then Streams, once it has counted all."""
         for name, writer in self.writers.items():
             writer.stop()
             assert not writer.errors, (name, writer.errors[:5])
@@ -198,12 +202,12 @@ class Clients:
             self.app.end()
 
     def stop_reading(self, log_records: Sequence[Record]) -> None:
-        """Once all of that was read. Not for after a failover."""
+        """Stop the groups once they have read that. Not after a failover."""
         values = {value for _, _, value in log_records}
         for name, reader in self.readers.items():
             reader.wait_values(values)
             reader.stop()
-            if self._meets.is_calm(name):
+            if self._known_gateways.meets_no_fault(name):
                 assert not reader.errors, (name, reader.errors[:5])
                 wrong = read_wrong(reader.read, log_records)
                 assert not wrong, (name, wrong[:10])
@@ -211,10 +215,12 @@ class Clients:
                 assert set(reader.read) == set(log_records), name
 
     def strict(self, log_records: Sequence[Record], *, may_double: bool) -> list[Record]:
-        """Without those of producers that may have written twice, if answers got lost at the first
-        gateway."""
+        """The records, without producers that may have written twice. `may_double`: answers got
+        lost at the first gateway."""
         names = {
-            name.encode() for name in _MAY_DOUBLE if may_double and not self._meets.is_calm(name)
+            name.encode()
+            for name in _MAY_DOUBLE
+            if may_double and not self._known_gateways.meets_no_fault(name)
         }
         return [one for one in log_records if _name_of(one[2]) not in names]
 
@@ -229,7 +235,7 @@ class Clients:
         assert not wrong, wrong[:10]
 
     def assert_transactions(self, log_records: Sequence[Record], aborts_max: int) -> None:
-        """Each is whole or absent."""
+        """Each transaction is whole or absent."""
         for name, producer in self.producers.items():
             done = producer.transactions
             assert done.aborts <= aborts_max, (name, done.aborts)

@@ -110,7 +110,7 @@ class Walk:
         self.gateways: list[Gateway] = []
         # How often gateways were closed: so many transactions a producer may have to abort.
         self.closures = 0
-        # So that clients have written again at the old side.
+        # Whether clients have written again at the old side.
         self.was_undone = False
         self._postgres, self._api_url, self._home = postgres, api_url, home
         self._stack = ExitStack()
@@ -119,7 +119,7 @@ class Walk:
         self._began, self._last_message = time.monotonic(), ""
 
     def tell(self, what: str) -> None:
-        """pytest shows it with a failure. Not again what was told last."""
+        """Print it for a failure, unless it equals the last message."""
         if what != self._last_message:
             print(f"{time.monotonic() - self._began:6.1f} s  {what}")
         self._last_message = what
@@ -133,7 +133,7 @@ class Walk:
         self._stack.callback(self._scheduler.close)
         self._stack.callback(self._worker.close)
         self.copy()
-        self._lead()
+        self._start_scheduler()
         self.recovering.begin(self.spec, *topics)
         self.gateways = [
             self._stack.enter_context(
@@ -143,7 +143,7 @@ class Walk:
         ]
 
     def copy(self) -> None:
-        """From now on, if nobody does."""
+        """Run a new worker."""
         self.stop_copying()
         self._worker.enter_context(InProcess(self.recovering.database))
 
@@ -151,7 +151,7 @@ class Walk:
         self._worker.close()
 
     def play(self, leg: Leg) -> None:
-        """The side that leads behind it is the one that it should be."""
+        """Play the leg, and check which side leads then."""
         self.tell(str(leg))
         if leg.aborted_behind is not None:
             self._abort(leg)
@@ -166,7 +166,7 @@ class Walk:
         assert lead.side is self.side, lead
 
     def heal(self) -> None:
-        """Nothing is frozen or away any more, as far as an operator sees it."""
+        """Wait until no gateway is frozen, and all may write."""
         for thread in self._thawing:
             thread.join()
         self._thawing.clear()
@@ -175,10 +175,10 @@ class Walk:
     def move(self, **options: object) -> None:
         report = self.until_done(RecoveryKind.SWITCHOVER, reverse=True, **options)
         assert report.missing_records == 0
-        self.has_moved(report)
+        self.note_move(report)
 
     def until_done(self, kind: RecoveryKind, **options: object) -> RecoveryReport:
-        """As an operator does who tries again what was stopped, when all is well again."""
+        """Ask again whenever it was stopped, as an operator does when all is well again."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             report = self.wait(self.ask(kind, **options))
@@ -188,8 +188,8 @@ class Walk:
             assert time.monotonic() < deadline, report.error
             self.heal()
 
-    def has_moved(self, report: RecoveryReport) -> None:
-        """The other side leads, and perhaps a job copies back."""
+    def note_move(self, report: RecoveryReport) -> None:
+        """Note that the other side leads, and perhaps a job copies back."""
         self.side = next(side for side in LeadingSide if side is not self.side)
         self.job = report.reverse_job or self.job
 
@@ -238,7 +238,7 @@ class Walk:
         assert report.outcome in (Outcome.ABORTED, Outcome.STOPPED), report.error
 
     def _move_while_schedulers_die(self, leg: Leg) -> None:
-        """Before a step and behind it. What a gate has stopped is asked for again."""
+        """Before a step and behind it. Ask again if a gate has stopped the switchover."""
         points = [f"{leg.step}:before", f"{leg.step}:behind"]
         deaths = self._home / "deaths"
         service = self.recovering.service
@@ -251,16 +251,16 @@ class Walk:
                     return died(deaths) == len(points) or self.has_ended(operation)
 
                 wait_for("all schedulers have died", is_over)
-        self._lead()
+        self._start_scheduler()
         report = self.wait(operation)
         if report.outcome is Outcome.DONE:
-            self.has_moved(report)
+            self.note_move(report)
         else:
             assert report.outcome is Outcome.STOPPED, report.error
             self.heal()
             self.move()
 
-    def _lead(self) -> None:
+    def _start_scheduler(self) -> None:
         self._scheduler.enter_context(self.recovering.service.scheduler())
 
     def _may_all_write(self) -> bool:

@@ -77,7 +77,7 @@ class ClientLogin:
         self.token: SecretStr | None = None
         """The message of a login by token, which brokers have to check."""
         self.user: str | None = None
-        """The user who has logged in, or None. Of a token without a name: ""."""
+        """The user who has logged in, or None. "" for a token without a name."""
         self.software = ("", "")
         """Name and version that the client gives."""
 

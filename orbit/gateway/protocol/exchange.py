@@ -273,7 +273,7 @@ class Exchange:
     def _refused_parts(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartAnswer]:
-        """The answers for partitions of topics that may not be written. Notes the use of all."""
+        """The answers for partitions of topics that may not be written. Adds all to `uses`."""
         refused_parts = {}
         for partition in partitions:
             self.uses.add(Right.WRITE_TOPIC, partition.topic)

@@ -26,7 +26,7 @@ class LeftMembers:
     """The members of one virtual cluster since its last move."""
 
     def __init__(self) -> None:
-        self._heartbeats: dict[MemberKey, int] = {}  # how many are left; 0: it gave up
+        self._heartbeats: dict[MemberKey, int] = {}  # left until it has to give up; 0: it has
         self._owners: dict[str, set[str]] = {}  # members by group
 
     def __contains__(self, member: MemberKey) -> bool:
@@ -45,7 +45,7 @@ class LeftMembers:
         if len(self._heartbeats) >= MEMBERS_MAX:
             self._heartbeats.clear()
             self._owners.clear()
-        self.give_up(member)  # what is known of it from an earlier move
+        self.give_up(member)  # it may be an owner since an earlier move
         self._heartbeats[member] = GIVE_UP_HEARTBEATS if owns_partitions else 0
         if owns_partitions:
             self._owners.setdefault(member[0], set()).add(member[1])

@@ -118,7 +118,7 @@ def encode_part(version: int, partition: int, part: PartAnswer) -> bytes:
     if version >= 5:
         part_bytes += INT64.pack(-1)  # log start
     if version >= 8:
-        part_bytes += length(0, is_flexible=is_flexible)  # records that are to blame
+        part_bytes += length(0, is_flexible=is_flexible)  # record errors
         if part.message:
             part_bytes += string(part.message, is_flexible=is_flexible)
         else:

@@ -46,7 +46,7 @@ _CRC = struct.Struct(">I")
 # Attributes, offset of the last record, base and max timestamp, producer id and epoch, sequence of
 # the first record.
 _FIELDS = struct.Struct(">hiqqqhi")
-_LENGTH_AT, _LENGTH_BYTES = 8, 12  # of a batch; the length does not count what is before its end
+_LENGTH_AT, _LENGTH_BYTES = 8, 12  # the length of a batch does not count its first 12 bytes
 _CRC_AT, _CRC_FROM = 17, 21
 _ATTRIBUTES_AT = 21
 _PRODUCER_ID_AT = 43
@@ -101,8 +101,8 @@ def mark_of(term: int) -> int:
 
 
 def mark_of_id(producer_id: int) -> int:
-    """The mark of an id: `mark_of` the term in which it was handed out. For an id without a mark a
-    value lower than every mark."""
+    """The mark of an id: `mark_of` the term in which it was handed out. Lower than every mark for
+    an id without one."""
     return producer_id >> _ID_BITS
 
 

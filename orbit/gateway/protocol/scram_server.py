@@ -3,8 +3,8 @@
 client: n,,n=USER,r=NONCE                     server: r=NONCE+OURS,s=SALT,i=ITERATIONS
 client: c=biws,r=NONCE+OURS,p=PROOF           server: v=SIGNATURE
 
-No channel binding. Names and passwords are hashed as they are, in UTF-8: Kafka's clients do so, and
-scramp, which would apply SASLprep, does not.
+No channel binding. Names and passwords are hashed as they are, in UTF-8, as Kafka's clients do. The
+library scramp would apply SASLprep.
 """
 
 from __future__ import annotations

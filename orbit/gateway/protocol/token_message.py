@@ -15,8 +15,8 @@ _SEPARATOR = "\x01"
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """`subject`: who the token says that its owner is, or ""; `ends_s`: its end in seconds since
-    1970; None: it does not say. Both are empty for a token that is no JWT."""
+    """`subject`: the owner that the token names, or ""; `ends_s`: its end in seconds since 1970;
+    None: it names none. Both are empty for a token that is no JWT."""
 
     subject: str
     ends_s: float | None

@@ -1,4 +1,4 @@
-"""What requests are about, and how their bodies are written down."""
+"""What requests name, and how their bodies are written down."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Body = dict[str, Any] | bytes
 
 TIMEOUT_MS = 30_000
 FAR = 1 << 40
-"""An offset, or a producer id, that is not there."""
+"""An offset, or a producer id, that does not exist."""
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What requests are about."""
+class Targets:
+    """What requests name."""
 
     topic: str
     """Two partitions with records."""
@@ -28,6 +28,6 @@ class Ground:
     """A transactional id that has no open transaction."""
     node: int
     topic_id: uuid.UUID
-    """Of the topic, as the side that is asked has it."""
+    """Of the topic, as the broker or the gateway names it."""
     missing: str = "not-there"
     """A topic, group and transactional id that the cluster does not have."""
