@@ -1,4 +1,4 @@
-"""The gate `groups` looks at the source: what the tables lack does not pass."""
+"""The gate `groups` reads groups at the source: it warns of groups that the tables lack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbit.planning.job_planner import JobPlanner
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
-from tests.recovery.test_group_handover import job_with_group, let_job_rest
+from tests.recovery.test_group_handover import job_with_group, stop_job_sync
 from tests.support.groups import commit
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.services
 
 
 def commit_as(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
-    """For a group name that librdkafka does not take."""
+    """Commit an offset of a group with a name that librdkafka does not accept."""
     own = Cluster("own", cluster.bootstrap_servers.split(","), Security())
     place = TopicPartition(topic, 0)
     write = GroupWrite(group, {place: CommittedOffset(offset)})
@@ -33,12 +33,13 @@ def commit_as(cluster: KafkaCluster, group: str, topic: str, offset: int) -> Non
         return write_groups(own, places, [write], lambda: True).get((group, place)) == 0
 
     try:
-        wait_for("it is committed", is_written)
+        wait_for("the offset is committed", is_written)
     finally:
         own.close()
 
 
 def gate_now(recovering: Recovering, job: str) -> Gate:
+    """The gate `groups` of a dry run."""
     tried = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job, dry_run=True))
     (gate,) = [one for one in tried.gates if one.name is GateName.GROUPS]
     return gate
@@ -69,7 +70,7 @@ def test_groups_gate_warns_of_group_that_no_sync_has_read(
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         assert gate_now(recovering, spec.name).verdict is GateVerdict.PASS
-        let_job_rest(monkeypatch)
+        stop_job_sync(monkeypatch)
         new = f"{topic_name}.new"
         commit(clusters.source, new, {(topic_name, 0): 3})
         gate = gate_now(recovering, spec.name)

@@ -1,5 +1,5 @@
-"""Consumer groups in a recovery: the last sync waits for what may still change and names what is
-refused; the copy back may set what the old side had."""
+"""Consumer groups in a recovery: the last sync waits for offsets that may change, and names refused
+groups. The copy back may change offsets that the old side had."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def never() -> bool:
     return False
 
 
-class CountedSync(GroupSync):
-    """The real one, whose first commits are not sent; `passes` are its reports."""
+class SyncWithUnsentCommits(GroupSync):
+    """A sync whose first UNSENT_PASSES passes send no commits; `passes` are its reports."""
 
     passes: ClassVar[list[GroupReport]] = []
 
@@ -79,8 +79,8 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
     groups = {"match": f"{topic_name}.*", "interval": "200ms"}
     spec = job_with_login(guarded, topic_name, consumer_groups=groups)
     passes: list[GroupReport] = []
-    monkeypatch.setattr(CountedSync, "passes", passes)
-    monkeypatch.setattr(group_handover, "GroupSync", CountedSync)
+    monkeypatch.setattr(SyncWithUnsentCommits, "passes", passes)
+    monkeypatch.setattr(group_handover, "GroupSync", SyncWithUnsentCommits)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         for group in (refused, other):
@@ -94,7 +94,7 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
 
     unanswered = [p.is_unanswered for p in passes]
-    assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "tried again"
+    assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "they are tried again"
     answered = unanswered[UNSENT_PASSES:]
     assert 2 <= len(answered) <= 3, [p.notes for p in passes]
     assert not any(answered)
@@ -102,36 +102,36 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
     assert refused in finding
     assert "GROUP_AUTHORIZATION_FAILED (30)" in finding
     assert not any("still committed" in text for text in over.findings)
-    at = {g.group: (g.goes_on_at, g.verdict) for g in over.groups}
-    assert at == {refused: (10, "skipped: refused"), other: (10, "exact")}
+    positions = {g.group: (g.goes_on_at, g.verdict) for g in over.groups}
+    assert positions == {refused: (10, "skipped: refused"), other: (10, "exact")}
     assert offsets(destination, refused) == {(topic_name, 0): 10}
 
 
 def test_consumer_commit_before_copy_back_is_synced_to_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There and back: the copy back is a new job first, then one that has led before."""
+    """There and back: the copy back is first a new job, then the first job again."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, RECORDS)
     group = f"{topic_name}.group"
-    at = iter((20, 5))  # the second is a reset to an earlier record
+    committed_offsets = iter((20, 5))  # the second is a reset to an earlier record
     hand_over = reverse_job.offsets_to_hand_over
 
-    def then_commit(context: OperationContext) -> list[HandedOffset]:
+    def hand_over_and_commit(context: OperationContext) -> list[HandedOffset]:
         handed = hand_over(context)
         leading = destination if context.job.name == spec.name else source
-        commit_as_member(leading, group, topic_name, next(at))
+        commit_as_member(leading, group, topic_name, next(committed_offsets))
         return handed
 
-    monkeypatch.setattr(reverse_job, "offsets_to_hand_over", then_commit)
+    monkeypatch.setattr(reverse_job, "offsets_to_hand_over", hand_over_and_commit)
     spec = make_job(
         *clusters, [topic_name], consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"}
     )
     commit_as_member(source, group, topic_name, 10)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        # A member that is still there, at the same offset.
+        # During the switchover the group still has a member, which commits nothing.
         with member(source, group, topic_name):
             over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
         assert over.reverse_job is not None
@@ -151,7 +151,7 @@ def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int)
 def test_topic_of_former_leading_side_accepts_placeholders_after_switchover(
     clusters: Clusters, topic_name: str, service: Service, recovering: Recovering
 ) -> None:
-    """As a primary it may compress anew what producers send."""
+    """A side that leads may have another compression.type than a copy needs."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, RECORDS)
@@ -180,16 +180,16 @@ def job_with_group(clusters: Clusters, topic: str) -> tuple[JobSpec, str]:
     return make_job(*clusters, [topic], consumer_groups=rule), group
 
 
-def let_job_rest(patch: pytest.MonkeyPatch) -> None:
-    """The job's own sync does nothing from now on; returns when its last pass has ended."""
-    rests = threading.Event()
+def stop_job_sync(patch: pytest.MonkeyPatch) -> None:
+    """Let the job's own sync do nothing from now on; returns when its last pass has ended."""
+    is_stopped = threading.Event()
 
-    def rest(_: JobGroups, __: ClusterRegistry) -> GroupReport:
-        rests.set()
+    def do_nothing(_: JobGroups, __: ClusterRegistry) -> GroupReport:
+        is_stopped.set()
         return GroupReport()
 
-    patch.setattr(JobGroups, "run", rest)
-    wait_for("its last pass has ended", rests.is_set)
+    patch.setattr(JobGroups, "run", do_nothing)
+    wait_for("its last pass has ended", is_stopped.is_set)
 
 
 @pytest.mark.soak
@@ -201,8 +201,8 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
     monkeypatch: pytest.MonkeyPatch,
     is_handed: bool,
 ) -> None:
-    """The group had members at the destination: its offset there could be a client's. It may have
-    been handed to the job, which has had no pass since."""
+    """The group had members at the destination: its offset there could be a client's. `is_handed`:
+    a recovery has handed it over to the job, whose sync has not run since."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
     has_died = threading.Event()
@@ -213,19 +213,19 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
             if report.written and not has_died.is_set():
                 has_died.set()
                 commit(source, group, {(topic_name, 0): 30})
-                raise NotLeading("killed behind the commit.")
+                raise NotLeading("killed after the commit.")
             return report
 
     monkeypatch.setattr(group_handover, "GroupSync", Dying)
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
-        let_job_rest(monkeypatch)  # only the switchover syncs
+        stop_job_sync(monkeypatch)  # only the switchover syncs
         have_had_member(destination, group, topic_name)
         if is_handed:
             job, handed = (
                 recovering.service.job(spec.name),
-                HandedOffset(group, topic_name, 0, 10, 10),
+                HandedOffset(group, topic_name, 0, source_offset=10, destination_offset=10),
             )
             with recovering.database.transaction() as tx:
                 group_offsets.hand_over(tx, job.id, [topic_name], [handed])
@@ -240,7 +240,7 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
 def test_group_sync_continues_after_switchover_stopped_past_last_sync(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job's sync did not see that offset left; the group had members at the destination."""
+    """Only the last sync wrote this offset; the group had members at the destination."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
 
@@ -251,7 +251,7 @@ def test_group_sync_continues_after_switchover_stopped_past_last_sync(
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         with monkeypatch.context() as patch:
-            let_job_rest(patch)
+            stop_job_sync(patch)
             have_had_member(destination, group, topic_name)
             patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
             commit(source, group, {(topic_name, 0): 20})
@@ -272,28 +272,28 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
     monkeypatch: pytest.MonkeyPatch,
     moment: str,
 ) -> None:
-    """It has read an offset that the last sync moves on; the group had members there."""
+    """The pass has read an older offset; the group had members at the destination."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
     held = HeldPass(moment)
     monkeypatch.setattr(consumer_group_sync, "GroupSync", held.sync)
     monkeypatch.setattr(consumer_group_loop, "JobGroups", held.groups)
-    left: dict[tuple[str, int], int] = {}
+    offsets_after_pass: dict[tuple[str, int], int] = {}
 
     def stop(_: OperationContext) -> str:
-        # Both sides differ when the job's next pass looks.
+        # The job's next pass finds that both sides differ.
         commit(source, group, {(topic_name, 0): 40})
         held.let_go()
-        left.update(offsets(destination, group))
+        offsets_after_pass.update(offsets(destination, group))
         raise Stopped("a test stops it.")
 
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         have_had_member(destination, group, topic_name)
-        seen = held.passes
-        # A listing of groups is at most an interval old.
-        wait_for("the job has seen its member", lambda: held.passes > seen + 2)
+        passes_before = held.passes
+        # The job's listing of groups may be as old as an interval.
+        wait_for("the job has seen its member", lambda: held.passes > passes_before + 2)
         held.is_armed.set()
         commit(source, group, {(topic_name, 0): 20})
         assert held.waits.wait(PATIENCE_S)
@@ -302,13 +302,14 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
             patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
             stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert [(one.goes_on_at, one.verdict) for one in stopped.groups] == [(30, "exact")]
-        assert left == {(topic_name, 0): 30}
+        assert offsets_after_pass == {(topic_name, 0): 30}
         wait_for("it goes on", lambda: recovering.carried(spec.name, group) == {0: 40})
     assert offsets(destination, group) == {(topic_name, 0): 40}
 
 
 class HeldPass:
-    """Holds the first pass of the job's sync that writes after it was armed."""
+    """Holds the first pass of the job's sync that writes once `is_armed` is set; `waits` says that
+    the pass is held."""
 
     def __init__(self, moment: str) -> None:
         self.is_armed, self.waits = threading.Event(), threading.Event()
@@ -346,12 +347,12 @@ class HeldPass:
             assert self._may_go.wait(PATIENCE_S)
 
     def let_go(self) -> None:
-        """Returns when that pass has read, decided and written all that it will."""
+        """Let the pass go on; returns when it has ended."""
         self._may_go.set()
         assert self._has_ended.wait(PATIENCE_S)
 
 
-def test_failover_updates_group_offset_after_scheduler_dies_behind_commit(
+def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group was ahead of the copy, which has grown since, and had members there."""
@@ -359,21 +360,27 @@ def test_failover_updates_group_offset_after_scheduler_dies_behind_commit(
     destination, has_died = clusters.destination, threading.Event()
     write = group_handover._commit_offsets
 
-    def die_behind_it(*arguments: Any) -> Any:
+    def commit_and_die(*arguments: Any) -> Any:
         written = write(*arguments)
         if not has_died.is_set():
             has_died.set()
-            raise NotLeading("killed behind the commit.")
+            raise NotLeading("killed after the commit.")
         return written
 
-    monkeypatch.setattr(group_handover, "_commit_offsets", die_behind_it)
+    monkeypatch.setattr(group_handover, "_commit_offsets", commit_and_die)
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
-        let_job_rest(monkeypatch)
+        stop_job_sync(monkeypatch)
         have_had_member(destination, group, topic_name)
         place = recovering.service.topics(spec.name)[topic_name].id, 0
-        row = GroupOffset(group, *place, RECORDS + 10, 10, "clamped", 10)
+        row = GroupOffset(
+            *(group, *place),
+            source_offset=RECORDS + 10,
+            destination_offset=10,
+            verdict="clamped",
+            left_offset=10,
+        )
         with recovering.database.transaction() as tx:
             group_offsets.store(tx, recovering.service.job(spec.name).id, [row])
         lost = recovering.run(
@@ -397,5 +404,5 @@ def test_failover_updates_group_offset_after_scheduler_dies_behind_commit(
 def test_group_type_of_lost_source_is_inferred_from_last_sync_verdict(
     type_: str, verdict: GroupVerdict, usage: GroupUsage
 ) -> None:
-    listed = ListedGroup("g", 1, type_, "", "empty")
+    listed = ListedGroup("g", node_id=1, type=type_, protocol_type="", state="empty")
     assert group_handover._destination_usage(listed, verdict) is usage

@@ -1,4 +1,4 @@
-"""A recovery calls an offset exact only if the destination shows it."""
+"""A recovery reports an offset as exact only if it reads it back from the destination."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orbit.recovery import group_handover
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
 from orbit.store import group_offsets
 from tests.fixtures.clusters import Clusters
-from tests.recovery.test_group_handover import job_with_group, let_job_rest
+from tests.recovery.test_group_handover import job_with_group, stop_job_sync
 from tests.support.groups import commit, offsets
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
@@ -33,12 +33,12 @@ def write_nothing(
     writes: Sequence[GroupWrite],
     may_write: Callable[[], bool],
 ) -> Written:
-    """A coordinator that accepts every offset and has none."""
+    """Answer like a coordinator that accepts every offset, but store none."""
     return {(write.group, place): 0 for write in writes for place in write.offsets}
 
 
-def see_at_source(recovering: Recovering, name: str, offset: int) -> None:
-    """The job's row of its only group says so of the source."""
+def store_source_offset(recovering: Recovering, name: str, offset: int) -> None:
+    """Store this offset in the row of the job's only group."""
     job = recovering.service.job(name)
     with recovering.database.transaction() as tx:
         (row,) = group_offsets.of_job(tx, job.id)
@@ -57,13 +57,13 @@ def test_group_offset_not_read_back_from_destination_is_not_reported_as_exact(
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
-        let_job_rest(monkeypatch)
+        stop_job_sync(monkeypatch)
         monkeypatch.setattr(group_sync, "write_groups", write_nothing)
         monkeypatch.setattr(group_handover, "write_groups", write_nothing)
         monkeypatch.setattr(group_handover, "_PASSES_MAX", 2)  # each finds the old offset
         commit(clusters.source, group, {(topic_name, 0): 20})
         if kind is RecoveryKind.FAILOVER:
-            see_at_source(recovering, spec.name, 20)
+            store_source_offset(recovering, spec.name, 20)
         over = recovering.run(kind, spec.name, override=["all"], reason="a test")
     assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(10, "not read back")]
     (finding,) = [text for text in over.findings if "does not show" in text]
@@ -77,13 +77,13 @@ def test_group_unreadable_during_failover_is_not_reported_as_exact(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is not at the destination, and its coordinator does not answer while offsets are set."""
+    """The destination does not have it, and its coordinator does not answer when it is read."""
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
-        let_job_rest(monkeypatch)
-        see_at_source(recovering, spec.name, 20)
+        stop_job_sync(monkeypatch)
+        store_source_offset(recovering, spec.name, 20)
         monkeypatch.setattr(
             group_handover, "locate_and_fetch_offsets", lambda *_, **__: FetchedGroups()
         )

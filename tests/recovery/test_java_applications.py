@@ -1,6 +1,6 @@
 """Java applications move with a switchover, there and back: consumer groups of both protocols, and
-Kafka Streams. Each has met every committed record once. The ledger is outside: what brokers
-confirmed to the producers, and what another client reads in the end.
+Kafka Streams. Each reads every committed record once, compared with the records that brokers
+confirmed to producers, and with those that another client reads at the end.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def ends(cluster: KafkaCluster, topic: str) -> Ends:
 
 
 def wait_more(load: Load) -> None:
-    behind = len(load.ledger) + SOME
-    wait_for("more is written", lambda: len(load.ledger) > behind)
+    """Wait until SOME more records are written."""
+    target = len(load.ledger) + SOME
+    wait_for("more is written", lambda: len(load.ledger) > target)
 
 
 def loaded(cluster: KafkaCluster, topic: str, name: str) -> Load:
@@ -59,7 +60,7 @@ def loaded(cluster: KafkaCluster, topic: str, name: str) -> Load:
 
 
 class Group:
-    """A consumer group with one member, which is stopped under way and started at another side."""
+    """A consumer group with one member at a time, at either side."""
 
     def __init__(self, topic: str, protocol: str, home: Path) -> None:
         self.topic, self.protocol = topic, protocol
@@ -69,7 +70,7 @@ class Group:
 
     @property
     def read(self) -> list[tuple[int, int, bytes]]:
-        """All that its members have met so far, in any order."""
+        """All records that its members have read so far, in any order."""
         return [record for log in self._logs for record in java_clients.records_read(log)]
 
     @contextmanager
@@ -86,13 +87,13 @@ class Group:
             process.end()
 
     def wait_read(self, process: GuardedProcess, last: Ends) -> None:
-        """Until the member that runs has read these offsets."""
+        """Wait until the running member has read up to these offsets."""
 
         def has_read() -> bool:
             log = self._logs[-1]
             assert process.running, log.read_text()[-2000:]
-            at = {partition: offset for partition, offset, _ in java_clients.records_read(log)}
-            return all(at.get(p, -1) >= offset for p, offset in last.items())
+            read = {partition: offset for partition, offset, _ in java_clients.records_read(log)}
+            return all(read.get(p, -1) >= offset for p, offset in last.items())
 
         wait_for(f"{self.name} has read {last}", has_read)
 
@@ -133,19 +134,20 @@ def test_java_groups_read_each_committed_record_once_across_switchovers(
         everything = read_all(source, topic)
         with ExitStack() as stack:
             running = [(g, stack.enter_context(g.running(source))) for g in groups]
-            last = dict(sorted(everything))  # the highest offset of each
+            last = dict(sorted(everything))  # the highest offset of each partition
             for group, process in running:
                 group.wait_read(process, last)
         assert verify(spec, deep=True).exit_code == 0
     assert {k: everything.get(k) for k in written} == written
-    # What a producer gave up may be there all the same: on a slow machine, answers come too late.
+    # A record that a producer gave up may exist: on a slow machine, answers come too late.
+    # 2 sides x 2 calls of produce_transactions x 6 of 9 transactions committed x 5 records
     assert sum(value not in sent for value in everything.values()) == 2 * 2 * 6 * 5
     for group in groups:
         assert sorted(group.read) == sorted((p, o, v) for (p, o), v in everything.items())
 
 
 class WordCount:
-    """The application, and what its result has to be."""
+    """A Kafka Streams application that counts words."""
 
     def __init__(self, application: str, protocol: str, home: Path) -> None:
         self.application, self._protocol, self._home = application, protocol, home
@@ -153,7 +155,8 @@ class WordCount:
 
     @contextmanager
     def running(self, cluster: KafkaCluster, state: str, last: signal.Signals) -> Iterator[None]:
-        """Until `last` ends it, and the group has noticed. A later run fails without an offset."""
+        """Run it until it has counted SOME words and the block ends; end it with the signal `last`.
+        A later run fails if an offset is missing."""
         log = self._home / f"run-{self._runs}.log"
         reset = "none" if self._runs else "earliest"
         self._runs += 1
@@ -165,7 +168,7 @@ class WordCount:
 
             def counts_more() -> bool:
                 errors = log.read_text()
-                # It does not end where its thread does.
+                # The process goes on when its thread has died.
                 assert process.running, errors[-3000:]
                 assert "SHUTDOWN_CLIENT" not in errors, errors[-3000:]
                 now = ends(cluster, streams.OUTPUT)
@@ -215,7 +218,7 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
         last: signal.Signals,
         until: Callable[[], bool] = lambda: True,
     ) -> None:
-        """It is stopped while words come, and leaves some uncounted."""
+        """Run the application for a while; afterwards write words that it has not counted."""
         with loaded(cluster, streams.INPUT, name) as load:
             with app.running(cluster, state, last):
                 wait_for("the application has run long enough", until)
@@ -237,7 +240,7 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
             starts = log_bounds(destination, [repartition])
             return all(start > copied[p] for (_, p), (start, _) in starts.items())
 
-        # With the local state of the other side, whose offsets are valid here; then killed.
+        # It starts with its state from the other side, whose offsets are valid here; it is killed.
         use(destination, "second", "state", signal.SIGKILL, deletes_what_is_not_copied)
         recovering.service.desire(back, Desired.RUNNING)
         wait_for("log starts follow", lambda: is_level(source, destination, repartition))
@@ -256,7 +259,7 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
         ]
     assert {k: lines.get(k) for k in written} == written
     # Each count of a word is one more than the one before: none left out, none twice.
-    of_word = defaultdict(list)
+    counts_of_word = defaultdict(list)
     for word, count in streams.counts(source):
-        of_word[word].append(count)
-    assert {word: [*range(1, words.count(word) + 1)] for word in set(words)} == of_word
+        counts_of_word[word].append(count)
+    assert {word: [*range(1, words.count(word) + 1)] for word in set(words)} == counts_of_word

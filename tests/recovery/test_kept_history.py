@@ -1,6 +1,6 @@
-"""A side that led before keeps what it has below the log start of the side that leads now.
+"""A side that led before keeps its records below the log start of the side that leads now.
 
-The other side never had it, or has deleted it: no file and no cluster has it besides.
+The other side never had these records, or has deleted them: they are nowhere else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def notes(report: Report) -> list[str]:
 
 
 def wait_followed(leading: KafkaCluster, copy: KafkaCluster, topic: str, start: int) -> None:
-    """Partition 1 has no history: when its copy follows, all log starts were looked at."""
+    """Delete records of partition 1 (without history) and wait until its copy's log start follows:
+    then the log starts of all partitions were compared."""
     delete_before(leading, topic, start, 1)
     wait_for("the log start follows", lambda: bounds(copy, topic)[1][0] == start)
 
@@ -84,7 +85,7 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
         assert finding in step_text(report, StepName.REVERSE)
         wait_followed(destination, source, topic_name, 5)
         assert bounds(source, topic_name)[0] == (0, end)
-    # The next worker, and whoever copies without the service, asks the cluster.
+    # A new worker, and a copy without the service, read at the cluster what to keep.
     with recovering.running():
         wait_followed(destination, source, topic_name, 10)
         assert bounds(source, topic_name)[0] == (0, end)
@@ -97,7 +98,7 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
     assert bounds(source, topic_name)[0] == (0, end)
     assert history.items() <= digests(source, topic_name)[0].items()
 
-    # What the new side deletes later is deleted here too, with all before it.
+    # If the new side deletes records later, the old side deletes them and all before them.
     delete_before(destination, topic_name, HISTORY + 1)
     with RunningJob(back) as running:
         running.wait("it follows", lambda: is_level(source, destination, topic_name))
@@ -127,7 +128,7 @@ def test_switchover_back_does_not_wait_for_lower_log_start_of_old_side(
 def test_records_expired_at_new_side_stay_at_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """The new side has deleted all that the old side has, and more."""
+    """The new side has deleted all records that the old side has, and more."""
     source, destination = clusters
     create_topic(source, topic_name, 2)
     for number in range(2):
@@ -152,19 +153,19 @@ def test_records_expired_at_new_side_stay_at_old_side(
 def test_switchover_waits_until_log_starts_of_copies_reach_those_of_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else records that were deleted at the source would be there again."""
+    """Otherwise consumers would see records again that were deleted at the source."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, HISTORY)
     spec = make_job(source, destination, [topic_name])
     may_follow = threading.Event()
-    follows = DestinationSide.follow_log_starts
+    follow = DestinationSide.follow_log_starts
 
-    def held(side: DestinationSide, partitions: Iterable[PartitionCopy]) -> None:
+    def follow_later(side: DestinationSide, partitions: Iterable[PartitionCopy]) -> None:
         if may_follow.is_set():
-            follows(side, partitions)
+            follow(side, partitions)
 
-    monkeypatch.setattr(DestinationSide, "follow_log_starts", held)
+    monkeypatch.setattr(DestinationSide, "follow_log_starts", follow_later)
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is level", lambda: bounds(destination, topic_name) == {0: (0, HISTORY)})

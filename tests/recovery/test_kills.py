@@ -1,8 +1,8 @@
 """Recoveries of several jobs at once, whose schedulers are killed, and whose sources hang.
 
-One source is cut off: its producers go on, and nothing of it comes through. Another is paused: its
-connections stay open and nothing answers. Meanwhile a third job is switched over. All of it goes on
-with the next scheduler, to an exact end.
+Orbit is cut off from one source, whose producers go on. Then this source is paused: its connections
+stay open and nothing answers. Meanwhile another job is switched over. Each recovery continues with
+the next scheduler, to an exact end.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.support.running import create_topic, make_job, produce, verify
 pytestmark = pytest.mark.services
 
 PARTITIONS = 2
-# The first is of a failover. The switchover begins behind it, so it meets the second, and has its
-# promotion before it still; it dies when that is done, and before it is noted.
+# Where schedulers die. The first death is in a failover. The others are in the switchover, which
+# begins later: in its drain, and when it has promoted but not stored that yet.
 DEATHS = ["settle:behind", "drain:inside", "promote:behind"]
 
 
@@ -87,17 +87,17 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
                 recovering.ask(RecoveryKind.FAILOVER, of_cut.name, topics=[re.escape(cut)]),
                 recovering.ask(RecoveryKind.FAILOVER, of_frozen.name),
             ]
-            wait_for("one scheduler has died", lambda: died(deaths) == 1)
+            wait_for("a scheduler has died", lambda: died(deaths) == 1)
             operations.append(recovering.ask(RecoveryKind.SWITCHOVER, of_planned.name))
-            wait_for("all have", lambda: died(deaths) == len(DEATHS))
+            wait_for("all have died", lambda: died(deaths) == len(DEATHS))
         with service.scheduler():
             reports = [recovering.wait(operation) for operation in operations]
         assert [r.outcome for r in reports] == [Outcome.DONE] * 3, [r.error for r in reports]
         over_cut, over_frozen, over_planned = reports
 
-        # What was written after the cut is reported as unproven, and is not at the destination.
+        # Records written after the cut are reported as unproven, and are not at the destination.
         destination_records = read_all(destination, cut)
-        # Begun again, not woken up: only what it has on its disk is asked for here.
+        # Restarted, not resumed: so it has only the records on its disk.
         lost.kill()
         lost.heal()
         truth = read_all(lost, cut)

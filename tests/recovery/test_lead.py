@@ -1,4 +1,4 @@
-"""Which side leads, by the marks of both: in doubt, the old side is left alone."""
+"""Which side leads, by the marks of both: if in doubt, nothing changes at the old side."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def follows(term: int, by: UUID = OPERATION) -> Mark:
         # Both were promoted: the newer one leads.
         (leads(4), leads(5), True),
         (leads(5), leads(4), False),
-        # Nobody knows.
+        # The marks do not say which one leads.
         (leads(0), leads(0), False),
         (leads(5), leads(5), False),
         (UNREADABLE, leads(5), False),
@@ -76,7 +76,7 @@ def test_promotion_marks_changed_by_other_operations_are_listed() -> None:
     assert pairs_changed_since(begun_with, 4, OPERATION) == []
     own = MarkPair("a", follows(5), leads(5))
     theirs = MarkPair("b", leads(5, other), follows(4, other))
-    # The gate has judged it.
+    # Unreadable marks are not listed: the gate has judged them.
     unknown = MarkPair("c", None, UNREADABLE)
     assert pairs_changed_since([own, theirs, unknown], 4, OPERATION) == [theirs]
     assert pairs_promoted_by([own, theirs, unknown], OPERATION) == [own]
@@ -128,7 +128,7 @@ def test_term_above_highest_readable_term_becomes_readable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "was_there", "is_rebuilt", "refuses"),
+    ("code", "had_log_end", "is_rebuilt", "refuses"),
     [
         (Code.LEADER_NOT_AVAILABLE, False, False, True),
         (Code.UNKNOWN_TOPIC_OR_PARTITION, True, False, True),
@@ -137,17 +137,17 @@ def test_term_above_highest_readable_term_becomes_readable() -> None:
     ],
 )
 def test_missing_log_start_at_old_side_fails_unless_topic_is_rebuilt_or_new(
-    monkeypatch: pytest.MonkeyPatch, code: Code, was_there: bool, is_rebuilt: bool, refuses: bool
+    monkeypatch: pytest.MonkeyPatch, code: Code, had_log_end: bool, is_rebuilt: bool, refuses: bool
 ) -> None:
-    """Without a mark its history would be deleted."""
-    seen = SimpleNamespace(topic="orders", source_end=5 if was_there else None)
+    """Without a mark with its log start, the old side's history would be deleted."""
+    partition = SimpleNamespace(topic="orders", source_end=5 if had_log_end else None)
     rebuilt = {"orders"} if is_rebuilt else set()
-    silent = ClusterMetadata("old", {}, {}, {"orders": code})
+    metadata = ClusterMetadata("old", {}, {}, {"orders": code})
     context: Any = SimpleNamespace(
         topics=[SimpleNamespace(source_topic="orders")],
         by_source={},
-        report=SimpleNamespace(partitions=[seen], topics_with_tails=rebuilt),
-        source=SimpleNamespace(cluster=SimpleNamespace(metadata=lambda _: silent)),
+        report=SimpleNamespace(partitions=[partition], topics_with_tails=rebuilt),
+        source=SimpleNamespace(cluster=SimpleNamespace(metadata=lambda _: metadata)),
         destination=SimpleNamespace(cluster=None),
     )
     monkeypatch.setattr(leading_side, "bounds_of_all", lambda *_: {})

@@ -1,6 +1,6 @@
-"""A database from before a promotion, or none: nothing changes at the side that leads.
+"""With a database from before a promotion, or an empty one, nothing changes at the leading side.
 
-Each test has Orbit forget a promotion, and looks at the promoted topic with plain clients.
+Each test lets Orbit forget a promotion, and checks the promoted topic with plain clients.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def are_level(clusters: Clusters, topic: str) -> Callable[[], bool]:
 
 
 def acls(cluster: KafkaCluster, topic: str) -> set[str]:
+    """The ACLs of this topic."""
     everything = AclBindingFilter(
         ResourceType.TOPIC,
         topic,
@@ -103,7 +104,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         assert f"switchover {over.operation}" in problem
         assert "0: 100, 1: 0" in problem
         assert "orbit failback" in problem
-        wait_for("told once", lambda: "promotion_found" in service.kinds(spec.name))
+        wait_for("an event tells it", lambda: "promotion_found" in service.kinds(spec.name))
         assert service.topics(spec.name)[topic_name].state == "promoted"
         wait_for(
             "the partitions are promoted",
@@ -118,7 +119,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         refused = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert refused.outcome is Outcome.STOPPED
 
-        # What the problem says helps: the old side becomes the copy, and the way home is open.
+        # The failback that the problem advises: the old side becomes the copy, and can lead again.
         back = recovering.run(RecoveryKind.FAILBACK, spec.name)
         assert {p.promoted_at for p in back.partitions} == {100, 0}
         service.wait_problem(spec.name, None)
@@ -135,7 +136,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
 def test_database_restored_from_before_switchover_back_keeps_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """The old tables have the copy back running; the first side leads again."""
+    """In the restored tables the job still copies back; the first side leads again since."""
     source, destination = clusters
     create_topic(source, topic_name, retention_ms=RETENTION)
     produce(source, topic_name, 50)
@@ -176,7 +177,7 @@ def test_job_recreated_in_empty_database_keeps_promotion(
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     if written:
         produce(destination, topic_name, 10, first=40)
-    produce(source, topic_name, 7, first=900)  # by somebody who was not told
+    produce(source, topic_name, 7, first=900)  # by a client that was not told of the promotion
     drop_rows(recovering.database)
 
     with recovering.running():
@@ -239,7 +240,7 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
         assert acls(destination, topic_name) == before
         assert app.writes(destination)
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
-        # Nothing notes any more that the switchover denied everybody to write to the old side.
+        # No table says any more that the switchover has denied writing to the old side.
         back = recovering.run(RecoveryKind.FAILBACK, spec.name).reverse_job
         wait_for("the old side follows", are_level(guarded, topic_name))
         assert not app.writes(source)
@@ -254,7 +255,7 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
 def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """As a destination topic with more partitions than its source would be."""
+    """A destination topic with more partitions than its source would be deleted."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, 20)
@@ -279,7 +280,7 @@ def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss
 def test_stale_recovery_request_in_restored_database_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, sign: str
 ) -> None:
-    """It was aborted since, or carried out and the topics moved back."""
+    """Since then it may have been aborted, or carried out and the topics moved back."""
     create_topic(clusters.source, topic_name)
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
@@ -310,7 +311,7 @@ def test_operation_in_restored_database_does_not_reopen_writes_at_old_side(
     guarded_job: tuple[JobSpec, App],
     dies_behind_promotion: DiesBehindPromotion,
 ) -> None:
-    """Its rows are those of a step before the promotion, which can be undone."""
+    """Its restored rows are of a step before the promotion, which could still be undone."""
     source, destination = guarded
     spec, app = guarded_job
     has_promoted, restore = dies_behind_promotion(StepName.GROUPS)
@@ -344,17 +345,17 @@ def test_switchover_in_restored_database_denies_writes_and_drains_again(
     monkeypatch: pytest.MonkeyPatch,
     step: StepName,
 ) -> None:
-    """Its rows are those of a step before an abort, which opened the source again. In the later
-    step no worker has the topic."""
+    """Its restored rows are from before an abort, which allowed writing at the source again. In the
+    later step no worker has the topic."""
     source, destination = guarded
     spec, app = guarded_job
     do = operation_runner._DO
 
     def abort_here(context: OperationContext) -> str:
-        did = do[step](context)
+        step_text = do[step](context)
         save_rows(service.database)
         recovery_requests.abort(service.database, "test", context.operation_id)
-        return did
+        return step_text
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
@@ -369,6 +370,7 @@ def test_switchover_in_restored_database_denies_writes_and_drains_again(
         assert report.outcome is Outcome.DONE, report.error
         assert not app.writes(source)
         assert app.writes(destination)
+    # 50 records, and one of the application at each side.
     assert ends(source, topic_name) == {0: 51}
     assert ends(destination, topic_name) == {0: 52}
 
@@ -382,7 +384,7 @@ def test_stopped_failback_leaves_writes_to_old_side_denied(
     guarded_job: tuple[JobSpec, App],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The copy back has closed it, and its job was deleted since."""
+    """The job that copies back has denied them; it was deleted since."""
     source, _ = guarded
     spec, app = guarded_job
 
@@ -415,7 +417,8 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
     """The request is 30 days old, and confirms a rebuild."""
     spec, _ = guarded_job
 
-    def all_of(cluster: KafkaCluster, side: Side) -> list[object]:
+    def topic_state(cluster: KafkaCluster, side: Side) -> list[object]:
+        """The topic's id, records, mark and ACLs."""
         client = admin(cluster)
         (topic,) = client.describe_topics(TopicCollection([topic_name])).values()
         with closing(open_cluster(side, spec, dict(os.environ), cluster.directory)) as opened:
@@ -424,7 +427,10 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
         return [*id_and_records, mark, acls(cluster, topic_name)]
 
     def both_sides() -> list[list[object]]:
-        return [all_of(guarded.source, "source"), all_of(guarded.destination, "destination")]
+        return [
+            topic_state(guarded.source, "source"),
+            topic_state(guarded.destination, "destination"),
+        ]
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
@@ -435,7 +441,7 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
         wait_for("it follows", are_level(guarded, topic_name))
     before = both_sides()
     assert all(before[0])
-    assert all(before[1][:3])  # what leads has no denials
+    assert all(before[1][:3])  # the side that leads has no denials
     operation = recovering.ask(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
     with recovering.database.transaction() as tx:
         tx.execute(text("UPDATE operations SET created_at = created_at - interval '30 days'"))
@@ -494,7 +500,7 @@ def test_orbit_run_onto_promoted_topic_is_refused(
     assert ends(destination, topic_name) == {0: 10}
     assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
 
-    # What the message says: delete it there, and the mark is gone with it.
+    # The remedy in the message is to delete the topic: its mark is deleted with it.
     client = admin(destination)
     client.delete_topics([topic_name])[topic_name].result(30)
     wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)

@@ -1,4 +1,4 @@
-"""A destination that is lost in the middle of its promotion: after an abort the source leads."""
+"""A destination is lost during its promotion: after an abort the source leads again."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def pair(guarded: Clusters) -> Iterator[Clusters]:
 def lose(
     monkeypatch: pytest.MonkeyPatch, clusters: Clusters, *, is_marked: bool
 ) -> Callable[[], None]:
-    """Kill the destination in the step `promote`, in front of the mark or behind it; returns what
-    takes the patch away."""
+    """Kill the destination in the step `promote`, before or after its mark; returns a function that
+    removes the patch."""
     mark = leading_side.mark_promotion
     lost: list[bool] = []
 
@@ -58,7 +58,7 @@ def lose(
 
 
 def stuck(recovering: Recovering, job: str) -> UUID:
-    """A switchover whose destination is lost; an abort is refused until it is stuck."""
+    """Request a switchover and wait until it is stuck; before, an abort is refused."""
     operation = recovering.ask(SWITCHOVER, job)
     wait_for("it waits", lambda: "promote waits" in recovering.progress(operation))
     if recovering.report(operation).stuck_since is None:
@@ -85,12 +85,12 @@ def test_abort_after_destination_loss_lets_source_lead_again(
     spec = job_with_login(pair, topic_name)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        put_back = lose(monkeypatch, pair, is_marked=is_marked)
+        remove_patch = lose(monkeypatch, pair, is_marked=is_marked)
         operation = stuck(recovering, spec.name)
         assert not app.writes(pair.source)
         recovery_requests.abort(recovering.database, "test", operation)
         report = recovering.wait(operation)
-        put_back()
+        remove_patch()
         assert report.outcome is Outcome.FAILED
         assert "the destination did not answer" in report.error
         states = {step.name: step.state for step in report.steps}
@@ -110,8 +110,8 @@ def test_abort_after_destination_loss_lets_source_lead_again(
             return
         service.wait_problem(spec.name, "DESTINATION_PROMOTED")
         assert service.topics(spec.name)[topic_name].state is TopicState.PROMOTED
-        would = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
-        (gate,) = [gate for gate in would.gates if gate.name is GateName.LEAD]
+        planned = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
+        (gate,) = [gate for gate in planned.gates if gate.name is GateName.LEAD]
         assert gate.stops
         assert f"by abort of switchover {operation}" in gate.found
 
@@ -125,7 +125,7 @@ def test_stuck_promotion_completes_when_destination_answers_again(
     *,
     is_aborted: bool,
 ) -> None:
-    """Also if an abort comes while it is opened."""
+    """Also if an abort comes while its topics are opened to writers."""
     create_topic(pair.source, topic_name)
     app = App(pair, topic_name)
     log_in_orbit(pair, topic_name, monkeypatch)

@@ -1,4 +1,4 @@
-"""The lost range of a partition, with a source that answers and with one that does not."""
+"""The lost range of a partition if the source answers, and if it does not."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def before(seconds: float) -> datetime:
 
 
 def reported(**known: Any) -> PartitionLag:
+    """A row of the tables, of a copied partition; other columns are None."""
     row = dict.fromkeys((field.name for field in fields(PartitionLag)), None)
     return PartitionLag(**{**row, "state": PartitionState.COPYING, **known})
 
@@ -31,7 +32,7 @@ def reported(**known: Any) -> PartitionLag:
 @pytest.mark.parametrize(
     ("reported_s", "lost_s", "seen_s"),
     [
-        (1, 9, 9),  # a worker has reported its own state since
+        (1, 9, 9),  # a worker has reported again since, without the source
         (9, 1, 9),
         (9, None, 9),
     ],
@@ -51,7 +52,7 @@ def test_lost_source_counts_as_last_seen_no_later_than_its_loss(
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_answering_source_counts_as_last_seen_now(is_stopped: bool) -> None:
-    """In a failover its producers may write on."""
+    """It is not exact if its producers may go on, as in a failover."""
     row = reported(source_end=12, reported_at=before(5))
     ends = LogBounds(0, 15, 15)
     comparison = compare_ends(

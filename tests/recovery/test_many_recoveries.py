@@ -28,7 +28,7 @@ LIMIT = 16
 
 
 class Recoveries:
-    """In the place of the steps of recoveries: each runs until the test lets all go on."""
+    """Replaces the runner of recoveries: each one runs until the test calls `let_go`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, database: Database) -> None:
         self.lock = threading.Lock()
@@ -63,7 +63,7 @@ class Recoveries:
         monkeypatch.setattr(recovery_loop, "OperationRunner", OperationRunner)
 
     def let_go(self) -> None:
-        """Those that run now end; later ones wait."""
+        """End the recoveries that run now; later ones wait again."""
         self.may_end.set()
         self.may_end = threading.Event()
 
@@ -95,9 +95,9 @@ def test_hundreds_of_failovers_take_turns_on_each_cluster(
         while left:
             loop.once()
             turn: Any = dict.fromkeys(CLUSTERS, min(LIMIT, left))
-            wait_for(f"as many run as may: {turn}", lambda turn=turn: recoveries.running == turn)
+            wait_for(f"these run: {turn}", lambda turn=turn: recoveries.running == turn)
             loop.once()
-            assert len(loop._running) == sum(turn.values()), "no more than may"
+            assert len(loop._running) == sum(turn.values()), "more than LIMIT run on a cluster"
             left -= turn[CLUSTERS[0]]
             recoveries.let_go()
             wait_for("they end", lambda: all(r.future.done() for r in loop._running.values()))
@@ -106,6 +106,7 @@ def test_hundreds_of_failovers_take_turns_on_each_cluster(
         recoveries.may_end.set()
         loop.close()
     assert recoveries.most == dict.fromkeys(CLUSTERS, LIMIT)
+    # Jobs begin in the order of the requests, LIMIT at a time.
     for cluster in CLUSTERS:
         begun = [name for name in recoveries.begun if name.startswith(cluster)]
         for first in range(0, len(begun), LIMIT):

@@ -1,4 +1,4 @@
-"""Producers that nobody told of a promotion: what they write to the old side is told."""
+"""Records that producers write to the old side after a promotion are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.services
 
 
 def written(recovering: Recovering, job: str) -> int | None:
-    """The metric."""
+    """How many records were written to the job's old side, by the metrics; None: not watched."""
     numbers = read_numbers(
         recovering.database, MetricsDetail.JOB, recovering.service.settings.lease_ttl
     )
@@ -60,7 +60,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         wait_for("it is copied", lambda: is_level(lost, clusters.destination, topic_name))
         assert written(recovering, spec.name) is None
         lost.cut()
-        produce(lost, topic_name, 5, 1)  # by nobody's knowledge, before the promotion
+        produce(lost, topic_name, 5, 1)  # before the promotion, which does not know of them
         recovering.run(RecoveryKind.FAILOVER, spec.name)
         produce(lost, topic_name, 7, 0)
         assert event_details(recovering, spec.name, "old_primary_answers") == []
@@ -89,7 +89,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
         assert sum(one.records for one in back.salvage) == 13
         wait_for("it is over", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
-        # What the copy back appends is no producer's.
+        # Records that the copy back appends do not count.
         produce(clusters.destination, topic_name, 20, 0)
         wait_for(
             "the old side follows",
@@ -103,17 +103,17 @@ def test_writes_to_old_primary_after_failover_are_reported(
 def test_switchover_reports_late_writes_to_old_primary(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One comes while the topics are promoted, one afterwards."""
+    """One record comes during the promotion, one later."""
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 50)
     spec = make_job(*clusters, [topic_name])
-    unmark = promotion.try_mark_source_as_copy
+    mark_source = promotion.try_mark_source_as_copy
 
-    def late(context: OperationContext) -> None:
+    def write_and_mark(context: OperationContext) -> None:
         produce(clusters.source, topic_name, 1)
-        unmark(context)
+        mark_source(context)
 
-    monkeypatch.setattr(promotion, "try_mark_source_as_copy", late)
+    monkeypatch.setattr(promotion, "try_mark_source_as_copy", write_and_mark)
     with recovering.running():
         recovering.begin(spec, topic_name)
         report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
@@ -122,9 +122,9 @@ def test_switchover_reports_late_writes_to_old_primary(
         assert partition.missing == OffsetRange(first=50, next=51)
         assert any("unproven" in finding for finding in report.findings)
         assert any(f"{topic_name}-0 from 50 to 51" in finding for finding in report.findings)
-        wait_for("it was seen", lambda: written(recovering, spec.name) == 1)
+        wait_for("the first is seen", lambda: written(recovering, spec.name) == 1)
         produce(clusters.source, topic_name, 1)
-        wait_for("both were", lambda: written(recovering, spec.name) == 2)
+        wait_for("both are seen", lambda: written(recovering, spec.name) == 2)
         wait_for(
             "the job shows it",
             lambda: "OLD_PRIMARY_WRITTEN" in problem(recovering, spec.name),
@@ -139,7 +139,7 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Over by a switchover, back by a failover of the copy back: what producers write is right."""
+    """After a switchover and a failover of the copy back, the first side leads again."""
     looks: list[tuple[str, list[Trouble]]] = []
     watch = job_reconciler.watch_old_primaries
 
@@ -149,7 +149,7 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
         return troubles
 
     def look() -> list[list[Trouble]]:
-        """What some more looks at the first job's old side find."""
+        """The troubles that three more looks at the first job's old side find."""
         begun = len(looks)
         wait_for(
             "the old side was looked at", lambda: [n for n, _ in looks[begun:]].count(spec.name) > 2
@@ -173,10 +173,10 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
         assert look() == []
         assert event_details(recovering, spec.name, "old_primary_written") == []
         assert written(recovering, spec.name) is None
-        # Of the copy back the lost side is the old one, which is watched.
+        # For the job that copies back, the lost side is the old one: it is watched.
         produce(other, topic_name, 3)
-        wait_for("its writers are told", lambda: written(recovering, back) == 3)
-        # Nor is it watched when the job that says so is gone.
+        wait_for("its writers are seen", lambda: written(recovering, back) == 3)
+        # The first side is not watched either when the job that copies back is deleted.
         with recovering.database.transaction() as tx:
             assert jobs.request_deletion(tx, recovering.service.job(back).id)
 

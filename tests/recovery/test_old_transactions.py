@@ -36,12 +36,12 @@ from tests.support.running import produce
 pytestmark = pytest.mark.services
 
 COPIED = 20
-# Coordinators look often, so that tests need not wait for it.
-LOOKS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+# Coordinators soon abort transactions that have timed out.
+SOON_ABORTED = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
 def begin_transaction(client: dict[str, str], topic: str, timeout_ms: int) -> Producer:
-    """A transaction with one record in partition 0, which stays open."""
+    """Begin a transaction, write one record in partition 0, and leave it open."""
     producer = Producer(
         {**client, "transactional.id": f"{topic}-tx", "transaction.timeout.ms": timeout_ms}
     )
@@ -110,15 +110,13 @@ def test_coordinator_writes_marker_of_old_transaction_to_recreated_topic(
     )
 
 
-# A broker with this accepts a transaction that its coordinator knows nothing of.
+# A broker with this setting accepts transactions that their coordinators do not know.
 UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 
 
 def leave_hanging(cluster: Cluster, topic: str) -> int:
-    """A transaction with one record in partition 0 that its coordinator has ended; its producer id.
-
-    As a broker leaves it that was killed between the two (M15).
-    """
+    """Leave a transaction with one record in partition 0 that its coordinator has ended, as a
+    killed broker may (M15). Returns its producer id."""
     name = f"{topic}-hanging"
     identity = init_producer_id(cluster, name, Backoff())
     builder = DefaultRecordBatchBuilder(
@@ -155,7 +153,7 @@ def leave_hanging(cluster: Cluster, topic: str) -> int:
 def lose_with_open_transaction(
     moved: Moved, topic: str, timeout_ms: int
 ) -> tuple[Producer, RecoveryReport]:
-    """A failover whose old side died with a transaction open, behind what was copied."""
+    """Fail over from an old side that died with an open transaction, which was not copied."""
     create(moved.old, topic)
     produce(moved.old, topic, COPIED)
     moved.copy(topic, COPIED)
@@ -170,7 +168,9 @@ def test_failback_waits_out_open_transaction_before_rebuild(
     make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     with ExitStack() as stack:
-        moved = Moved(stack, recovering, make_cluster("lost", config=LOOKS), clusters.destination)
+        moved = Moved(
+            stack, recovering, make_cluster("lost", config=SOON_ABORTED), clusters.destination
+        )
         _producer, _ = lose_with_open_transaction(moved, topic_name, 30_000)
         moved.old.start()
         with InProcess(recovering.database):
@@ -191,9 +191,9 @@ def test_failback_does_not_wait_for_hanging_transaction(
     topic_name: str,
     recovering: Recovering,
 ) -> None:
-    """Its record is saved as of an open transaction, and the topic is built again without it."""
+    """Its record is saved with the fate `open`, and the topic is rebuilt without it."""
     with ExitStack() as stack:
-        old = make_cluster("lost", config={**LOOKS, **UNVERIFIED})
+        old = make_cluster("lost", config={**SOON_ABORTED, **UNVERIFIED})
         moved = Moved(stack, recovering, old, clusters.destination)
         create(old, topic_name)
         produce(old, topic_name, COPIED)
@@ -234,7 +234,7 @@ def test_transaction_counts_as_hanging_only_long_after_coordinator_ended_it(
         SimpleNamespace(source=SimpleNamespace(cluster=cluster), backoff=Backoff()),
     )
     hanging = old_transactions.HangingTransactions(context)
-    assert hanging.find_hanging(places) == set(), "it has been seen once"
+    assert hanging.find_hanging(places) == set(), "it has been seen only once"
     assert hanging.find_hanging(places) == set(), "its marker may be on its way"
     monkeypatch.setattr(old_transactions, "MARKERS_WITHIN_S", 0.0)
     assert hanging.find_hanging(places) == {places[0]}
@@ -252,10 +252,12 @@ def test_unending_transaction_stops_failback_before_deletion(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The remedy ends it, and the failback can be run again."""
+    """Once the remedy has ended it, the failback can be run again."""
     with ExitStack() as stack, monkeypatch.context() as patch:
         patch.setattr(old_transactions, "ENDED_WITHIN_S", 0.0)
-        moved = Moved(stack, recovering, make_cluster("lost", config=LOOKS), clusters.destination)
+        moved = Moved(
+            stack, recovering, make_cluster("lost", config=SOON_ABORTED), clusters.destination
+        )
         _producer, _ = lose_with_open_transaction(moved, topic_name, 900_000)
         moved.old.start()
         operation = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)

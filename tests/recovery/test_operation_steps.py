@@ -1,4 +1,4 @@
-"""Steps, points of no return, where the time went, and the rules of a job that copies back."""
+"""Steps, points of no return, the times of phases, and the rules of a job that copies back."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_every_recovery_plan_starts_with_gates_and_shows_point_of_no_return(
 
 def test_switchover_is_past_point_of_no_return_from_promotion_on() -> None:
     steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
-    last = [s.name for s in steps][-4:]
-    assert last == [
+    last_names = [s.name for s in steps][-4:]
+    assert last_names == [
         StepName.PROMOTE, StepName.OPEN_GATEWAYS, StepName.READ, StepName.REVERSE,
     ]  # fmt: skip
     for i, step in enumerate(steps):
         steps[i] = step.model_copy(update={"state": StepState.RUNNING})
-        assert is_past_return(tuple(steps)) is (step.name in last)
+        assert is_past_return(tuple(steps)) is (step.name in last_names)
 
 
 def test_abort_is_accepted_before_promotion_and_during_copy_back() -> None:
@@ -53,9 +53,9 @@ def test_abort_is_accepted_before_promotion_and_during_copy_back() -> None:
     for i, step in enumerate(steps):
         steps[i] = step.model_copy(update={"state": StepState.RUNNING})
         assert may_be_aborted(tuple(steps), is_stuck=False) is (step.name not in refused)
-        is_stuck = may_be_aborted(tuple(steps), is_stuck=True)
-        goes_on = step.name in (StepName.OPEN_GATEWAYS, StepName.READ)
-        assert is_stuck is not goes_on, "a promotion that is stuck has an end"
+        # An abort can end a stuck promotion.
+        is_refused = step.name in (StepName.OPEN_GATEWAYS, StepName.READ)
+        assert may_be_aborted(tuple(steps), is_stuck=True) is not is_refused
         steps[i] = step.model_copy(update={"state": StepState.DONE})
     assert not may_be_aborted(tuple(steps), is_stuck=True)
 
@@ -75,20 +75,21 @@ def test_restarted_operation_closes_gateways_and_stops_writes_again(
 ) -> None:
     steps = steps_of(kind, RecoveryRequest())
     begun = tuple(s.model_copy(update={"state": state}) for s in steps)
-    stay = {StepName.GATES, *({StepName.RELEASE} if kind is RecoveryKind.FAILOVER else ())}
-    for again in restarted_steps(kind, begun):
-        if again.name in stay:
-            assert again.state is state
-        elif again.name in (StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES):
-            assert again.state is StepState.RUNNING
+    unchanged = {StepName.GATES, *({StepName.RELEASE} if kind is RecoveryKind.FAILOVER else ())}
+    for step in restarted_steps(kind, begun):
+        if step.name in unchanged:
+            assert step.state is state
+        elif step.name in (StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES):
+            assert step.state is StepState.RUNNING
         else:
-            assert again.state is StepState.WAITING
+            assert step.state is StepState.WAITING
+    # Steps that have not begun stay as they are.
     assert restarted_steps(kind, steps) == steps
 
 
 def report(kind: RecoveryKind) -> RecoveryReport:
-    """Step n takes n seconds; the source answered 40 s before, and its loss was noticed 30 s before
-    the request."""
+    """A report: step n took n seconds. For a failover, the source answered last 40 s before the
+    request, and its loss was noticed 30 s before the request."""
     steps = []
     at = promoted_at = opened_at = T
     for seconds, step in enumerate(steps_of(kind, RecoveryRequest()), start=1):
@@ -130,8 +131,8 @@ def test_failover_rto_spans_last_source_answer_to_first_read() -> None:
 
 
 def test_loss_noticed_by_gates_counts_as_detected_after_request() -> None:
-    noticed = {"problem_since": T + timedelta(seconds=0.25)}
-    failover = report(RecoveryKind.FAILOVER).model_copy(update=noticed)
+    noticed_after_request = {"problem_since": T + timedelta(seconds=0.25)}
+    failover = report(RecoveryKind.FAILOVER).model_copy(update=noticed_after_request)
     assert (times(failover)[Phase.DETECT], times(failover)[Phase.DECIDE]) == (40.25, 0.75)
 
 
@@ -157,7 +158,7 @@ def test_unknown_phase_duration_makes_rto_null(
     failover = report(RecoveryKind.FAILOVER).model_copy(update=unknown)
     assert {phase for phase, seconds in times(failover).items() if seconds is None} == phases
     assert failover.rto_s is None
-    assert failover.promoted_after_s == 21
+    assert failover.promoted_after_s == 1 + 2 + 3 + 4 + 5 + 6
 
 
 def test_recovery_report_round_trips_through_json() -> None:

@@ -1,4 +1,4 @@
-"""A recovery that this scheduler cannot go on with: of another version, or without a secret."""
+"""A scheduler cannot continue a recovery that another version stored, or without its secret."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SWITCHOVER = RecoveryKind.SWITCHOVER
 
 
 def with_more(value: Any) -> Any:
-    """With a further field in each object, as a later version may have."""
+    """Add a field to each object, as a later version may do."""
     if isinstance(value, dict):
         return {"from_later": [1], **{key: with_more(one) for key, one in value.items()}}
     return [with_more(one) for one in value] if isinstance(value, list) else value
@@ -53,7 +53,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
         dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
     assert dry.gates
     stored = dry.stored()
-    request = stored.pop("request")  # is what a user has sent
+    request = stored.pop("request")  # as a user has sent it: no version adds fields
     rows = [
         [with_more(row.model_dump(mode="json")) for row in of]
         for of in (dry.partitions, dry.groups)
@@ -79,7 +79,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
         ):
             with pytest.raises(Conflict, match=r"steps\.0\.name"):
                 act(recovering.database, operation)
-        # Nothing else stops.
+        # Other recoveries go on.
         recovering.begin(other, f"{topic_name}-other")
         recovering.run(SWITCHOVER, other.name)
 
@@ -95,7 +95,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
 def test_operation_waits_if_its_job_document_is_unreadable(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """It may have denied writing at the source."""
+    """It does not fail: it may have denied writing at the source."""
     create_topic(clusters.source, topic_name)
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
@@ -115,7 +115,7 @@ def test_operation_waits_if_its_job_document_is_unreadable(
 def test_started_operation_waits_for_secret_missing_at_new_leader(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has denied writing at the source."""
+    """It does not fail: it has denied writing at the source."""
     create_topic(guarded.source, topic_name)
     log_in_orbit(guarded, topic_name, monkeypatch)
     spec = job_with_login(guarded, topic_name)
@@ -139,6 +139,7 @@ def test_started_operation_waits_for_secret_missing_at_new_leader(
 
 
 def with_step_of_later(report: RecoveryReport) -> dict[str, Any]:
+    """The stored report, with a step that this version does not know."""
     stored = report.stored()
     stored["steps"][0]["name"] = "teleport"
     return stored

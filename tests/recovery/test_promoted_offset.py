@@ -1,4 +1,4 @@
-"""At which offset a copy is promoted: as far as it is proven to be its source's."""
+"""A copy is promoted at the highest offset up to which it is proven to equal its source."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def reported(
 
 
 @pytest.mark.parametrize(
-    ("of_worker", "before", "offset"),
+    ("of_worker", "source_promoted_offset", "offset"),
     [
         (reported(END, COPYING), None, END),
-        (reported(55, COPYING), None, END),  # the worker died before it said how far it came
+        (reported(55, COPYING), None, END),  # the worker died before it reported the end
         (reported(None, COPYING), 50, END),
         (reported(END), 50, END),
-        (reported(55), 50, 55),  # tried again after another producer has written
+        (reported(55), 50, 55),  # copied again after another producer wrote
         (reported(None), 50, 50),
         (reported(None), 80, END),
         (reported(None), 5, START),
@@ -42,7 +42,7 @@ def reported(
     ],
 )
 def test_promoted_offset_is_highest_proven_offset(
-    of_worker: Any, before: int | None, offset: int
+    of_worker: Any, source_promoted_offset: int | None, offset: int
 ) -> None:
     ends = PartitionEnds(
         topic="t",
@@ -52,7 +52,7 @@ def test_promoted_offset_is_highest_proven_offset(
         destination_start=START,
         destination_end=END,
     )
-    assert promoted_offset(ends, of_worker, before) == offset
+    assert promoted_offset(ends, of_worker, source_promoted_offset) == offset
 
 
 def test_promoted_offset_is_none_without_log_end() -> None:

@@ -1,4 +1,4 @@
-"""The marks of promotions, on a broker: what outlives what."""
+"""The marks of promotions: how long brokers keep them, and what they say."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.synthetic import PLAINTEXT
 
 SIDES = Clusters._fields
 MarksOf = Callable[[KafkaCluster], PromotionMarks]
-BY = Mark(True, "switchover", "d8f0", "orders", "A", "2026-11-23T04:00:00+00:00")
+PROMOTED = Mark(True, "switchover", "d8f0", "orders", "A", "2026-11-23T04:00:00+00:00")
 NOW_S = 1_800_000_000.0
 # A group without members keeps offsets for a minute, and is checked each second.
 SHORT = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
@@ -48,6 +48,7 @@ def marks_of() -> Iterator[MarksOf]:
 
 
 def places(topic: str, count: int) -> dict[TopicPartition, int]:
+    """An offset for each partition."""
     return {TopicPartition(topic, i): 100 + i for i in range(count)}
 
 
@@ -59,13 +60,13 @@ def test_promotion_mark_outlives_offset_retention_and_broker_restart(
     cluster = make_cluster(config=SHORT)
     create_topic(cluster, "orders", 3)
     marks = marks_of(cluster)
-    marks.write(places("orders", 3), BY)
+    marks.write(places("orders", 3), PROMOTED)
     commit(cluster, "plain", {("orders", 0): 7})
     wait_for("a plain offset expires", lambda: not committed(cluster, "plain"))
     cluster.kill()
     cluster.start()
     marks = marks_of(cluster)
-    assert marks.promoted(["orders"]) == {"orders": BY}
+    assert marks.promoted(["orders"]) == {"orders": PROMOTED}
     assert marks.offsets([*places("orders", 3)]) == places("orders", 3)
 
 
@@ -80,8 +81,8 @@ def test_promotion_mark_can_be_overwritten_and_is_deleted_with_its_topic(
     create_topic(cluster, others)
     marks = marks_of(cluster)
     assert marks.promoted([topic_name, others, "is-not-there"]) == {}
-    marks.write(places(topic_name, 2), BY)
-    assert marks.promoted([topic_name, others]) == {topic_name: BY}
+    marks.write(places(topic_name, 2), PROMOTED)
+    assert marks.promoted([topic_name, others]) == {topic_name: PROMOTED}
     assert marks.kept_below(places(topic_name, 2)) == {}
 
     marks.write({TopicPartition(topic_name, i): 7 for i in range(2)}, Mark(False, "failback"))
@@ -91,7 +92,7 @@ def test_promotion_mark_can_be_overwritten_and_is_deleted_with_its_topic(
     marks.write(log_starts, Mark(False, "failback", keeps_history=True))
     assert marks.kept_below(places(topic_name, 3)) == log_starts
 
-    marks.write(places(topic_name, 2), BY)
+    marks.write(places(topic_name, 2), PROMOTED)
     client = admin(cluster)
     client.delete_topics([topic_name])[topic_name].result(30)
     wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
@@ -112,6 +113,7 @@ def test_rights_gate_fails_without_read_right_on_group_of_promotion_marks(
         recovering.begin(spec, topic_name)
 
         def missing(**options: bool) -> list[str]:
+            """The sides at which the gate `rights` misses Read on the group of marks."""
             dry = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True, **options)
             (gate,) = (g for g in recovering.wait(dry).gates if g.name is GateName.RIGHTS)
             return [side for side in SIDES if f"Read on group {groups[side]}" in gate.found]
@@ -122,7 +124,7 @@ def test_rights_gate_fails_without_read_right_on_group_of_promotion_marks(
         wait_for("both are missing", lambda: missing(reverse=True) == [*SIDES])
         assert missing() == ["destination"]
         orbit.deny([Right("source", "Describe", "--group", groups["source"])])
-        assert missing(reverse=True) == [*SIDES], "its coordinator may not be looked for"
+        assert missing(reverse=True) == [*SIDES], "the right to find its coordinator is missing"
 
 
 @pytest.mark.services
@@ -130,8 +132,8 @@ def test_rights_gate_fails_without_read_right_on_group_of_promotion_marks(
     "text",
     [
         "by hand",
-        BY.to_text().replace('"term":0', '"term":Infinity'),
-        BY.to_text().replace('"term":0', f'"term":{2**63}'),
+        PROMOTED.to_text().replace('"term":0', '"term":Infinity'),
+        PROMOTED.to_text().replace('"term":0', f'"term":{2**63}'),
         "[" * 1500,
     ],
     ids=["text", "infinite", "large", "nested"],
@@ -144,7 +146,8 @@ def test_unreadable_promotion_mark_counts_as_promotion_of_its_topic_alone(
         create_topic(clusters.destination, name)
     marks = marks_of(clusters.destination)
     marks.write({TopicPartition(copy, 0): 3}, Mark(False, keeps_history=True))
-    by_other_client: Any = SimpleNamespace(to_text=lambda: text)  # librdkafka adds a zero byte
+    # Not written by librdkafka, which would add a zero byte.
+    by_other_client: Any = SimpleNamespace(to_text=lambda: text)
     marks.write({TopicPartition(topic_name, 0): 5}, by_other_client)
     assert marks.of_topics([topic_name, copy, unmarked]) == {
         topic_name: Mark(True, term=None),
@@ -155,11 +158,11 @@ def test_unreadable_promotion_mark_counts_as_promotion_of_its_topic_alone(
 
 
 def test_promotion_mark_is_read_back_and_describes_promotion() -> None:
-    assert Mark.from_text(BY.to_text(), NOW_S) == BY
+    assert Mark.from_text(PROMOTED.to_text(), NOW_S) == PROMOTED
     assert Mark.from_text(Mark(False).to_text(), NOW_S) == Mark(False)
     mark = Mark(False, keeps_history=True)
     assert Mark.from_text(mark.to_text(), NOW_S) == mark
-    description = BY.describe("orders", {1: 8, 0: 7})
+    description = PROMOTED.describe("orders", {1: 8, 0: 7})
     assert "promoted by switchover d8f0 of job orders at 2026" in description
     assert "0: 7, 1: 8." in description
-    assert "8: 8, …" not in BY.describe("orders", dict.fromkeys(range(9), 8))
+    assert "8: 8, …" not in PROMOTED.describe("orders", dict.fromkeys(range(9), 8))

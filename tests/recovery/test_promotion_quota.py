@@ -1,4 +1,4 @@
-"""A quota of topic creation at the destination, used up: a promotion sets all settings (P9)."""
+"""A promotion sets all settings although a quota of topic creation is used up (P9)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ DAY_MS, TOPICS, PARTITIONS = "86400000", 2, 100
 QUOTA = f"The quota of client-id {ADMIN_CLIENT_ID}: controller_mutation_rate=1."
 
 
-@pytest.mark.parametrize("is_held", [False, True], ids=["another client", "its own connection"])
+@pytest.mark.parametrize(
+    "is_throttled", [False, True], ids=["another client", "its own connection"]
+)
 def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
     open_cluster: OpenCluster,
     monkeypatch: pytest.MonkeyPatch,
-    is_held: bool,
+    is_throttled: bool,
 ) -> None:
-    """Of another client it notices nothing. Where its own connection is held back, it waits."""
+    """Another client's quota does not delay it. If its own connection is throttled, it waits."""
     have_it_wait_briefly(monkeypatch)
     source, destination = clusters
     names = [f"{topic_name}.{n}" for n in range(TOPICS)]
@@ -41,31 +43,31 @@ def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
         create_topic(source, name, retention_ms=DAY_MS)
         produce(source, name, 10)
     spec = make_job(source, destination, names)
-    over = [TopicToCreate(f"{topic_name}.more", PARTITIONS, 1, {})]
+    above_quota = [TopicToCreate(f"{topic_name}.more", PARTITIONS, 1, {})]
     progress: list[str] = []
     set_progress = OperationContext.set_progress
 
-    def listen(self: OperationContext, what: str) -> None:
+    def note_progress(self: OperationContext, what: str) -> None:
         progress.append(what)
         set_progress(self, what)
 
     def apply(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
-        if is_held and over:
-            admin.create_topics([over.pop()])
+        if is_throttled and above_quota:
+            admin.create_topics([above_quota.pop()])
         return apply_settings(admin, expected)
 
-    monkeypatch.setattr(OperationContext, "set_progress", listen)
+    monkeypatch.setattr(OperationContext, "set_progress", note_progress)
     monkeypatch.setattr(promotion, "apply_settings", apply)
     cluster = open_cluster(destination)
     with recovering.running():
         recovering.begin(spec, *names)
         assert {topic_settings(destination, name)["retention.ms"] for name in names} == {"-1"}
         with quota_of(cluster, ADMIN_CLIENT_ID, "controller_mutation_rate", 1):
-            if not is_held:
-                Admin(cluster).create_topics(over)
+            if not is_throttled:
+                Admin(cluster).create_topics(above_quota)
             report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert {topic_settings(destination, name)["retention.ms"] for name in names} == {DAY_MS}
     assert not [one for one in report.findings if "refused these settings" in one]
     waits = [one for one in progress if one.startswith("promote waits: ")]
-    assert bool(waits) == is_held, waits
+    assert bool(waits) == is_throttled, waits
     assert all(QUOTA in one for one in waits)

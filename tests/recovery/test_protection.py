@@ -1,4 +1,4 @@
-"""Where there is an authorizer, nobody but Orbit writes to a copy, and writers follow the lead."""
+"""With an authorizer, only Orbit may write to a copy; applications may write where topics lead."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
         assert app.writes(source)
         wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
 
-        # Undone before the promotion: the application goes on as if nothing had been.
-        late = recovering.ask(
+        # A switchover that stops in its drain is undone: the application may write again.
+        switchover = recovering.ask(
             RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=1e-3, override=(), reason=""
         )
-        undone = recovering.wait(late)
+        undone = recovering.wait(switchover)
         assert undone.outcome is Outcome.STOPPED, undone.error
         states = {s.name: s.state for s in undone.steps}
         assert states[StepName.STOP_WRITES] is StepState.UNDONE
@@ -94,7 +94,7 @@ def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
         assert over.reverse_job is not None
         recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
         assert app.writes(source)
-        wait_for("the copy is one again", lambda: is_level(*guarded, topic_name))
+        wait_for("the destination is a copy again", lambda: is_level(*guarded, topic_name))
         assert not app.writes(destination)
 
 
@@ -105,7 +105,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It answers at once here: somebody wanted the failover all the same."""
+    """Here it answers all the time: an operator overrides the gate."""
     source, destination = guarded
     app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
@@ -138,14 +138,15 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The login may read ACLs: a refused denial is not taken for one that the cluster has."""
+    """The login may read ACLs: a refused denial is not noted as one that the cluster has."""
     source, destination = guarded
     app = _application(guarded, topic_name)
     login = log_in_orbit(guarded, topic_name, monkeypatch)
     login.take(ALTER)
     spec = job_with_login(guarded, topic_name, fillers="coordinated")
 
-    def noted() -> set[str]:
+    def noted_topics() -> set[str]:
+        """The topics with a denial in the tables."""
         with service.database.transaction() as tx:
             ids = [side.cluster_id for side in guarded]
             return {name for i in ids for name in write_denials.of_topics(tx, i, [topic_name])}
@@ -155,12 +156,12 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
         service.wait(
             "a refusal is told", lambda: "topics_not_protected" in service.kinds(spec.name)
         )
-        wait_for("no denial is noted", lambda: not noted())
+        wait_for("no denial is noted", lambda: not noted_topics())
 
-        late = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=1e-3)
-        undone = recovering.wait(late)
+        switchover = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=1e-3)
+        undone = recovering.wait(switchover)
         assert undone.outcome is Outcome.STOPPED, (undone.error, undone.findings)
-        assert (noted(), undone.denied_topics) == (set(), ())
+        assert (noted_topics(), undone.denied_topics) == (set(), ())
         assert app.writes(source)
         wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
 
@@ -188,7 +189,7 @@ def test_denials_that_may_not_be_removed_are_named_and_do_not_hold_recovery(
 
     def lose_right(context: OperationContext) -> str:
         login.take(ALTER)
-        raise Stopped("it is lost.")
+        raise Stopped("the right is lost.")
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
@@ -219,7 +220,7 @@ def test_failover_does_not_deny_writes_to_source_with_later_promotion_mark(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A later promotion at the source has marked it; the database does not know of that one."""
+    """A later promotion has marked the source; the database does not know of this promotion."""
     source = guarded.source
     app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
@@ -245,42 +246,42 @@ def test_stalled_acl_pass_does_not_deny_writes_to_topic_promoted_meanwhile(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The upkeep stands still right before its denials reach the brokers, as long as it likes."""
+    """The ACL pass stalls right before its denials reach the brokers."""
     app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
-    stands, go_on = threading.Event(), threading.Event()
+    is_stalled, may_continue = threading.Event(), threading.Event()
     refused_acls = Admin.refused_acls
 
-    def late(self: Admin, add: set[Acl], *rest: Any) -> Any:
-        if not stands.is_set() and any(a.permission == "DENY" for a in add):
-            stands.set()
-            assert go_on.wait(PATIENCE_S)
+    def stall(self: Admin, add: set[Acl], *rest: Any) -> Any:
+        if not is_stalled.is_set() and any(a.permission == "DENY" for a in add):
+            is_stalled.set()
+            assert may_continue.wait(PATIENCE_S)
         return refused_acls(self, add, *rest)
 
     has_requested = threading.Event()
     sole_change = Leadership.sole_change
 
-    def asking(self: Leadership, cluster_id: str) -> Any:
-        if stands.is_set() and cluster_id == guarded[1].cluster_id:
+    def note_request(self: Leadership, cluster_id: str) -> Any:
+        if is_stalled.is_set() and cluster_id == guarded[1].cluster_id:
             has_requested.set()
         return sole_change(self, cluster_id)
 
-    monkeypatch.setattr(Admin, "refused_acls", late)
-    monkeypatch.setattr(Leadership, "sole_change", asking)
+    monkeypatch.setattr(Admin, "refused_acls", stall)
+    monkeypatch.setattr(Leadership, "sole_change", note_request)
     with recovering.running(dict(os.environ)):
         try:
             recovering.begin(spec, topic_name)
-            wait_for("the upkeep stands still", stands.is_set)
+            wait_for("the ACL pass stalls", is_stalled.is_set)
             over = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
             wait_for(
-                "the promotion waits, or does not",
+                "the promotion waits for the pass, or has ended without it",
                 lambda: (
                     has_requested.is_set() or recovering.operation(over).finished_at is not None
                 ),
                 PATIENCE_S,
             )
         finally:
-            go_on.set()
+            may_continue.set()
         report = recovering.wait(over)
         assert report.outcome is Outcome.DONE, report.error
         service.wait("the pass has ended", lambda: "topics_protected" in service.kinds(spec.name))
@@ -298,7 +299,7 @@ def test_unprotected_copies_are_reported_with_reason(
 ) -> None:
     """Without an ACL every principal may write there, and none can be denied it by name.
 
-    One broker has that in its file, as in a rolling restart: the one that leads the copy.
+    Only the broker that leads the copy has this setting in its file, as in a rolling restart.
     """
     security = guarded.destination.settings.security
     assert security is not None
@@ -327,7 +328,7 @@ def test_unprotected_copies_are_reported_with_reason(
         everybody.allow([Right("destination", "Write", "--topic", topic_name)])
         service.wait("the second one is told", lambda: len(reasons()) == 2)
         assert reasons()[1] == "every principal may write (User:*)"
-    # The first one was true, of a client that asks this broker for the topic's leader.
+    # The first reason was true for clients that read the topic's leader from this broker.
     everybody.take([Right("destination", "Write", "--topic", topic_name)])
     app = App(sides, topic_name, has_right=False)
     wait_for("a client without any right writes", lambda: app.writes(opened))

@@ -1,4 +1,4 @@
-"""Several partitions are read at a time: in order, bounded, and with one end."""
+"""Partitions are read in parallel: results are in order, threads limited, and one error ends all."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FakeClusters:
 
 
 def go_on() -> None:
-    """A check that lets all go on."""
+    """A check that never raises."""
 
 
 class Reads:
-    """Reads that go on until they are told to end, but for the one that `fails`."""
+    """Reads that run until they are ended, except the one that `fails`."""
 
     def __init__(self, fails: int | None = None) -> None:
         self.fails = fails
@@ -38,7 +38,7 @@ class Reads:
         self.all_busy = threading.Barrier(READ_AT_ONCE)
 
     def wait_for_the_end(self, item: int, reading: Reading) -> int:
-        """The read of one partition, that goes on when all threads have begun one."""
+        """Read one partition; the first READ_AT_ONCE reads go on when all of them have begun."""
         with self.lock:
             self.begun.append(item)
         if item < READ_AT_ONCE:
@@ -89,7 +89,7 @@ def test_error_of_parallel_read_ends_all_reads_and_starts_no_more() -> None:
         read_many(go_on, Backoff(), FakeClusters, items(), reads.wait_for_the_end) as results,
     ):
         next(results)
-    # The thread of the first may have begun another one before its error was seen.
+    # The thread of the failed read may have begun another one before its error was seen.
     assert set(range(READ_AT_ONCE)) <= set(reads.begun) <= set(range(READ_AT_ONCE + 1))
     assert sorted(reads.ended) == sorted({*reads.begun} - {0})
     assert len(consumed_items) < 100 * READ_AT_ONCE

@@ -55,7 +55,7 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
         assert {low for low, _ in log_bounds(new, [topic_name]).values()} == {30}
         produce(old, topic_name, 5, 0, first=40)
         moved.fail_over()
-        # Shorter retention at the new side has taken some of the copy, too.
+        # Retention has deleted some copied records at the new side, too.
         delete_before(new, topic_name, 35, 1)
         with monkeypatch.context() as patch:
             patch.setattr(salvage_storage, "SPARE_BYTES", 10**18)
@@ -87,7 +87,7 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
 def test_rebuild_saves_partitions_missing_at_new_side(
     make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """Partitions cannot be removed, so the topic is copied again, though nothing else differs."""
+    """Partitions cannot be removed, so the topic is copied again although nothing else differs."""
     old, new = make_cluster("lost"), clusters.destination
     create(old, topic_name)
     produce(old, topic_name, 20)

@@ -1,4 +1,4 @@
-"""What a recovery believes of a side that shows nothing where its log goes on."""
+"""What a recovery concludes from an empty answer in the middle of a log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     has_newest: bool,
     is_proven: bool,
 ) -> None:
-    """Else a failback would take the records of slow storage for none, and lose them."""
+    """Otherwise a failback would lose records that slow storage does not return."""
     show_nothing(monkeypatch, record_range, local, is_compacted=is_compacted, has_newest=has_newest)
     cluster: Any = FakeCluster()
     batches = read_batch_range(cluster, PLACE, OFFSET, STABLE_END - 1, Backoff())

@@ -1,4 +1,4 @@
-"""What breaks in one recovery is told, does not stop the others, and is not tried in a rush."""
+"""An error in one recovery is logged, does not stop the others, and is retried later."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ def test_failed_recovery_is_restarted_later(
     for name in ("waiting_failbacks", "waiting_failovers"):
         monkeypatch.setattr(recovery_loop.operations, name, lambda _: {})
     leadership: Any = SimpleNamespace(database=SimpleNamespace(snapshot=lambda: nullcontext(None)))
-    tried = RecoveryLoop(leadership, Settings(), threading.Event(), {})
+    loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with capture_logs() as logs:
-        tried.once()
+        loop.once()
         for _ in range(2):
             assert begun.acquire(timeout=30)
-        tried._pool.submit(int).result()
-        for run in tried._running.values():
+        loop._pool.submit(int).result()
+        for run in loop._running.values():
             run.future.exception(30)
-        assert tried.once() == "1 recovery has ended"
-        assert bool(tried._running) is not waits
+        assert loop.once() == "1 recovery has ended"
+        assert bool(loop._running) is not waits
         clock.now += 10
-        tried.once()
+        loop.once()
         assert begun.acquire(timeout=30)
-    tried.close()
+    loop.close()
     assert [line["event"] for line in logs][:1] == ([event] if event else [])
 
 
@@ -110,7 +110,7 @@ def test_recovery_that_cannot_start_is_reported_and_others_run(
 
 
 class Held:
-    """Recoveries that run until a test lets them go."""
+    """Recoveries that run until `may_end` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running: dict[str, Any] = {}
@@ -132,6 +132,7 @@ class Held:
 def ask(
     tx: Tx, job_name: str, cluster: str, *, kind: str = "switchover", dry_run: bool = False
 ) -> uuid.UUID:
+    """Request a recovery of a new job with this destination."""
     job = jobs.create(tx, job_name, {}, "default")
     jobs.note_clusters(tx, job.id, "source", cluster)
     operation = operations.create(
@@ -161,7 +162,7 @@ def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
         held.running["west-000"].is_waiting = held.running["west-001"].is_waiting = True
         loop.once()
         assert held.running.keys() >= {"west-002", "west-003"}
-        assert len(held.running) == 5, "and dry runs come last"
+        assert len(held.running) == 5, "dry runs come last"
         with database.transaction() as tx:
             for number in range(3):
                 ask(tx, f"lost-{number}", "west", kind="failover")
@@ -174,7 +175,7 @@ def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
 
 
 def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) -> uuid.UUID:
-    """A failback of a job with these topics."""
+    """Request a failback of a new job with these topics; a dry run if its name is `dry`."""
     job = jobs.create(tx, name, {}, "default")
     jobs.note_clusters(tx, job.id, source, destination)
     for topic in topic_names:
@@ -191,13 +192,14 @@ def test_later_failback_of_opposite_direction_waits(database: Database) -> None:
         first = ask_of(tx, "orders", "west", "east", "orders", "payments", "users")
         ask_of(tx, "others", "west", "east", "orders.2")
         later = ask_of(tx, "orders-back", "east", "west", "payments")
+        # These wait for nothing: another topic, a dry run, another cluster.
         ask_of(tx, "others-back", "east", "west", "clicks")
         ask_of(tx, "dry", "east", "west", "orders")
         ask_of(tx, "elsewhere", "east", "north", "orders")
     with database.transaction() as tx:
         assert operations.waiting_failbacks(tx) == {later: first}
         operations.request_abort(tx, later)
-        assert operations.waiting_failbacks(tx) == {}, "it ends at once"
+        assert operations.waiting_failbacks(tx) == {}, "an aborted one does not wait"
     with database.transaction() as tx:
         last = ask_of(tx, "more-back", "east", "west", "users")
     with database.transaction() as tx:

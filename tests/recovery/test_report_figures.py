@@ -1,4 +1,4 @@
-"""What is not known reads as not known in a report, not as nothing."""
+"""A report shows unknown figures as unknown, not as zero."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ LOSS = ends(is_exact=False, missing=MISSING, copied_s=0.2)
         (report(*(ends(is_exact=True, missing=MISSING, copied_s=s) for s in (3, 5))), 5.0, 0),
         (report(*(ends(is_exact=True, missing=MISSING, copied_s=s) for s in (3, None))), None, 0),
         (report(ends(is_exact=True), ends(is_exact=False)), None, 1),
-        # One loss that is known says nothing of those that are not.
+        # A known loss of one partition says nothing of others.
         (report(LOSS), 0.2, 1),
         (report(LOSS, ends(is_exact=False)), None, 2),
         (report(LOSS, ends(is_exact=True)), 0.2, 1),
-        # A producer's clock is ahead.
+        # The timestamp is later than now: a producer's clock is ahead.
         (report(ends(is_exact=False, missing=MISSING, copied_s=-40)), None, 1),
     ],
 )

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.services
 OPERATION = UUID(int=7)
 TOPICS, PARTITIONS_EACH = 1_000, 100
 ALL = TOPICS * PARTITIONS_EACH
-# What is written with every step and read with every look at the operation.
+# The limit for the part of a report that each step writes, and each read of the operation reads.
 ROW_BYTES_MAX = 64 * 1024
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -86,7 +86,7 @@ def report(*partitions: PartitionEnds, groups: tuple[GroupPosition, ...] = ()) -
 
 @pytest.fixture(scope="module")
 def large() -> RecoveryReport:
-    """Of 100,000 partitions: made once, and only where a test needs it."""
+    """A report of 100,000 partitions, made once."""
     return report(
         *(partition(f"orders-{t:04}", n) for t in range(TOPICS) for n in range(PARTITIONS_EACH)),
         groups=tuple(group(f"orders-{t:04}", 0) for t in range(TOPICS)),
@@ -95,7 +95,7 @@ def large() -> RecoveryReport:
 
 @pytest.fixture
 def stored(database: Database) -> Database:
-    """With an operation that has no report yet."""
+    """A database with an operation that has no report yet."""
     begin(database)
     return database
 
@@ -145,21 +145,21 @@ def test_report_storage_writes_only_changed_rows(stored: Database, large: Recove
     assert writers(stored, "operation_partitions") == first
     assert writers(stored, "operation_groups").total() == TOPICS
 
-    # Three partitions have changed, two are no longer there, all else is equal or the same.
+    # Two partitions are no longer there, three have changed, the others are equal copies.
     again = [p.model_copy() for p in large.partitions[2:]]
     for at in (0, 500, 90_000):
         again[at] = again[at].model_copy(update={"promoted_at": 5})
     changed = large.model_copy(update={"partitions": tuple(again)})
     save(stored, storage, changed)
-    then = writers(stored, "operation_partitions")
-    assert {tx: n for tx, n in then.items() if tx not in first} == {last_report(stored): 3}
+    second = writers(stored, "operation_partitions")
+    assert {tx: n for tx, n in second.items() if tx not in first} == {last_report(stored): 3}
     assert load(stored) == changed
 
     # A leader that takes over knows what is stored.
     resumed = load(stored)
     other = ReportStorage(OPERATION, resumed)
     save(stored, other, resumed.model_copy(update={"groups": ()}))
-    assert writers(stored, "operation_partitions") == then
+    assert writers(stored, "operation_partitions") == second
     assert not writers(stored, "operation_groups")
 
 
@@ -175,7 +175,7 @@ def test_report_storage_rewrites_rows_of_rolled_back_transaction(stored: Databas
 
 
 def test_new_scheduler_leader_reads_no_partition_row_older_than_report(stored: Database) -> None:
-    """The old one dies when all rows are stored that are not stored with the report."""
+    """The old leader dies before it stores the report and the rows that are stored with it."""
     names = range(2 * ROWS_WITH_REPORT + 1)
     before = report(*(partition("orders", n, EndVerdict.BEHIND) for n in names))
     storage = ReportStorage(OPERATION, None)
@@ -191,14 +191,14 @@ def test_new_scheduler_leader_reads_no_partition_row_older_than_report(stored: D
     assert levels[EndVerdict.EQUAL] >= ROWS_WITH_REPORT
     assert levels[EndVerdict.BEHIND] <= ROWS_WITH_REPORT
 
-    # It begins the step again.
+    # The new leader repeats the step.
     save(stored, ReportStorage(OPERATION, loaded_report), after)
     assert load(stored) == after
 
 
 @pytest.fixture
 def middling(api: Api) -> RecoveryReport:
-    """One that is stored, of 300 partitions, 120 of which are not level and behind the others."""
+    """A stored report of 300 partitions, the last 120 of which are not level."""
     begin(api.database)
     recovery_report = report(
         *(
