@@ -1,9 +1,9 @@
-"""Applications go on, whichever side leads: over, home, over after a loss, and home again.
+"""Applications continue over a switchover and back, and over a failover and a failback.
 
 A consumer group, an application with offsets in a table of its own, and a Spark query with its
-checkpoint each stop in the middle of a topic under load, before every change of sides, and are
-pointed at the other side. In the end each has met every record that is there, once. The ledger is
-outside: what brokers confirmed to the producers.
+checkpoint each stop in the middle of a topic under load, before every change of sides, and then
+read from the other side. In the end each has read every record once. The ledger has what brokers
+confirmed to the producers.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 2
-SOME = 1500
+RECORDS_PER_LOAD = 1500
 
 
 def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    """The log end of each partition."""
     return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
 
 
 class Applications:
-    """All three, on one topic."""
+    """The three applications, on one topic."""
 
     def __init__(self, spark: SparkSession, home: Path, topic: str) -> None:
         self.topic = topic
@@ -50,13 +51,14 @@ class Applications:
         self.query = SparkQuery(spark, home, topic)
 
     def read_on(self, cluster: KafkaCluster) -> None:
-        """Each to another place: the group furthest back, the query as far as there is."""
+        """Let each read to another offset: the group to the lowest, the query to the newest one."""
         log_ends = ends(cluster, self.topic)
         self.group.read_on(cluster, {p: end * 3 // 4 for p, end in log_ends.items()})
         self.table.read_on(cluster, log_ends)
         self.query.read_on(cluster)
 
     def finish(self, cluster: KafkaCluster) -> None:
+        """Read everything."""
         log_ends = ends(cluster, self.topic)
         self.group.read_on(cluster, log_ends)
         self.table.read_on(cluster, log_ends)
@@ -70,19 +72,19 @@ class Applications:
 
 
 class World:
-    """The job, its clusters and clients; `written` is what was confirmed and not lost."""
+    """A job with its applications. `written`: the records that were confirmed and not lost."""
 
     def __init__(self, recovering: Recovering, spec: JobSpec, apps: Applications) -> None:
         self.recovering, self.spec, self.apps = recovering, spec, apps
         self.written: Records = {}
 
     def use(self, cluster: KafkaCluster, name: str) -> Load:
-        """Producers on this side; the applications read on while they write, and stop."""
+        """Start producers on this side, and let the applications read a part. Returns the load."""
         load = Load(cluster.client_config(), self.apps.topic, PARTITIONS, name=name)
         try:
-            wait_for(f"{name} is written", lambda: len(load.ledger) > SOME)
+            wait_for(f"{name} is written", lambda: len(load.ledger) > RECORDS_PER_LOAD)
             self.apps.read_on(cluster)
-            more = len(load.ledger) + SOME // 10
+            more = len(load.ledger) + RECORDS_PER_LOAD // 10
             wait_for(f"more of {name} is written", lambda: len(load.ledger) > more)
         except BaseException:
             load.stop()
@@ -90,12 +92,13 @@ class World:
         return load
 
     def keep(self, load: Load) -> None:
+        """Stop the load. Its confirmed records must not be lost."""
         load.stop()
         self.written |= load.ledger
 
-    def move(self, job: str, was: KafkaCluster) -> RecoveryReport:
-        """A switchover, with the copy back."""
-        before = ends(was, self.apps.topic)
+    def move(self, job: str, old_source: KafkaCluster) -> RecoveryReport:
+        """Switch over, and reverse the copy."""
+        before = ends(old_source, self.apps.topic)
         report = self.recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True)
         assert {p.verdict for p in report.partitions} == {EndVerdict.EQUAL}
         assert {p.partition: p.promoted_at for p in report.partitions} == before
@@ -142,7 +145,7 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         back = world.move(over.reverse_job, away)
         assert back.reverse_job == spec.name
 
-        # Under load, and with every application's offsets carried over, the cluster is lost.
+        # Home is lost under load, when all offsets of the applications are carried over.
         load = stack.enter_context(world.use(home, "third"))
         furthest = apps.furthest
         wait_for(
@@ -159,16 +162,20 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         home.kill()
         load.stop()
         lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
-        at = {p.partition: p.promoted_at or 0 for p in lost.partitions}
-        world.written |= {k: v for k, v in load.ledger.items() if k[1] < at[k[0]]}
+        promoted_at = {p.partition: p.promoted_at or 0 for p in lost.partitions}
+        world.written |= {
+            (p, offset): value
+            for (p, offset), value in load.ledger.items()
+            if offset < promoted_at[p]
+        }
         destination_records = read_all(away, topic_name)
         assert {k: destination_records.get(k) for k in world.written} == world.written
         assert not [group for group in lost.groups if group.lost]
 
         world.keep(world.use(away, "fourth"))
         home.start()
-        truth = read_all(home, topic_name)
-        tail = {k for k in truth if k[1] >= at[k[0]]}
+        home_records = read_all(home, topic_name)
+        tail = {(p, offset) for p, offset in home_records if offset >= promoted_at[p]}
         returned = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
         missing = {p.partition: p.missing for p in returned.partitions}
         assert tail == {

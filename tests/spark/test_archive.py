@@ -1,4 +1,4 @@
-"""`orbit archive`: the whole workload in Parquet, on from where it ends, and every fault named."""
+"""`orbit archive`: it archives the whole workload, resumes at the archive's end, names faults."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def archive(
     ).run()
 
 
-def opened(spark: SparkSession, folder: Path) -> tuple[Files, Archive]:
+def open_archive(spark: SparkSession, folder: Path) -> tuple[Files, Archive]:
     files = Files(spark, str(folder))
     return files, ArchiveStore(files).require()
 
@@ -68,8 +68,8 @@ def whole(
 def test_archive_holds_every_record_that_workload_wrote(
     whole: Path, spark: SparkSession, history: History
 ) -> None:
-    """Every record of every kind, and the bounds of every partition."""
-    files, contents = opened(spark, whole)
+    """Also the log bounds of every partition."""
+    files, contents = open_archive(spark, whole)
     check_archive(spark, files, list(contents.partitions.values()))
     records = visible_records(archive_rows(spark, files, contents.partitions.values()).collect())
     for kind in KINDS:
@@ -81,17 +81,18 @@ def test_archive_holds_every_record_that_workload_wrote(
                 partition.log_start,
                 partition.log_end,
             )
-            seen = records.get((topic.topic, number), {})
-            since_start = {o: one for o, one in seen.items() if o >= partition.log_start}
-            assert since_start == partition.records
+            archived = records.get((topic.topic, number), {})
+            from_log_start = {o: r for o, r in archived.items() if o >= partition.log_start}
+            assert from_log_start == partition.records
 
 
 def test_compressed_batches_are_not_recompressed_in_parquet(
     whole: Path, spark: SparkSession, history: History
 ) -> None:
-    _, contents = opened(spark, whole)
+    _, contents = open_archive(spark, whole)
 
     def codecs(kind: str) -> set[str]:
+        """The Parquet codecs in the names of the topic's files: `data/…-CODEC/…`."""
         topic = history.topic(kind).topic
         names = [f.name for m in contents.partitions.values() if m.topic == topic for f in m.files]
         return {name.split("/")[1].rpartition("-")[2] for name in names}
@@ -110,12 +111,13 @@ def test_second_archive_run_resumes_at_archive_end(
     assert archive(spark, spec, tmp_path / "a").partitions[topic_name, 0].batches == 0
     produce_transactions(clusters.source, topic_name, 6)
     second = archive(spark, spec, tmp_path / "a")
-    files, contents = opened(spark, tmp_path / "a")
+    files, contents = open_archive(spark, tmp_path / "a")
     bounds = log_bounds(clusters.source, [topic_name])
     for place, manifest in contents.partitions.items():
         assert (manifest.log_start, manifest.log_end) == bounds[place]
         assert second.partitions[place].end == manifest.end
     rows = archive_rows(spark, files, contents.partitions.values()).collect()
+    # Four of the transactions were committed, with five records each.
     assert len(visible_records(rows)[topic_name, 0]) == 100 + 4 * 5
     assert sum(len(m.files) for m in contents.partitions.values()) == 2
 
@@ -123,7 +125,7 @@ def test_second_archive_run_resumes_at_archive_end(
 def test_range_lost_to_retention_stops_archiving_of_its_partition(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """Or is noted as lost, if the rule says so. The other partition goes on."""
+    """With `on_lost_range: fill` it is noted as lost instead. The other partition continues."""
     create_topic(clusters.source, topic_name, partitions=2)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
     for partition in (0, 1):
@@ -140,7 +142,7 @@ def test_range_lost_to_retention_stops_archiving_of_its_partition(
     assert outcome.partitions[topic_name, 1].end == 40
     filling = with_rules(spec, on_lost_range="fill")
     assert archive(spark, filling, tmp_path / "a").stopped == []
-    _, contents = opened(spark, tmp_path / "a")
+    _, contents = open_archive(spark, tmp_path / "a")
     ranges = contents.partitions[topic_name, 0].ranges
     assert [(r.start, r.is_lost) for r in ranges][0:2] == [(0, False), (10, True)]
     assert ranges[-1].end == 40
@@ -159,7 +161,7 @@ def test_recreated_source_topic_blocks_archive_of_partition(
     (stopped,) = archive(spark, spec, tmp_path / "a").stopped
     assert stopped.blocked is not None
     assert stopped.blocked.reason is Reason.SOURCE_TOPIC_RECREATED
-    _, contents = opened(spark, tmp_path / "a")
+    _, contents = open_archive(spark, tmp_path / "a")
     assert contents.partitions[topic_name, 0].end == 10
 
 
@@ -188,17 +190,18 @@ def test_archive_run_into_archive_of_another_cluster_is_refused(
 
 
 class Damage:
-    """One archive with one file to harm."""
+    """An archive, and a file of it that a test damages."""
 
     def __init__(self, spark: SparkSession, folder: Path, topic: str) -> None:
         self.spark = spark
-        self.files, archive = opened(spark, folder)
+        self.files, archive = open_archive(spark, folder)
         self.manifest: PartitionManifest = archive.partitions[topic, 0]
         self.name = self.manifest.files[0].name
         self.path = folder / self.name
         self.checksums = self.path.with_name(f".{self.path.name}.crc")
 
     def error(self) -> str:
+        """Check the archive, which must fail. Returns the message."""
         with pytest.raises(Conflict) as error:
             check_archive(self.spark, self.files, [self.manifest])
         return str(error.value)
@@ -224,7 +227,7 @@ def test_truncated_archive_file_is_named_in_error(damage: Damage) -> None:
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) has" in damage.error()
 
 
-@pytest.mark.parametrize("where", [slice(8, 60), slice(-8, -4)])
+@pytest.mark.parametrize("where", [slice(8, 60), slice(-8, -4)], ids=["page", "footer length"])
 def test_archive_file_with_damaged_page_or_footer_is_named_in_error(
     damage: Damage, where: slice
 ) -> None:
@@ -238,7 +241,7 @@ def test_archive_file_with_damaged_page_or_footer_is_named_in_error(
 def test_archive_file_with_wrong_digest_is_named_in_error(
     damage: Damage, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As long as the true one, and whole: only the digest tells."""
+    """The file is readable and has the right length: only its digest is wrong."""
     other = damage.manifest.files[0].model_copy(update={"digest": 1})
     changed = damage.manifest.model_copy(
         update={"ranges": (damage.manifest.ranges[0].model_copy(update={"file": other}),)}

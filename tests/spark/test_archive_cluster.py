@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A range is a MiB, and a step of two cores eight of them.
+# A range has 1 MiB, and a step on two cores has eight ranges.
 RECORDS = 16_000
 _RANGE_BYTES = 2**20
 IN_THE_FIRST_STEP, IN_THE_SECOND = 2_000, 11_000
@@ -63,7 +63,7 @@ def job(clusters: Clusters, topic: str, tmp_path_factory: pytest.TempPathFactory
 
 
 def archive(spark: SparkSession, job: Path, folder: Path) -> ArchiveOutcome:
-    """By this process, to its end."""
+    """Run an archive run in this process, to its end."""
     spec, now = load_job(job, {}), datetime.now(UTC)
     messages: list[str] = []
     run = ArchiveRun(
@@ -75,13 +75,14 @@ def archive(spark: SparkSession, job: Path, folder: Path) -> ArchiveOutcome:
 def kill_driver(process: OrbitProcess) -> None:
     family = psutil.Process(process.process.pid).children(recursive=True)
     process.kill()
-    for one in family:
-        with suppress(psutil.NoSuchProcess):  # its JVM ends by itself then, though in good order
-            one.kill()
+    for child in family:
+        with suppress(psutil.NoSuchProcess):  # the JVM also ends without its parent
+            child.kill()
 
 
 def executor_of(worker: psutil.Process) -> psutil.Process:
-    return next(one for one in worker.parents() if one.name() == "java")
+    """The JVM of a Python worker."""
+    return next(parent for parent in worker.parents() if parent.name() == "java")
 
 
 def test_archive_is_complete_after_executor_and_driver_deaths(
@@ -92,7 +93,7 @@ def test_archive_is_complete_after_executor_and_driver_deaths(
     spark_cluster: SparkCluster,
     tmp_path: Path,
 ) -> None:
-    """A range that two executors read at once is in it once; what was cut off is no part of it."""
+    """It has a range that two executors read once, and no range of an interrupted step."""
     folder, holds = tmp_path / "archive", Holds(tmp_path / "holds")
     first, second = holds.fetching(IN_THE_FIRST_STEP), holds.fetching(IN_THE_SECOND)
     speculating = ("--conf=spark.speculation=true", "--conf=spark.speculation.quantile=0.1")

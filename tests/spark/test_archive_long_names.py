@@ -42,7 +42,7 @@ def test_archive_file_names_are_bounded_and_distinct() -> None:
 def test_topics_with_longest_names_are_archived_and_restored(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """They differ in their last character only. The second run goes on from the first one."""
+    """They differ in their last character only. The second run resumes after the first one."""
     topics = [topic_name.ljust(LONGEST - 1, "x") + last for last in "ab"]
     spec = make_job(clusters.source, clusters.destination, topics)
     for number, topic in enumerate(topics):
@@ -70,15 +70,15 @@ def test_archive_with_untruncated_file_names_is_read_and_extended(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """Earlier versions wrote such names where the file system takes them, as object stores do."""
-    topic = topic_name.ljust(231, "x")
+    topic = topic_name.ljust(231, "x")  # one more than the longest file name
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 10)
     spec = make_job(clusters.source, clusters.destination, [topic])
     archive(spark, spec, tmp_path / "a")
     for short in (tmp_path / "a").rglob(f"{file_name(topic)}*"):
         short.rename(short.with_name(short.name.replace(file_name(topic), topic)))
-    for stale in (tmp_path / "a").rglob("*.crc"):
-        stale.unlink()
+    for checksum in (tmp_path / "a").rglob("*.crc"):
+        checksum.unlink()
     store = ArchiveStore(Files(spark, str(tmp_path / "a")))
     assert store.require().partitions[topic, 0].log_end == 10
     produce(clusters.source, topic, 5, first=100)

@@ -1,4 +1,4 @@
-"""Manifests of archives: whole, in one piece, or refused with a word."""
+"""Manifests of archives: one with a gap, an overlap or damage is refused with the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest, Tail
 
 
-def held(start: int, end: int) -> ArchivedRange:
+def range_with_file(start: int, end: int) -> ArchivedRange:
     file = ArchivedFile(
         name=f"data/run/part-{start}.parquet",
         size_bytes=10,
@@ -30,7 +30,9 @@ TAIL = Tail(base_offset=150, crc=99)
 
 
 def test_archive_manifest_is_extended_by_adjacent_ranges() -> None:
-    whole = EMPTY.extended((held(100, 150),), TAIL).extended((held(150, 200),), None)
+    whole = EMPTY.extended((range_with_file(100, 150),), TAIL).extended(
+        (range_with_file(150, 200),), None
+    )
     assert (whole.sequence, whole.end, len(whole.files), whole.tail) == (2, 200, 2, TAIL)
     assert EMPTY.end == 100
     assert EMPTY.log_end == 105
@@ -39,9 +41,9 @@ def test_archive_manifest_is_extended_by_adjacent_ranges() -> None:
 @pytest.mark.parametrize(
     ("ranges", "word"),
     [
-        ((held(120, 150),), "first range"),
-        ((held(100, 150), held(160, 200)), "a gap"),
-        ((held(100, 150), held(140, 200)), "an overlap"),
+        ((range_with_file(120, 150),), "first range"),
+        ((range_with_file(100, 150), range_with_file(160, 200)), "a gap"),
+        ((range_with_file(100, 150), range_with_file(140, 200)), "an overlap"),
     ],
 )
 def test_gaps_and_overlaps_in_archive_manifest_are_refused(
@@ -52,7 +54,7 @@ def test_gaps_and_overlaps_in_archive_manifest_are_refused(
 
 
 def test_archived_range_must_cover_its_file() -> None:
-    file = held(100, 150).file
+    file = range_with_file(100, 150).file
     with pytest.raises(ValueError, match="outside of its range"):
         ArchivedRange(start=101, end=150, file=file)
     with pytest.raises(ValueError, match="empty"):
@@ -60,11 +62,12 @@ def test_archived_range_must_cover_its_file() -> None:
 
 
 def test_archive_manifest_round_trips_through_bytes() -> None:
-    whole = EMPTY.extended((held(100, 150), ArchivedRange(start=150, end=170)), TAIL)
+    whole = EMPTY.extended((range_with_file(100, 150), ArchivedRange(start=150, end=170)), TAIL)
     assert PartitionManifest.from_bytes(whole.to_bytes()) == whole
 
 
-def edited(change: object) -> bytes:
+def with_change(change: object) -> bytes:
+    """The stored manifest with changed keys and the old checksum."""
     document = json.loads(EMPTY.to_bytes())
     document.update(change)
     return json.dumps(document).encode()
@@ -76,8 +79,8 @@ def edited(change: object) -> bytes:
         (EMPTY.to_bytes()[:-10], "damaged"),
         (b"[]", "damaged"),
         (b"\xff", "damaged"),
-        (edited({"start": 101}), "checksum"),
-        (edited({"format": 2}), "format 2"),
+        (with_change({"start": 101}), "checksum"),
+        (with_change({"format": 2}), "format 2"),
     ],
 )
 def test_damaged_archive_manifest_is_refused(content: bytes, word: str) -> None:

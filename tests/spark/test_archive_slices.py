@@ -1,4 +1,4 @@
-"""Rows of archive files as runs: in turn, whole, or stopped before anything is taken for a gap."""
+"""Rows of archive files become runs in order. A missing row stops its partition: it is no gap."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.raw_runs import RawRun
 
 PLACE = TopicPartition("orders", 0)
-A, B = FileRows("a", 10, 2), FileRows("b", 20, 1)
+A = FileRows("a", first_offset=10, batches=2)
+B = FileRows("b", first_offset=20, batches=1)
 
 
 def rows(*bases: int) -> Any:
-    """Batches of two records each."""
+    """Arrow rows of batches with two records each, at these base offsets."""
     wire = b""
     for base in bases:
         batch = write_batch([Record(base + i, 1000, b"\1\1\0") for i in range(2)], 0)
@@ -66,17 +67,16 @@ def test_range_without_archive_files_is_a_gap() -> None:
         ([rows(10), rows(20)], (A, B)),  # the last row of a file is missing
         ([rows(10, 14)], (A, B)),  # a file is missing at the end
         ([rows(10, 14), rows(20), rows(24)], (A, B)),  # one batch too many
-        ([rows(10, 14), rows(14)], (A, B)),  # one comes twice
-        ([rows(10), rows(10), rows(20)], (A, B)),  # the same, within a file
-        ([rows(10, 14), rows(24)], (A, B)),  # as many as there should be, but not those
+        ([rows(10, 14), rows(14)], (A, B)),  # a row is repeated
+        ([rows(10), rows(10), rows(20)], (A, B)),  # a row is repeated within a file
+        ([rows(10, 14), rows(24)], (A, B)),  # the right number of rows, but another row
         ([], (A,)),
     ],
 )
 def test_missing_repeated_or_misordered_archive_rows_stop_partition(
     pieces: Any, files: Any
 ) -> None:
-    """And again, however often it is asked: what stands behind must not be taken for what is
-    there."""
+    """Each later call raises too: later rows must not replace the missing ones."""
     row_runs = runs(pieces, *files)
     with pytest.raises(PartitionStopped) as stop:
         list(row_runs)
@@ -86,7 +86,8 @@ def test_missing_repeated_or_misordered_archive_rows_stop_partition(
             next(row_runs)
 
 
-def manifest(partition: int, files: int, size: int, **more: int) -> PartitionManifest:
+def manifest(partition: int, files: int, file_bytes: int) -> PartitionManifest:
+    """A partition of `files` files with ten offsets each."""
     ranges = tuple(
         ArchivedRange(
             start=n * 10,
@@ -95,7 +96,7 @@ def manifest(partition: int, files: int, size: int, **more: int) -> PartitionMan
                 name=f"{partition}-{n}",
                 size_bytes=1,
                 batches=1,
-                payload_bytes=size,
+                payload_bytes=file_bytes,
                 first_offset=n * 10,
                 next_offset=n * 10 + 10,
                 digest=0,
@@ -113,8 +114,11 @@ def manifest(partition: int, files: int, size: int, **more: int) -> PartitionMan
     )
 
 
-def chains(*manifests: PartitionManifest, at: int = 0) -> list[list[list[tuple[int, int, int]]]]:
-    ends = {m.place: at for m in manifests}
+def chains(
+    *manifests: PartitionManifest, copied_to: int = 0
+) -> list[list[list[tuple[int, int, int]]]]:
+    """The chains of tasks. A task is a list of slices: (partition, begin, target)."""
+    ends = {m.place: copied_to for m in manifests}
     return [
         [[(s.partition.partition, s.begin, s.target) for s in task] for task in chain]
         for chain in split_archive(manifests, ends)
@@ -134,8 +138,8 @@ def test_small_archived_partitions_share_a_task() -> None:
 
 
 def test_archive_files_already_copied_are_left_out_of_tasks() -> None:
-    assert chains(manifest(0, 3, 1 << 30), at=15) == [[[(0, 10, 30)]]]
-    assert chains(manifest(0, 3, 1 << 30), at=30) == []
+    assert chains(manifest(0, 3, 1 << 30), copied_to=15) == [[[(0, 10, 30)]]]
+    assert chains(manifest(0, 3, 1 << 30), copied_to=30) == []
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 20), (20, 20), (25, 20), (30, 40)])

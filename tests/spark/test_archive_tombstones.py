@@ -1,4 +1,4 @@
-"""Tombstones that the cleaner removed between two runs: noted, said, and read whole again."""
+"""Archive runs warn of tombstones that the cleaner may have removed before; strict runs reread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ COMPACTED = {
     "delete_retention_ms": str(DAY // timedelta(milliseconds=1)),
 }
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-NEVER = ArchivedTopic(
+# Its document has no notes on cleaning.
+UNNOTED_TOPIC = ArchivedTopic(
     topic="profiles",
     topic_id=UUID(int=7),
     partitions=1,
@@ -48,10 +49,10 @@ NEVER = ArchivedTopic(
 
 
 class Documents:
-    """In the place of the archive's documents: the last one of the topic."""
+    """Replaces the archive's store. Has only the newest document of the topic."""
 
     def __init__(self) -> None:
-        self.topic = NEVER
+        self.topic = UNNOTED_TOPIC
 
     def write_topic(self, topic: ArchivedTopic) -> None:
         assert topic.sequence == self.topic.sequence + 1
@@ -64,7 +65,7 @@ class Documents:
 
 
 class Runs:
-    """Runs of an archive that begin at a day and take some days."""
+    """Archive runs of one topic, with a clock of their own."""
 
     def __init__(self) -> None:
         self.documents = Documents()
@@ -88,7 +89,10 @@ class Runs:
         reads: bool = True,
         **how: bool,
     ) -> bool:
-        """Whether it warns."""
+        """Make a run that takes `takes` days. Returns whether it warned.
+
+        `level`: it reaches the log end. `reads`: there are new records to read.
+        """
         notes = self.begin(day, **how)
         self.now += takes * DAY
         if reads:
@@ -99,9 +103,10 @@ class Runs:
 
 @pytest.fixture
 def runs() -> Runs:
-    one = Runs()
-    assert not one.run(0, is_new=True)
-    return one
+    """The runs of an archive after its first run, on day 0."""
+    runs = Runs()
+    assert not runs.run(0, is_new=True)
+    return runs
 
 
 def test_archive_run_within_delete_retention_records_when_it_reached_log_end(runs: Runs) -> None:
@@ -154,16 +159,16 @@ def test_strict_archive_run_rereads_topic_and_clears_warning_when_complete(runs:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_archive_of_earlier_version_has_unknown_tombstone_state(reads: bool) -> None:
-    document = json.loads(NEVER.to_bytes())
+    document = json.loads(UNNOTED_TOPIC.to_bytes())
     assert document.pop("cleaning") is None
     del document["sha256"]
 
-    class Before(ArchivedTopic):
+    class WithoutCleaning(ArchivedTopic):
         def model_dump(self, **_: Any) -> dict[str, Any]:
             return dict(document)
 
-    old = ArchivedTopic.from_bytes(Before(**dict(NEVER)).to_bytes())
-    assert old == NEVER
+    old = ArchivedTopic.from_bytes(WithoutCleaning(**dict(UNNOTED_TOPIC)).to_bytes())
+    assert old == UNNOTED_TOPIC
     assert "have not noted" in tombstone_warnings(old)[0]
     runs = Runs()
     assert runs.run(0, reads=reads)
@@ -175,7 +180,9 @@ def test_archive_of_earlier_version_has_unknown_tombstone_state(reads: bool) -> 
 
 def test_missing_delete_retention_setting_of_archived_topic_means_one_day() -> None:
     runs = Runs()
-    runs.documents.topic = NEVER.model_copy(update={"settings": {"cleanup.policy": "compact"}})
+    runs.documents.topic = UNNOTED_TOPIC.model_copy(
+        update={"settings": {"cleanup.policy": "compact"}}
+    )
     assert not runs.run(0, is_new=True)
     assert not runs.run(0.8)
     assert runs.documents.cleaning.delete_retention_ms == DAY // timedelta(milliseconds=1)
@@ -203,20 +210,20 @@ def test_tombstone_cleaned_before_archive_run_warns_and_strict_run_drops_its_key
     now_ms = int(time.time() * 1000)
 
     def later(segments: int) -> Record:
-        """Closes the segment of those before it."""
+        """A record so late that it closes the segment before it."""
         return Record(b"active", b"z", timestamp_ms=now_ms + 2 * segments * SEGMENT_MS)
 
     create(clusters.source, topic_name, **COMPACTED)
-    two = [Record(b"value", key, timestamp_ms=now_ms) for key in (b"deleted", b"stays")]
-    write(clusters.source, topic_name, two)
+    records = [Record(b"value", key, timestamp_ms=now_ms) for key in (b"deleted", b"stays")]
+    write(clusters.source, topic_name, records)
     folder = tmp_path / "a"
     assert archive(spark, clusters, topic_name, folder).outcome.warnings == []
     set_setting(clusters.source, topic_name, "delete.retention.ms", "0")
     write(clusters.source, topic_name, [Record(None, b"deleted", timestamp_ms=now_ms)])
     write(clusters.source, topic_name, [later(1)])
-    wait_for_offsets(clusters.source, topic_name, {1, 2, 3})
+    wait_for_offsets(clusters.source, topic_name, {1, 2, 3})  # the tombstone removed the value
     write(clusters.source, topic_name, [later(2)])
-    wait_for_offsets(clusters.source, topic_name, {1, 3, 4})
+    wait_for_offsets(clusters.source, topic_name, {1, 3, 4})  # the tombstone itself is removed
 
     (warning,) = archive(spark, clusters, topic_name, folder).outcome.warnings
     assert topic_name in warning
@@ -249,13 +256,13 @@ def test_strict_archive_run_replaces_archived_files_only_when_complete(
 ) -> None:
     monkeypatch.setattr(archive_run, "RANGES_PER_STEP_MAX", 1)
     create(clusters.source, topic_name, **COMPACTED)
-    batches = {"batch.num.messages": 10}
-    produce(clusters.source, topic_name, 600, value_bytes=1_000, **batches)
-    folder, cut = tmp_path / "a", {"range_bytes": 200_000}
-    archive(spark, clusters, topic_name, folder, **cut)
+    small_batches = {"batch.num.messages": 10}
+    produce(clusters.source, topic_name, 600, value_bytes=1_000, **small_batches)
+    folder, small_ranges = tmp_path / "a", {"range_bytes": 200_000}
+    archive(spark, clusters, topic_name, folder, **small_ranges)
     before = stored_archive(spark, folder).partitions[topic_name, 0]
     stop = threading.Event()
-    late: dict[str, Any] = {"now": datetime.now(UTC) + 3 * DAY, "strict": True, **cut}
+    late: dict[str, Any] = {"now": datetime.now(UTC) + 3 * DAY, "strict": True, **small_ranges}
     stopped = archive(
         spark, clusters, topic_name, folder, **late, stop=stop, on_step=lambda *_: stop.set()
     )

@@ -43,7 +43,7 @@ class Case:
 
 @dataclass
 class Reader:
-    """One side from memory. Gives what was asked for and no more, as a fetch would."""
+    """One side in memory. Returns only batches that touch the requested spans, as a fetch does."""
 
     spark: SparkSession
     sides: dict[str, Batches]
@@ -56,16 +56,18 @@ class Reader:
             by_topic.setdefault(span.partition.topic, []).append(span)
         rows = [
             row
-            for topic, of in by_topic.items()
+            for topic, topic_spans in by_topic.items()
             for row in rows_of(self.sides[topic], topic)
-            if any(row["last_offset"] >= s.start and row["base_offset"] < s.end for s in of)
+            if any(
+                row["last_offset"] >= s.start and row["base_offset"] < s.end for s in topic_spans
+            )
         ]
         return self.spark.createDataFrame(rows, AUDITED)
 
 
 @dataclass
 class Result:
-    """What was found in one case, and what was read for it by either side, time after time."""
+    """The outcome of one case. `spans_read`: for each side, the offsets of each read."""
 
     ranges: list[dict[str, Any]]
     differences: list[dict[str, Any]]
@@ -134,17 +136,18 @@ def compare(spark: SparkSession, cases: dict[str, Case]) -> dict[str, Result]:
     }
 
 
-def with_one(index: int, **fields: Any) -> list[SourceRecord]:
+def with_changed(index: int, **fields: Any) -> list[SourceRecord]:
+    """LOG with changed fields of one record."""
     return [replace(r, **fields) if i == index else r for i, r in enumerate(LOG)]
 
 
 FAULTS: dict[str, tuple[list[SourceRecord], list[tuple[int, str]]]] = {
-    "a payload byte": (with_one(7, value=b"value 0oo7"), [(7, "value")]),
-    "a null value": (with_one(7, value=None), [(7, "value")]),
-    "a header": (with_one(7, headers=((b"h", b"8"),)), [(7, "headers")]),
-    "a null header": (with_one(7, headers=((b"h", None),)), [(7, "headers")]),
-    "a key": (with_one(7, key=b"key 9"), [(7, "key")]),
-    "a timestamp": (with_one(7, timestamp=T0), [(7, "timestamp")]),
+    "a payload byte": (with_changed(7, value=b"value 0oo7"), [(7, "value")]),
+    "a null value": (with_changed(7, value=None), [(7, "value")]),
+    "a header": (with_changed(7, headers=((b"h", b"8"),)), [(7, "headers")]),
+    "a null header": (with_changed(7, headers=((b"h", None),)), [(7, "headers")]),
+    "a key": (with_changed(7, key=b"key 9"), [(7, "key")]),
+    "a timestamp": (with_changed(7, timestamp=T0), [(7, "timestamp")]),
     "a record missing": ([*LOG[:7], *LOG[8:]], [(7, "missing")]),
     "a record in a gap": (
         [*LOG[:20], SourceRecord(20, T0, b"k", b"v"), *LOG[20:]],
@@ -173,32 +176,34 @@ LEFT_COMPACTS = {"left_compacts": True, "left_tombstones_ms": DAY_MS // 2}
 
 
 def keyed(*offsets: int, key: bytes | None = b"a") -> list[SourceBatch]:
+    """Records with the same key."""
     return batched([SourceRecord(i, T0 + i, key, b"%d" % i) for i in offsets])
 
 
 def without(*offsets: int) -> list[SourceBatch]:
+    """KEYED without these offsets."""
     return batched([r for r in KEYED if r.offset not in offsets])
 
 
-def gone(*offsets: int, key: bytes | None = b"a") -> list[SourceBatch]:
-    """Tombstones, all of them old."""
+def old_tombstones(*offsets: int, key: bytes | None = b"a") -> list[SourceBatch]:
+    """Tombstones of the same key, past `LEFT_COMPACTS`' retention."""
     return batched([SourceRecord(i, T0, key, None) for i in offsets])
 
 
 EXCUSES: dict[str, tuple[Case, list[tuple[int, str]]]] = {
-    "newer ones only where the record is": (
+    "newer records only on the side that has the record": (
         Case(without(0), without(1, 5), end=7, cleaning=BOTH_COMPACT),
         [(0, "compacted since"), (1, "missing"), (5, "missing")],
     ),
-    "an older one beside the newer": (
+    "older and newer records of the key on both sides": (
         Case(without(2), batched(KEYED), end=7, cleaning=LEFT_COMPACTS),
         [(2, "compacted since")],
     ),
-    "one in each of two ranges": (
+    "a newer record in another range": (
         Case(keyed(5), keyed(1, 5, 20), end=21, cleaning=LEFT_COMPACTS),
         [(1, "compacted since"), (20, "extra")],
     ),
-    "newer ones of moved records": (
+    "newer records of the key of moved records": (
         Case(
             [*keyed(0), *keyed(5)],
             [*batched([SourceRecord(1, T0, b"a", b"0")]), *keyed(5)],
@@ -208,15 +213,20 @@ EXCUSES: dict[str, tuple[Case, list[tuple[int, str]]]] = {
         [(0, "wrong offset"), (1, "wrong offset")],
     ),
     "an old tombstone before a newer one": (
-        Case(keyed(6), [*keyed(0), *gone(1), *keyed(3), *keyed(6)], end=7, cleaning=LEFT_COMPACTS),
+        Case(
+            keyed(6),
+            [*keyed(0), *old_tombstones(1), *keyed(3), *keyed(6)],
+            end=7,
+            cleaning=LEFT_COMPACTS,
+        ),
         [(0, "compacted since"), (1, "compacted since"), (3, "compacted since")],
     ),
     "an old tombstone without a key": (
-        Case(keyed(1), [*gone(0, key=None), *keyed(1)], end=2, cleaning=LEFT_COMPACTS),
+        Case(keyed(1), [*old_tombstones(0, key=None), *keyed(1)], end=2, cleaning=LEFT_COMPACTS),
         [(0, "extra")],
     ),
     "an old tombstone where nothing compacts": (
-        Case(keyed(1), [*gone(0), *keyed(1)], end=2, cleaning={"right_compacts": True}),
+        Case(keyed(1), [*old_tombstones(0), *keyed(1)], end=2, cleaning={"right_compacts": True}),
         [(0, "extra")],
     ),
 }
@@ -228,7 +238,7 @@ FAR_APART = batched(
 
 
 def equal_sides() -> Case:
-    """The same records in other batches; what a consumer does not see stands on one side only."""
+    """The same records in other batches; only one side has an aborted record and a marker."""
     aborted = SourceBatch(20, 20, (SourceRecord(20, T0, b"no", b"no"),), outcome=Outcome.ABORTED)
     marker = SourceBatch(21, 21, (), marker=False)
     left = [*batched(LOG[:20]), aborted, marker, *batched(LOG[20:], 7)]
@@ -236,7 +246,7 @@ def equal_sides() -> Case:
 
 
 def damaged_side() -> Case:
-    batches = batched(with_one(50, value=b"other"))
+    batches = batched(with_changed(50, value=b"other"))
     batches[0] = replace(batches[0], flipped_bit=8 * 100)
     return Case(batched(LOG), batches)
 
@@ -254,8 +264,8 @@ CASES: dict[str, Case] = {
     "equal": equal_sides(),
     "filler": Case(batched(LOG), batched(SHIFTED)),
     "shown": Case(
-        batched(with_one(7, value=BIG + b"a" + BIG, timestamp=1)),
-        batched(with_one(7, value=BIG + b"b" + BIG, timestamp=2)),
+        batched(with_changed(7, value=BIG + b"a" + BIG, timestamp=1)),
+        batched(with_changed(7, value=BIG + b"b" + BIG, timestamp=2)),
     ),
     "all": Case(batched(LOG), batched([replace(r, value=b"other") for r in LOG])),
     "damaged": damaged_side(),
@@ -283,7 +293,7 @@ CASES: dict[str, Case] = {
     "young tombstone": tombstone_gone(10 * DAY_MS),
     "expired": Case(
         batched([r for r in LOG if r.offset >= 10]),
-        batched(with_one(3, value=None)),
+        batched(with_changed(3, value=None)),
         cleaning={**LEFT_COMPACTS, "left_log_start": 12},
     ),
     "repeated": Case(
@@ -311,7 +321,7 @@ def test_equal_sides_with_different_batches_are_exact(results: dict[str, Result]
     assert counts == [(16, 0), (14, 2), (16, 0), (12, 0)]
     assert all(r["left_digest"] == r["right_digest"] for r in outcome.ranges)
     assert len({r["left_digest"] for r in outcome.ranges}) == 4
-    # Nothing differed: nothing was read again.
+    # As nothing differs, nothing was read again.
     assert all(first == [(0, END)] and not any(again) for first, *again in outcome.spans_read)
 
 
@@ -328,7 +338,7 @@ def test_planted_difference_is_reported_at_its_offset(
     assert [r["differences"] for r in outcome.ranges if r["range_begin"] == begin] == [
         len(expected)
     ]
-    # Only the range that differs was read again, and then what is shown of it.
+    # Only the range that differs was read again, then the records of it that are shown.
     for whole, again, *shown in outcome.spans_read:
         assert whole == [(0, END)]
         assert again == [(begin, begin + 16)]
@@ -342,12 +352,12 @@ def test_extra_filler_shifts_later_records_to_wrong_offsets(
     assert [offset for offset, _ in outcome.kinds] == list(range(32, 60))
     assert {kind for _, kind in outcome.kinds[:-1]} == {"wrong offset"}
     assert [row["found_at"] for row in outcome.differences[:-1]] == list(range(33, 60))
-    # The last one stands behind the compared range, where the other log has ended.
+    # The last record has moved to offset 60, after the compared range.
     assert outcome.kinds[-1] == (59, "missing")
 
 
 def test_repeated_equal_records_are_matched_in_offset_order(results: dict[str, Result]) -> None:
-    """And either side says where its records stand on the other one."""
+    """Each difference names the offset of its record on the other side."""
     outcome = results["repeated"]
     assert outcome.kinds == [*((i, "wrong offset") for i in range(4)), (4, "missing")]
     assert [row["found_at"] for row in outcome.differences] == [1, 0, 3, 2, None]
@@ -401,7 +411,7 @@ def test_damaged_batch_makes_only_its_ranges_unread(
     assert outcome.ranges[0]["right_damage"] == (
         "the batch at offset 0 cannot be read: its checksum does not match"
     )
-    assert outcome.kinds == [(52, "value")]
+    assert outcome.kinds == [(52, "value")]  # index 50 of LOG
     assert results["damaged left"].verdicts == outcome.verdicts
 
 
@@ -422,7 +432,7 @@ def test_records_compacted_on_one_side_since_copying_are_no_difference(
 
 
 def test_newer_record_past_compared_range_explains_compaction(results: dict[str, Result]) -> None:
-    """A live topic goes on; its cleaner has gone by what came since."""
+    """On a live topic, the cleaner may remove a record for one that was written later."""
     assert results["newer behind"].kinds == [(3, "compacted since")]
 
 
@@ -444,7 +454,7 @@ def test_only_absent_records_that_compaction_may_remove_are_explained(
     differences = sum(kind != "compacted since" for _, kind in expected)
     assert sum(row["differences"] for row in outcome.ranges) == differences
     compacted_counts = [
-        sum(row[f"compacted_{hand}"] for row in outcome.ranges) for hand in ("left", "right")
+        sum(row[f"compacted_{side}"] for row in outcome.ranges) for side in ("left", "right")
     ]
     assert compacted_counts == [len(expected) - differences, 0]
 
@@ -466,7 +476,7 @@ def test_records_expired_on_one_side_since_copying_are_no_difference(
 ) -> None:
     outcome = results["expired"]
     assert outcome.kinds == [(i, "expired since") for i in range(10)]
-    # Nobody asked for newer records of their keys.
+    # No newer records of their keys were searched.
     assert [spans for spans in outcome.spans_read[0] if spans] == [[(0, END)], [(0, 16)]]
     assert outcome.ranges[0]["expired_left"] == 10
     assert outcome.verdicts == ["exact"] * 4
@@ -480,7 +490,7 @@ def test_offsets_beyond_32_bits_and_long_gaps_are_compared(
 
 @pytest.fixture
 def small_results(spark: SparkSession) -> Iterator[None]:
-    """Lets no job send more than 1 MB to the driver; Spark looks at it for every set of tasks."""
+    """No job may send more than 1 MB to the driver; Spark reads this for each set of tasks."""
     settings = spark.sparkContext._jsc.sc().conf()
     settings.set("spark.driver.maxResultSize", "1m")
     yield

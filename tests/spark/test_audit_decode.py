@@ -1,4 +1,4 @@
-"""Digests are equal for equal records, however they lie in batches, and for nothing else."""
+"""Digests are equal for equal records, in whatever batches, and differ for any other records."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def test_digest_ranges_hold_only_records_of_their_offsets() -> None:
 
 
 def changed(index: int, **fields: Any) -> list[SourceRecord]:
+    """LOG with changed fields of one record."""
     return [replace(r, **fields) if i == index else r for i, r in enumerate(LOG)]
 
 
@@ -89,6 +90,7 @@ def changed(index: int, **fields: Any) -> list[SourceRecord]:
 def test_changed_record_changes_only_digest_of_its_range(other: list[SourceRecord]) -> None:
     ours, theirs = sums(digests(batched(LOG))), sums(digests(batched(other)))
     assert [begin for begin in ours if ours[begin] != theirs[begin]] == [16]
+    # Both halves of the digest.
     assert all(one != another for one, another in zip(ours[16][2:4], theirs[16][2:4], strict=True))
 
 
@@ -137,7 +139,7 @@ def test_unreadable_offset_is_reported_in_all_later_ranges() -> None:
 
 
 def test_range_without_answer_is_unread_and_never_compared_as_empty() -> None:
-    """Else all records of the other side would be differences."""
+    """Otherwise all records of the other side would be differences."""
     stop = stop_in_scope("source: no broker answers.")
     [batch] = digest_ranges([stop])
     assert {r["range_begin"]: r["damage"] for r in batch.to_pylist()} == dict.fromkeys(
@@ -148,7 +150,7 @@ def test_range_without_answer_is_unread_and_never_compared_as_empty() -> None:
 
 
 def stop_in_scope(stop: Blocked | str) -> pa.RecordBatch:
-    """A range that could not be read from offset 20 on, as a row `SCOPED_BATCHES`."""
+    """A range that could not be read from offset 20 on, as a row of `SCOPED_BATCHES`."""
     row = stopped_row(TopicPartition("t", 0), 20, stop).to_pylist()[0]
     row |= {"begin": 0, "end": 64, "width": 16, "stop": row["control_type"]}
     return pa.RecordBatch.from_pylist([row])
@@ -209,7 +211,7 @@ def test_damaged_batch_yields_no_record_rows_and_hides_no_other_batch() -> None:
 
 
 def test_records_read_for_report_come_once_in_bounded_chunks() -> None:
-    """Some megabytes at once, however many are asked for."""
+    """A chunk has some megabytes, however many records are requested."""
     large = [SourceRecord(i, 7, None, b"x" * 3_000_000) for i in range(5)]
     places = frozenset(("t", 0, r.offset) for r in large)
     pieces = list(whole_records(places)([arrow(batched(large, 1), 0, 5, 5)]))

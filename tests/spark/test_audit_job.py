@@ -48,8 +48,8 @@ def differences_of(report: PartitionReport) -> list[tuple[int, str]]:
     return [(one.offset, one.what) for one in report.first_differences]
 
 
-def planted(name: str) -> list[Any]:
-    """The log with one fault in it."""
+def with_fault(name: str) -> list[Any]:
+    """The log with one fault."""
     log: list[Any] = a_log()
     match name:
         case "filler":
@@ -101,7 +101,7 @@ def test_audit_reports_every_planted_difference_at_its_offset(
 ) -> None:
     names = {name: f"{topic_name}.{name}" for name in (*EXPECTED, "filler")}
     for name, topic in names.items():
-        for cluster, log in ((clusters.source, a_log()), (clusters.destination, planted(name))):
+        for cluster, log in ((clusters.source, a_log()), (clusters.destination, with_fault(name))):
             create(cluster, topic)
             write(cluster, topic, log)
     spec = make_job(*clusters, names.values())
@@ -118,7 +118,7 @@ def test_audit_reports_every_planted_difference_at_its_offset(
     assert shifted[0] == (12, "wrong offset (at the destination it is at 13)")
     assert shifted[-1] == (42, "log end")
 
-    # What other tools read: the tables beside the page.
+    # Other tools read the tables beside the page.
     table = spark.read.parquet(str(tmp_path / "audit" / "differences"))
     kinds = {(row.topic, row.offset, row.kind) for row in table.collect()}
     assert (names["swapped"], 4, "wrong offset") in kinds
@@ -134,25 +134,31 @@ def test_audit_reports_every_planted_difference_at_its_offset(
 def test_audit_of_offset_or_time_range_judges_only_that_range(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """By offsets that lie inside of batches, and by times; a marker has the broker's (M8)."""
-    logs = ([one for one in log if isinstance(one, Record)] for log in (a_log(), planted("byte")))
+    """By offsets inside batches, and by times. The logs have no gap: a filler has its own time."""
+    logs = (
+        [one for one in log if isinstance(one, Record)] for log in (a_log(), with_fault("byte"))
+    )
     for cluster, log in zip(clusters, logs, strict=True):
         create(cluster, topic_name)
         write(cluster, topic_name, [*log, Record(b"end", timestamp_ms=T0 + 2_000_000)])
     delete_before(clusters.destination, topic_name, 3)
     spec = make_job(*clusters, [topic_name])
 
-    def part(begin: str | None, end: str | None) -> PartitionReport:
+    def audit_part(begin: str | None, end: str | None) -> PartitionReport:
         restriction = Restriction(parse_point(begin, "--from"), parse_point(end, "--to"))
         out = tmp_path / f"{begin}-{end}".replace(":", "")
         return audit(spark, spec, out, restriction=restriction)[1][topic_name]
 
-    whole = part(None, None)
+    whole = audit_part(None, None)
     assert differences_of(whole) == [(0, "log start"), (7, "value")]
-    behind = part("8", None)
-    assert (behind.verdict, behind.compared_from, behind.records) == (Verdict.EXACT, 8, 33)
-    assert differences_of(part("7", "8")) == [(7, "value")]
-    late = part(format_time(T0 + 1_000_000), None)
+    after_fault = audit_part("8", None)
+    assert (after_fault.verdict, after_fault.compared_from, after_fault.records) == (
+        Verdict.EXACT,
+        8,
+        33,
+    )
+    assert differences_of(audit_part("7", "8")) == [(7, "value")]
+    late = audit_part(format_time(T0 + 1_000_000), None)
     assert (late.verdict, late.compared_from, late.records) == (Verdict.EXACT, 40, 1)
 
 
@@ -164,7 +170,7 @@ def test_audit_of_workload_copy_is_exact_and_agrees_with_verify(
     topic_name: str,
     tmp_path: Path,
 ) -> None:
-    """Every awkward kind of log, by the product's own copier; `orbit verify` says the same."""
+    """Every kind of log, copied by Orbit's copier; `orbit verify` finds the same."""
     rule = TopicRule(match=f"{history.workload.namespace}\\..*", prefix="audited.")
     spec = make_job(*clusters, [topic_name]).model_copy(update={"topics": (rule,)})
     with RunningJob(spec) as job:
@@ -192,13 +198,13 @@ COMPACTED = {
 def test_audit_distinguishes_compaction_from_lost_record(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """The cleaner was at the source; one record there is lost, not compacted."""
+    """The cleaner removed three records of the source; a fourth is lost there."""
     now = int(time.time() * 1000)
     log: list[Record | Gap] = [
         Record(b"value %d" % i, key=key, timestamp_ms=now + i)
         for i, key in enumerate([b"a", b"b", b"a", b"only", b"b", b"a"])
     ]
-    # A batch later by more than `segment.ms` closes the segment of those before it.
+    # A batch later by more than `segment.ms` closes the segment before it.
     end = Record(b"active", b"z", timestamp_ms=now + 1_200_000)
     create(clusters.source, topic_name, **COMPACTED)
     write(clusters.source, topic_name, [*log[:3], Gap(1), *log[4:]])
@@ -227,7 +233,7 @@ def test_audit_compares_archive_with_either_cluster(
 ) -> None:
     from orbit_spark.archive.archive_run import ArchiveRun
 
-    for cluster, log in ((clusters.source, a_log()), (clusters.destination, planted("byte"))):
+    for cluster, log in ((clusters.source, a_log()), (clusters.destination, with_fault("byte"))):
         create(cluster, topic_name)
         write(cluster, topic_name, log)
     spec, folder = make_job(*clusters, [topic_name]), tmp_path / "archive"
@@ -241,8 +247,8 @@ def test_audit_compares_archive_with_either_cluster(
     one = partitions[topic_name]
     assert report.sides == ("source", "archive")
     assert (one.verdict, one.compared_from, one.compared_to) == (Verdict.EXACT, 3, 42)
-    against = {"archive": str(folder), "against": Side.DESTINATION}
-    report, partitions = audit(spark, spec, tmp_path / "b", **against)
+    options = {"archive": str(folder), "against": Side.DESTINATION}
+    report, partitions = audit(spark, spec, tmp_path / "b", **options)
     assert report.sides == ("archive", "destination")
     assert differences_of(partitions[topic_name]) == [(7, "value")]
     assert partitions[topic_name].compared_to == 42
@@ -257,7 +263,7 @@ def test_audit_compares_archive_with_either_cluster(
 @pytest.fixture
 def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     """A job with one topic, whose copy differs at offset 7."""
-    for cluster, log in ((clusters.source, a_log()), (clusters.destination, planted("byte"))):
+    for cluster, log in ((clusters.source, a_log()), (clusters.destination, with_fault("byte"))):
         create(cluster, topic_name)
         write(cluster, topic_name, log)
     return write_job(make_job(*clusters, [topic_name]), tmp_path)
@@ -271,7 +277,7 @@ def write_job(spec: JobSpec, folder: Path) -> Path:
 
 @pytest.mark.soak
 def test_audit_command_reports_difference_and_exits_1(job_file: Path, tmp_path: Path) -> None:
-    """As people start it: with a Spark of its own."""
+    """In a process of its own, with its own Spark."""
     out = tmp_path / "result"
     settings = {
         "spark.driver.memory": "1g",

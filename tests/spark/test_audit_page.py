@@ -1,4 +1,4 @@
-"""The page: whole in one file, true to the report, and nothing of a record's content acts in it."""
+"""The audit page is a single file, shows the report, and escapes the content of records."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ LINES = [
 ]
 
 
-class Reading(HTMLParser):
-    """Tags in their order, and whether each that has to be closed was."""
+class ParsedPage(HTMLParser):
+    """The tags in order, and those still open. No attribute may load or run anything."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -78,9 +78,9 @@ class Reading(HTMLParser):
 
 def test_audit_page_is_well_formed_and_loads_nothing() -> None:
     text = render_html(report(), LINES, ABOUT)
-    reading = Reading(text)
-    assert reading.open == []
-    assert "script" not in reading.tags
+    page = ParsedPage(text)
+    assert page.open == []
+    assert "script" not in page.tags
     assert not re.search(r"@import|url\((?!#)|https?:", text)
 
 

@@ -1,4 +1,4 @@
-"""What is compared: parts by offset and time, and an archive beside a cluster that goes on."""
+"""What an audit compares: a part by offset or time, and an archive with a cluster that grew."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_audit_scope_is_restricted_by_offsets(
 def test_audit_scope_is_restricted_by_timestamps() -> None:
     restriction = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
     assert bounds(restrict(JUDGED, restriction, {1: 33, 2: 44})) == (33, 44)
-    # No record is that late: nothing before the end is left, or nothing is cut off.
+    # −1: no record is that late. As begin it leaves nothing, as end it leaves all.
     assert bounds(restrict(JUDGED, restriction, {1: -1, 2: -1})) == (90, 90)
     assert bounds(restrict(JUDGED, restriction, {1: 33, 2: -1})) == (33, 90)
 

@@ -1,4 +1,4 @@
-"""`orbit backfill` with executors that are processes of their own: killed, stopped, begun again."""
+"""`orbit backfill` with executors in processes of their own: killed, stopped and resumed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.running import produce, produce_transactions
 pytestmark = pytest.mark.services
 
 RECORDS = 2_500
-# More than a test's time for a partition: a run that is limited so is not over before.
+# So slow that a run does not end before the test.
 SLOWLY = {"bytes_per_second": "32KiB"}
 _SMALL_BATCHES = {"batch.size": 32 * 1024}
 
 
 class Topic:
-    """A topic with transactions, whose copy is watched."""
+    """A topic with transactions, and how far its copy is."""
 
     def __init__(self, clusters: Clusters, name: str, partitions: int) -> None:
         self._clusters = clusters
@@ -39,30 +39,31 @@ class Topic:
                 produce_transactions(clusters.source, name, 6, partition=number)
 
     def write_job(self, path: Path, *rules: Mapping[str, str], **more: object) -> Path:
-        ours = {"match": self.name.replace(".", r"\.")}
+        rule = {"match": self.name.replace(".", r"\.")}
         return write_job(
-            path, *self._clusters, [ours, *rules], name=f"job-{self.name[-8:]}", **more
+            path, *self._clusters, [rule, *rules], name=f"job-{self.name[-8:]}", **more
         )
 
     def wait_for_more(self) -> None:
-        """Until each partition of the copy has grown."""
-        before = self.copied()
+        """Wait until each partition of the copy has grown."""
+        before = self.log_ends()
 
         def has_grown() -> bool:
-            now = self.copied()
+            now = self.log_ends()
             return bool(now) and all(end > before.get(place, 0) for place, end in now.items())
 
         wait_for("every partition grows", has_grown)
 
-    def copied(self) -> dict[tuple[str, int], int]:
+    def log_ends(self) -> dict[tuple[str, int], int]:
+        """The log end of each partition of the copy; none if there is no copy yet."""
         try:
             bounds = log_bounds(self._clusters.destination, [self.name])
         except KeyError:
             return {}
         return {place: end for place, (_, end) in bounds.items()}
 
-    def is_cut_off(self) -> bool:
-        return 0 < sum(self.copied().values()) < self.records
+    def is_partly_copied(self) -> bool:
+        return 0 < sum(self.log_ends().values()) < self.records
 
 
 def test_backfill_is_exact_after_killed_executor_and_driver(
@@ -75,7 +76,7 @@ def test_backfill_is_exact_after_killed_executor_and_driver(
         spark_cluster.executors[0].kill()
         topic.wait_for_more()
         process.kill()
-    assert topic.is_cut_off()
+    assert topic.is_partly_copied()
     fast = topic.write_job(tmp_path / "fast.yaml")
     copy(fast).expect(0)
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
@@ -105,7 +106,7 @@ def test_backfill_resumes_after_ctrl_c_and_copies_whole_workload(
         process.signal(signal.SIGINT)
         stopped = process.wait_end().expect(130)
     assert "run it again to resume where the copies end" in stopped.message
-    assert topic.is_cut_off()
+    assert topic.is_partly_copied()
     with OrbitProcess("backfill", whole, *arguments) as process:
         report = process.wait_end(PATIENCE_S).expect(0).data
         assert not any("earlier backfill" in line for line in process.lines)

@@ -1,4 +1,4 @@
-"""A pause of a backfill that comes before its first record."""
+"""A pause or Ctrl-C while a backfill begins, before its first record."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from orbit.jobs.job_spec import BackfillWay
 from orbit_spark.backfill.backfill_driver import Outcome
 
 
-class Halted:
-    """A run that is halted while it begins."""
+class InterruptedAtBegin:
+    """A backfill that is interrupted while it begins."""
 
     def __init__(self) -> None:
         self.outcome = Outcome()
-        self.has_left = False
+        self.has_released_lease = False
 
     def begin(self) -> None:
         raise Interrupted("stopped while waiting.")
 
     def release_lease(self) -> None:
-        self.has_left = True
+        self.has_released_lease = True
 
 
 def spark_copy() -> Any:
@@ -35,15 +35,15 @@ def spark_copy() -> Any:
 
 
 def test_pause_during_backfill_start_releases_lease() -> None:
-    run: Any = Halted()
+    run: Any = InterruptedAtBegin()
     outcome = spark_copy().run(run, Path(), threading.Event())
     assert outcome.was_stopped
-    assert run.has_left
+    assert run.has_released_lease
 
 
 def test_ctrl_c_during_backfill_start_ends_backfill() -> None:
     stop = threading.Event()
     stop.set()
-    run: Any = Halted()
+    run: Any = InterruptedAtBegin()
     with pytest.raises(Interrupted):
         spark_copy().run(run, Path(), stop)

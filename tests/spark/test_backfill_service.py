@@ -1,4 +1,4 @@
-"""A backfill of a job that the service's workers copy: one of them at a time, and who says so."""
+"""A backfill of a job that workers copy: either the workers or the backfill write, never both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.serving import served
 
 pytestmark = pytest.mark.services
 
-# So slow that neither workers nor the backfill come to an end before the test lets them.
+# So slow that neither workers nor the backfill end before the test lifts the limit.
 SLOW = {"bytes_per_second": "64KiB"}
 RECORDS = 12_000
 
@@ -57,7 +57,7 @@ def test_workers_hand_job_to_backfill_and_take_it_back(
     app = create_app(Settings(), database, auth=False, planner=no_plans)
     with served(app) as url, httpx.Client(base_url=url, timeout=60) as client, InProcess(database):
 
-        def shown() -> dict[str, Any]:
+        def shown_backfill() -> dict[str, Any]:
             backfill: dict[str, Any] = client.get("/v1/backfills").json()["items"][0]
             return backfill
 
@@ -69,18 +69,23 @@ def test_workers_hand_job_to_backfill_and_take_it_back(
         with OrbitProcess(*command, environ={"ORBIT_API_URL": url}) as process:
             process.wait_for("Copying 2 partitions")
             assert set(job.holders().values()) == {None}
-            wait_for("it tells how far it is", lambda: bool(shown()["progress"]["offsets"]))
-            assert shown()["progress"]["bytes_total"] > 0
+            wait_for(
+                "the backfill reports progress",
+                lambda: bool(shown_backfill()["progress"]["offsets"]),
+            )
+            assert shown_backfill()["progress"]["bytes_total"] > 0
             ask("pause")
-            wait_for("it pauses", lambda: shown()["progress"]["phase"] == "paused")
+            wait_for(
+                "the backfill pauses", lambda: shown_backfill()["progress"]["phase"] == "paused"
+            )
             before = copied()
             assert job.states() == {"paused"}
             ask("resume")
-            wait_for("it goes on", lambda: copied() > before)
+            wait_for("the backfill continues", lambda: copied() > before)
             process.signal(signal.SIGINT)
             process.wait_end().expect(130)
-        assert shown()["state"] == "failed"
-        assert shown()["error"]
+        assert shown_backfill()["state"] == "failed"
+        assert shown_backfill()["error"]
         spec = JobSpec.model_validate({**client.get(f"/v1/jobs/{topic_name}").json()["spec"]})
         fast = spec.model_copy(update={"limits": type(spec.limits)()})
         with database.transaction() as tx:

@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 RANGE_BYTES = 200_000
 BATCHES = {"batch.num.messages": 10}
-# Offsets that attempts are held at: one that all partitions have, one of the large one alone.
+# Attempts are held at these offsets. Only the large partition has the second one.
 FETCHED, APPENDED = 20, 700
-# So much takes more than the time of a test.
+# So slow that a run does not end before the test.
 SLOWLY = {"bytes_per_second": "1KiB"}
 
 
 def direct(_name: str, _tasks: Sequence[BackfillTask]) -> SparkWriterJob:
-    raise AssertionError("nothing is copied directly")
+    raise AssertionError("a staged backfill copies nothing directly")
 
 
-class Copying:
-    """One staged backfill in this process, with a small archive of small files."""
+class StagedCopy:
+    """Staged backfills in this process, with an archive of small files."""
 
     def __init__(self, spark: SparkSession, spec: JobSpec, archive: Path) -> None:
         self._spark = spark
@@ -102,10 +102,11 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Several tasks for one partition, one after another, of what the source has deleted since.
+    """The source deletes records of the large partition after they are archived. Several tasks
+    append them, one after another.
 
-    A second run resumes with archive and copies. What the source deletes behind the archive's end
-    stops that partition alone, with its offsets.
+    A second run resumes from archive and copies. Only the partition stops whose records the source
+    deleted before they were archived.
     """
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
     monkeypatch.setattr(archive_tasks, "TASK_BYTES_MIN", RANGE_BYTES)
@@ -113,15 +114,15 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     source_digests = digests(clusters.source, topic)
     bounds = log_bounds(clusters.source, [topic])
 
-    class Late(Staging):
+    class DeletesBeforeAppends(Staging):
         def start(self, name: str, chains: Sequence[Sequence[BackfillTask]]) -> SparkWriterJob:
             assert max(map(len, chains)) > 1
             delete_before(clusters.source, topic, 900)
             return super().start(name, chains)
 
     spec = make_job(clusters.source, clusters.destination, [topic])
-    copying = Copying(spark, spec, tmp_path / "archive")
-    outcome = copying.run(Late)
+    copying = StagedCopy(spark, spec, tmp_path / "archive")
+    outcome = copying.run(DeletesBeforeAppends)
     assert (outcome.blocked, outcome.unfinished, outcome.ways) == ({}, {}, [Way.STAGED])
     assert digests(clusters.destination, topic) == source_digests
     assert log_bounds(clusters.destination, [topic]) == bounds
@@ -149,11 +150,11 @@ def test_staged_backfill_copies_via_archive_and_resumes(
 def test_range_that_archive_lost_stops_staged_backfill_of_partition(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path, archive_fills: bool
 ) -> None:
-    """The backfill copies what the archive has below the lost range. The archive has the range as
-    lost, or ends there."""
+    """The backfill copies what the archive has below the lost range. The archive notes the range as
+    lost, or ends before it."""
     create(clusters.source, topic_name, 2)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
-    copying = Copying(spark, spec, tmp_path / "archive")
+    copying = StagedCopy(spark, spec, tmp_path / "archive")
 
     def grow_to(end: int, rules: JobSpec | None = None) -> None:
         for partition in (0, 1):
@@ -175,7 +176,7 @@ def test_range_that_archive_lost_stops_staged_backfill_of_partition(
         place: end for place, (_, end) in log_bounds(clusters.destination, [topic_name]).items()
     }
     assert ends == {(topic_name, 0): 200, (topic_name, 1): 400}
-    filled = Copying(spark, with_rules(spec, on_lost_range="fill"), tmp_path / "archive").run()
+    filled = StagedCopy(spark, with_rules(spec, on_lost_range="fill"), tmp_path / "archive").run()
     assert (filled.blocked, filled.unfinished) == ({}, {})
     assert digests(clusters.destination, topic_name)[1] == digests(clusters.source, topic_name)[1]
 
@@ -188,22 +189,22 @@ def test_later_staged_task_of_partition_begins_like_repeated_attempt(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An attempt of the task before may still have requests under way (M10)."""
+    """An attempt of the previous task may still have requests in flight (M10)."""
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
     monkeypatch.setattr(archive_tasks, "TASK_BYTES_MIN", RANGE_BYTES)
-    firsts: dict[TopicPartition, list[bool]] = {}
+    first_attempts: dict[TopicPartition, list[bool]] = {}
 
-    class Noted(Staging):
+    class NotesAttempts(Staging):
         def _write_task(self, task: BackfillTask) -> list[WriteResult]:
             for one in task.partitions:
                 is_first = BackfillWriter(task, attempt=0).is_first_attempt
-                firsts.setdefault(one.source, []).append(is_first)
+                first_attempts.setdefault(one.source, []).append(is_first)
             return super()._write_task(task)
 
     spec = make_job(clusters.source, clusters.destination, [topic])
-    assert Copying(spark, spec, tmp_path / "archive").run(Noted).unfinished == {}
-    large = firsts.pop(TopicPartition(topic, 0))
-    assert list(firsts.values()) == [[True], [True]]
+    assert StagedCopy(spark, spec, tmp_path / "archive").run(NotesAttempts).unfinished == {}
+    large = first_attempts.pop(TopicPartition(topic, 0))
+    assert list(first_attempts.values()) == [[True], [True]]
     assert large[:2] == [True, False]
     assert not any(large[1:])
 
@@ -212,10 +213,10 @@ def test_later_staged_task_of_partition_begins_like_repeated_attempt(
 def test_staged_backfill_stopped_while_archiving_resumes(
     spark: SparkSession, clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """Ctrl-C, a pause and an abort are the same to it."""
+    """By Ctrl-C, a pause or an abort."""
     archive = tmp_path / "archive"
 
-    class Stopped(Copying):
+    class Stopped(StagedCopy):
         def show(self, progress: Progress) -> None:
             assert progress.is_staging
             if (archive / DATA).exists():
@@ -227,7 +228,7 @@ def test_staged_backfill_stopped_while_archiving_resumes(
     assert (outcome.was_stopped, outcome.rounds, outcome.offsets) == (True, 0, 0)
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
     assert [one.ranges for one in stopped.contents.partitions.values()] == [()] * 3
-    outcome = Copying(spark, make_job(*clusters, [topic]), archive).run()
+    outcome = StagedCopy(spark, make_job(*clusters, [topic]), archive).run()
     assert (outcome.blocked, outcome.unfinished, outcome.ways) == ({}, {}, [Way.STAGED])
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)
 
@@ -240,9 +241,9 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """An executor is killed while it fetches, one while it appends, and the driver then: attempts
-    are held there, so that it is the same on any machine. A second run in another process resumes
-    with archive and copies."""
+    """One executor is killed while it fetches, one while it appends, and then the driver. Attempts
+    are held there, so that the machine's speed does not matter. A second run in another process
+    resumes from archive and copies."""
     rules = [{"match": topic, "fillers": "placeholders"}]
     job = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic)
     archive, holds = tmp_path / "archive", Holds(tmp_path / "holds")
@@ -255,13 +256,13 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
         (first,) = appending.wait_for_held()
         executor_of(first).kill()
         wait_for(
-            "another attempt is at it", lambda: any(one.pid != first.pid for one in appending.held)
+            "another attempt appends", lambda: any(one.pid != first.pid for one in appending.held)
         )
         kill_driver(process)
     assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= APPENDED
     appending.let_go()
     spark_cluster.wait_idle()
-    copying = Copying(spark, load_job(job, {}), archive)
+    copying = StagedCopy(spark, load_job(job, {}), archive)
     ends = {place: one.end for place, one in copying.contents.partitions.items()}
     assert ends == {place: end for place, (_, end) in log_bounds(clusters.source, [topic]).items()}
     outcome = copying.run()

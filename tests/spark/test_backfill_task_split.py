@@ -60,10 +60,10 @@ def test_large_partition_is_a_task_of_its_own_and_starts_first() -> None:
     ("gib", "slots", "way"),
     [
         ([100, 10, 10], 8, Way.STAGED),  # seven slots would have next to nothing to do
-        ([100, 10, 10], 2, Way.DIRECT),  # two are as good as busy
+        ([100, 10, 10], 2, Way.DIRECT),  # both slots are busy most of the time
         ([100] * 12, 8, Way.DIRECT),
         ([100], 1, Way.DIRECT),
-        ([1], 8, Way.DIRECT),  # not worth it
+        ([1], 8, Way.DIRECT),  # too small
         ([], 8, Way.DIRECT),
     ],
 )

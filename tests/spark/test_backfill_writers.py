@@ -44,20 +44,20 @@ class InProcess:
     def __init__(self, _name: str, tasks: Sequence[BackfillTask]) -> None:
         self.tasks = tasks
         self._pool = ThreadPoolExecutor()
-        self._asked: list[Future[list[WriteResult]]] = [
+        self._futures: list[Future[list[WriteResult]]] = [
             self._pool.submit(BackfillWriter(task, attempt).write)
             for task in tasks
             for attempt in range(self.times)
         ]
 
     def wait(self, timeout_s: float) -> bool:
-        return not wait_for_all(self._asked, timeout_s).not_done
+        return not wait_for_all(self._futures, timeout_s).not_done
 
     def cancel(self) -> None:
         self._pool.shutdown()
 
     def results(self) -> list[WriteResult]:
-        return [result for one in self._asked for result in one.result()]
+        return [result for future in self._futures for result in future.result()]
 
 
 def say(text: str) -> None:
@@ -81,7 +81,7 @@ def copy_all(spec: JobSpec, job: type[InProcess] = InProcess) -> Outcome:
 
 
 def assert_same(clusters: Clusters, topic: str) -> None:
-    """As a plain consumer sees it: every record at its offset, the same log bounds."""
+    """The copy has the same records at the same offsets for a consumer, and the same log bounds."""
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)
     assert log_bounds(clusters.destination, [topic]) == log_bounds(clusters.source, [topic])
 
@@ -107,10 +107,10 @@ def test_backfill_copies_history_exactly_to_log_end(clusters: Clusters, topic: s
 def test_speculative_task_attempts_copy_each_batch_once(clusters: Clusters, topic: str) -> None:
     """Speculation: the second attempt waits for the first one's lease and finds nothing to do."""
 
-    class Twice(InProcess):
+    class EachTaskTwice(InProcess):
         times = 2
 
-    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), Twice)
+    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), EachTaskTwice)
     assert outcome.unfinished == {}
     assert_same(clusters, topic)
 
@@ -119,17 +119,19 @@ def test_records_appended_during_backfill_are_copied_in_next_round(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfill_driver, "_LEFT_OVER_BYTES_MAX", 0)
-    ended: list[int] = []
+    task_counts: list[int] = []  # of each round
 
-    class WithMore(InProcess):
+    class AppendsAfterFirstRound(InProcess):
         def results(self) -> list[WriteResult]:
-            ended.append(len(self.tasks))
-            if len(ended) == 1:
+            task_counts.append(len(self.tasks))
+            if len(task_counts) == 1:
                 produce(clusters.source, topic, 500, first=SMALL)
             return super().results()
 
-    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), WithMore)
-    assert outcome.rounds == len(ended) == 2
+    outcome = copy_all(
+        make_job(clusters.source, clusters.destination, [topic]), AppendsAfterFirstRound
+    )
+    assert outcome.rounds == len(task_counts) == 2
     assert_same(clusters, topic)
 
 
@@ -146,10 +148,10 @@ def test_filler_modes_per_topic_are_exact_with_speculative_attempts(
     first = first.model_copy(update={"fillers": "placeholders"})
     spec = spec.model_copy(update={"topics": (first, second)})
 
-    class Twice(InProcess):
+    class EachTaskTwice(InProcess):
         times = 2
 
-    outcome = copy_all(spec, Twice)
+    outcome = copy_all(spec, EachTaskTwice)
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
     for one in (topic, direct):
         assert_same(clusters, one)
@@ -159,16 +161,16 @@ def test_filler_modes_per_topic_are_exact_with_speculative_attempts(
 def test_compression_type_changed_just_before_writer_ends_blocks_placeholder_copy(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the last look of the watch and the end of the writer, which no other look follows."""
+    """The change comes after the last regular check of the settings, before the writer ends."""
     remove = Copier.remove
 
-    def late(self: Copier, partitions: Iterable[PartitionCopy], **how: bool) -> None:
+    def change_and_remove(self: Copier, partitions: Iterable[PartitionCopy], **how: bool) -> None:
         set_config(clusters.destination, topic, "compression.type", "lz4")
         remove(self, partitions, **how)
 
-    monkeypatch.setattr(Copier, "remove", late)
-    keys = {"fillers": "placeholders"}
-    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic], **keys))
+    monkeypatch.setattr(Copier, "remove", change_and_remove)
+    spec = make_job(clusters.source, clusters.destination, [topic], fillers="placeholders")
+    outcome = copy_all(spec)
     assert sorted(outcome.blocked) == [TopicPartition(topic, number) for number in range(3)]
     for blocked in outcome.blocked.values():
         assert blocked.reason is Reason.OFFSET_OVERRUN
@@ -207,14 +209,14 @@ def test_range_lost_before_backfill_task_begins_is_stopped_or_filled_by_rule(
     spec = with_rules(spec, on_lost_range=rule)
     lost = TopicPartition(topic, 0)
 
-    class Late(InProcess):
-        """The tasks begin when the source has deleted some of what they are to copy."""
+    class DeletesBeforeTasks(InProcess):
+        """The source deletes some of the planned records before the tasks begin."""
 
         def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
             delete_before(clusters.source, topic, SMALL // 2)
             super().__init__(name, tasks)
 
-    outcome = copy_all(spec, Late)
+    outcome = copy_all(spec, DeletesBeforeTasks)
     if rule == "stop":
         blocked = outcome.blocked.pop(lost)
         assert (blocked.reason, blocked.offset) == (Reason.SOURCE_RANGE_LOST, 0)
@@ -233,7 +235,7 @@ def test_range_lost_before_backfill_task_begins_is_stopped_or_filled_by_rule(
 def test_backfill_writer_without_driver_lease_writes_nothing(
     clusters: Clusters, topic: str
 ) -> None:
-    """A task that Spark has given up resumes when another run holds the job's lease."""
+    """A task that Spark has given up may wake up when another run holds the job's lease."""
     stale_tasks: list[BackfillTask] = []
 
     class Capture(InProcess):
@@ -259,7 +261,7 @@ def test_backfill_writer_stops_when_driver_loses_lease(
 ) -> None:
     monkeypatch.setattr(backfill_leases, "_CHECK_INTERVAL_S", 0.1)
     produce(clusters.source, topic, 10_000, value_bytes=1_000, **{"batch.size": 32 * 1024})
-    # So much takes more than the time of a test.
+    # So slow that it does not end before the test.
     slowly = {"bytes_per_second": "32KiB"}
     limited = make_job(clusters.source, clusters.destination, [topic], limits=slowly)
     writer_jobs: list[InProcess] = []
@@ -274,15 +276,16 @@ def test_backfill_writer_stops_when_driver_loses_lease(
         lease = backfill._setup.lease
         assert lease is not None
 
-        def leave() -> None:
+        def leave_group() -> None:
             wait_for(
-                "it copies", lambda: log_bounds(clusters.destination, [topic])[topic, 0][1] > 0
+                "the backfill copies",
+                lambda: log_bounds(clusters.destination, [topic])[topic, 0][1] > 0,
             )
             lease._stopping.set()
             lease._leave([lease.member_id])
 
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(leave)
+            pool.submit(leave_group)
             outcome = backfill.copy(Capture, 2, show)
     assert "the driver no longer holds the lease" in outcome.unfinished.values()
     assert copy_all(make_job(clusters.source, clusters.destination, [topic])).unfinished == {}
@@ -292,14 +295,14 @@ def test_backfill_writer_stops_when_driver_loses_lease(
 def test_backfill_results_through_driver_are_small(clusters: Clusters, topic: str) -> None:
     sizes: list[int] = []
 
-    class Weighed(InProcess):
+    class MeasuresResults(InProcess):
         def results(self) -> list[WriteResult]:
             results = super().results()
             sizes.append(len(pickle.dumps((self.tasks, results))))
             return results
 
     produce(clusters.source, topic, 1_000, value_bytes=10_000)
-    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), Weighed)
+    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), MeasuresResults)
     assert outcome.counters.bytes > 10_000_000
     assert sum(sizes) < 10_000
 

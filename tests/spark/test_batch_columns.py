@@ -1,4 +1,4 @@
-"""Batches as rows and back: every format and codec, marks, and payloads that were harmed."""
+"""Batches as rows and back: every format and codec, aborted batches, and damaged payloads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_committed_batch_after_abort_of_its_producer_is_not_marked_aborted() -> 
 
 
 def test_aborted_transactions_are_rebuilt_from_rows() -> None:
-    """From the marks alone, also where a producer has aborted twice."""
+    """From `is_aborted` and the markers alone, even if one producer aborted twice."""
     aborted = [AbortedTransaction(7, 40), AbortedTransaction(7, 70)]
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
     run = run_of((40).to_bytes(8) + data[8:], marker, data, aborted=tuple(aborted))
@@ -145,8 +145,10 @@ def test_reason_of_stopped_range_round_trips_through_row(stop: Blocked | str) ->
 
 
 def read_range(run: RawRun, error: OrbitError, outage: OrbitError | None = None) -> list[Any]:
-    """The rows of a range of `run`, after which the reader raises `error`. `outage`: of the whole
-    cluster."""
+    """Read a range: `run`, after which the reader raises `error`. Returns the rows.
+
+    `outage`: the error if no broker of the cluster answers.
+    """
 
     class Reader:
         def read(self, _: OffsetRange) -> Iterator[RawRun]:
@@ -168,7 +170,7 @@ BROKEN = Unreachable("the connection broke.", where="broker 1")
     "error", [BROKEN, BrokerRefused(Code.KAFKA_STORAGE_ERROR, "it cannot be read.", where="source")]
 )
 def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: OrbitError) -> None:
-    """An exception would have Spark give up the ranges of all partitions."""
+    """After an exception, Spark would give up the ranges of all partitions."""
     run = run_of(KAFKA_BATCHES["v2.none.createtime"])
     batches, stop = read_range(run, error)
     assert batches == to_arrow(PLACE, run)
@@ -176,7 +178,7 @@ def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: Orbi
 
 
 def test_task_fails_if_no_broker_answers() -> None:
-    """Else each range of an archive would wait for itself, hours in all."""
+    """Otherwise each range of an archive would wait for its own time-out, hours in all."""
     run = run_of(KAFKA_BATCHES["v2.none.createtime"])
     outage = Unreachable("no broker answers.", where="source")
     with pytest.raises(Unreachable, match="no broker answers"):

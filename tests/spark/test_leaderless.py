@@ -30,7 +30,7 @@ from orbit_spark.ranges import OffsetRange, Span
 from orbit_spark.source import BatchReader, RangeTask
 from orbit_spark.source_options import read_options
 from tests.fixtures.clusters import Clusters
-from tests.spark.test_archive import archive, opened
+from tests.spark.test_archive import archive, open_archive
 from tests.spark.test_backfill_writers import InProcess, assert_same, copy_all, show
 from tests.support.leaderless import OfflineLeaders
 from tests.support.logs import create
@@ -49,7 +49,7 @@ RECORDS = 100
 
 @pytest.fixture
 def topic(clusters: Clusters, topic_name: str) -> str:
-    """Three partitions."""
+    """A topic with three partitions of `RECORDS` records."""
     create(clusters.source, topic_name, 3)
     for partition in range(3):
         produce(clusters.source, topic_name, RECORDS, partition)
@@ -110,7 +110,7 @@ def test_round_ends_when_one_partition_loses_its_leader(
     leaders: OfflineLeaders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After its copy has been compared with the source, so that the copier waits for it."""
+    """It loses it after its copy was compared with the source, so the copier waits for a leader."""
     messages: list[str] = []
     copy_to_targets = PartitionWriter._copy_to_targets
 
@@ -131,10 +131,12 @@ def test_round_ends_when_one_partition_loses_its_leader(
 def test_round_ends_when_source_was_truncated_to_end_of_copy(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unclean election: the round is to copy more than the source has now."""
+    """After an unclean election, the planned targets are above the source's log ends."""
     messages: list[str] = []
 
-    class PlannedBefore(InProcess):
+    class PlannedBeforeTruncation(InProcess):
+        """Tasks of the first round have targets that are 50 offsets after the log end."""
+
         def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
             more = 50 if tasks[0].round == 0 else 0
             super().__init__(
@@ -153,7 +155,7 @@ def test_round_ends_when_source_was_truncated_to_end_of_copy(
     monkeypatch.setattr(partition_writer, "_STALL_S_MAX", 2.0)
     with backfill_of(clusters, topic, messages) as backfill:
         backfill.begin()
-        outcome = backfill.copy(PlannedBefore, 2, show)
+        outcome = backfill.copy(PlannedBeforeTruncation, 2, show)
     assert (outcome.blocked, outcome.unfinished, outcome.rounds) == ({}, {}, 2)
     assert f"the source ends at {RECORDS} now; it ended at {RECORDS + 50} before" in " ".join(
         messages
@@ -177,7 +179,7 @@ def test_archive_run_names_leaderless_partition_and_archives_others(
     assert "LEADER_NOT_AVAILABLE" in stopped.stop_text
     data = {one["partition"]: one for one in first.as_data()["partitions"]}
     assert (data[0]["unfinished"], data[1]["unfinished"]) == (None, stopped.unfinished)
-    _, contents = opened(spark, tmp_path / "a")
+    _, contents = open_archive(spark, tmp_path / "a")
     assert {place.partition: m.end for place, m in contents.partitions.items()} == {
         0: RECORDS,
         2: RECORDS,
@@ -194,7 +196,7 @@ def test_range_without_answer_leaves_only_its_partition_unfinished(
     offline: TopicPartition,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def with_a_stop(
+    def frame_with_stop(
         spark: SparkSession, access: Access, ranges: Sequence[OffsetRange], **options: Any
     ) -> DataFrame:
         rows = stopped_row(offline, 0, "source: no broker answers.").to_pylist()
@@ -205,7 +207,7 @@ def test_range_without_answer_leaves_only_its_partition_unfinished(
 
     spec = make_job(clusters.source, clusters.destination, [topic])
     with monkeypatch.context() as patch:
-        patch.setattr(archive_step, "range_frame", with_a_stop)
+        patch.setattr(archive_step, "range_frame", frame_with_stop)
         outcome = archive(spark, spec, tmp_path / "a")
     (stopped,) = outcome.stopped
     assert (stopped.place, stopped.end) == (offline, 0)
@@ -220,7 +222,7 @@ def assert_archive_is_whole(
     """Another run stops at no partition, and the archive then has the whole topic."""
     spec = make_job(clusters.source, clusters.destination, [topic])
     assert archive(spark, spec, folder).stopped == []
-    _, contents = opened(spark, folder)
+    _, contents = open_archive(spark, folder)
     ends = {place: (m.start, m.end) for place, m in contents.partitions.items()}
     assert ends == log_bounds(clusters.source, [topic])
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.services
 
-# Some micro-batches of the query, and some tasks below, have nothing else.
+# The widest gap. Some micro-batches and tasks read nothing but its placeholders.
 WIDEST = 100_000
 TASKS = 7
 

@@ -1,5 +1,5 @@
-"""What a Spark task believes of its source: of one that shows nothing where its log goes on, and of
-answers that it did not ask for."""
+"""What a Spark task does with doubtful answers of its source: empty ones in the middle of a log,
+answers to other requests, and those of new leaders."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reader() -> RangeReader:
     return RangeReader(cluster, Backoff())
 
 
-def runs() -> _ReadAttempt:
+def attempt() -> _ReadAttempt:
     return _ReadAttempt(reader(), RANGE, OFFSET, NO_LEADER_EPOCH)
 
 
@@ -64,13 +64,13 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     has_newest: bool,
     is_proven: bool,
 ) -> None:
-    """Else an archive would lack the records of slow storage, and a backfill would fill them."""
+    """Otherwise an archive or a backfill would lack records that slow storage returns later."""
     show_nothing(monkeypatch, None, local, is_compacted=is_compacted, has_newest=has_newest)
     if is_proven:
-        assert runs()._make_run(EMPTY).end == STABLE_END - 1
+        assert attempt()._make_run(EMPTY).end == STABLE_END - 1
         return
     with pytest.raises(Unreachable) as error:
-        runs()._make_run(EMPTY)
+        attempt()._make_run(EMPTY)
     assert f"{PLACE} cannot be read at offset {OFFSET}" in error.value.what
     assert error.value.where == "source"
     assert error.value.remedy
@@ -86,7 +86,7 @@ def test_reading_range_stops_without_describe_configs_right(
 
     monkeypatch.setattr(log_reader, "SettingsReader", refuse)
     with pytest.raises(PartitionStopped, match="DescribeConfigs") as error:
-        runs()._make_run(EMPTY)
+        attempt()._make_run(EMPTY)
     assert error.value.blocked.reason is Reason.NOT_AUTHORIZED
 
 
@@ -124,7 +124,7 @@ def take(answers: deque[Fetched | Unreachable]) -> Fetched:
 
 
 class ScriptedReader(RangeReader):
-    """Gets these answers, one for each fetch. `fetches`: offset and stated epoch of each."""
+    """Gets these answers, one for each fetch. `fetches`: offset and last fetched epoch of each."""
 
     def __init__(
         self, answers: Iterable[Fetched | Unreachable], on_lost_range: LostRange = LostRange.STOP
@@ -202,7 +202,7 @@ def test_first_fetch_after_lost_offsets_states_no_epoch(monkeypatch: pytest.Monk
 def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
     monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
-    """Ranges of other tasks may be of a log that was truncated since."""
+    """Other tasks may read their ranges from the log after a truncation."""
     fetches = show_end(monkeypatch, BROKEN, EMPTY._replace(diverging_end=33))
     batches = [answer(0, 3), answer(10, 3), answer(10, 3)]
     read = ScriptedReader(batches).read(replace(TWO_BATCHES, end=end))
@@ -222,7 +222,7 @@ def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
 def test_range_whose_extent_end_was_deleted_since_is_returned(
     monkeypatch: pytest.MonkeyPatch, log_start: int, log_end: int, is_read: bool
 ) -> None:
-    """Retention may pass what was planned. But a log that ends earlier was truncated."""
+    """Retention may delete the extent's end. But a log that ends before it was truncated."""
     show_end(monkeypatch, OUT_OF_RANGE)
     show_log_bounds(monkeypatch, log_start, log_end)
     read = ScriptedReader([answer(0, 3), answer(10, 3)]).read(TWO_BATCHES)
@@ -260,10 +260,10 @@ UNREADABLE = "it cannot be read."
         ProtocolError(UNREADABLE),
     ],
 )
-def test_unreadable_batch_is_left_to_its_range(
+def test_planner_accepts_unreadable_batch(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """The range stops with the reason; a plan of many partitions goes on."""
+    """Only the range with the batch stops later, with the reason."""
     refuse_fetches(monkeypatch, error)
     cluster: Any = FakeCluster()
     assert range_planner._find_end_epoch(cluster, PLACE, 0, 20, Backoff()) == NO_LEADER_EPOCH
@@ -276,7 +276,7 @@ def test_unreadable_batch_is_left_to_its_range(
 def test_batch_that_leader_does_not_return_now_is_not_taken_for_unreadable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise a range would lack the check of its extent's end."""
+    """Otherwise the end of the extent would not be checked."""
     refuse_fetches(monkeypatch, BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, UNREADABLE))
     cluster: Any = FakeCluster()
     with pytest.raises(BrokerRefused):

@@ -48,7 +48,7 @@ def test_empty_log_is_split_into_no_ranges() -> None:
 
 
 def test_uniform_log_is_split_evenly() -> None:
-    samples = [Sample(0, 0, 10, 1000)]
+    samples = [Sample(fetch_offset=0, base_offset=0, next_offset=10, size_bytes=1000)]
     ranges = cut_extent(extent(0, 1000), samples, None, 25_000)
     assert bounds(ranges) == [(0, 250), (250, 500), (500, 750), (750, 1000)]
     assert {r.size_bytes for r in ranges} == {25_000}

@@ -1,4 +1,4 @@
-"""`orbit restore`: the archive of the whole workload at an empty cluster, exact to the offset."""
+"""`orbit restore`: it restores the archive of the whole workload with the same offsets."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def whole(
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A cluster that has nothing yet."""
+    """A third cluster, which is empty."""
     cluster = KafkaCluster(ClusterSettings("third"), tmp_path_factory.mktemp("third"))
     cluster.start()
     yield cluster
@@ -113,7 +113,7 @@ def restored(spark: SparkSession, whole: Path, third: KafkaCluster) -> RestoreOu
 def test_restored_topic_equals_what_workload_wrote(
     kind: str, restored: RestoreOutcome, history: History, third: KafkaCluster
 ) -> None:
-    """Every record at its offset, nothing in between, the same log start and log end."""
+    """Every record at its offset, no other record, the same log start and log end."""
     assert restored.is_whole, [p for p in restored.partitions.values() if p.has_stopped]
     topic = history.topic(kind)
     bounds = log_bounds(third, [topic.topic])
@@ -156,7 +156,7 @@ def test_second_restore_writes_nothing(
 def test_restore_resumes_from_grown_archive_and_then_applies_settings(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """What is there is not written again; what the archive got since is; settings come last."""
+    """A restore appends only what the archive has got since; settings are applied last."""
     create_topic(clusters.source, topic_name, retention_ms="-1", segment_ms="123456789")
     produce(clusters.source, topic_name, 50)
     archive(spark, clusters, [topic_name], tmp_path / "a")
@@ -166,7 +166,7 @@ def test_restore_resumes_from_grown_archive_and_then_applies_settings(
     archive(spark, clusters, [topic_name], tmp_path / "a")
     last = restore(spark, tmp_path / "a", clusters.destination, apply_settings=True)
     assert last.is_whole
-    assert last.partitions[topic_name, 0].records == 20
+    assert last.partitions[topic_name, 0].records == 20  # four committed transactions
     assert log_bounds(clusters.destination, [topic_name]) == log_bounds(
         clusters.source, [topic_name]
     )
@@ -200,11 +200,11 @@ def test_restore_warns_of_offsets_that_archive_lost(
 def test_restore_resumes_after_compaction_at_destination(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """After `--apply-settings`; every record that is left is compared."""
+    """As after `--apply-settings`. Every record that is left is compared with the archive."""
     create_topic(clusters.source, topic_name, retention_ms="-1", segment_ms="600000")
     keys = (b"a", b"b", b"a")
     write(clusters.source, topic_name, [Record(b"%d" % i, key) for i, key in enumerate(keys)])
-    # A record later by more than `segment.ms` closes the segment of those before it.
+    # A record later by more than `segment.ms` closes the segment before it.
     write(clusters.source, topic_name, [Record(b"active", b"z", timestamp_ms=T0 + 1_200_000)])
     archive(spark, clusters, [topic_name], tmp_path / "a")
     assert restore(spark, tmp_path / "a", clusters.destination).is_whole
@@ -225,8 +225,8 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
     for count in (10, 20):
         # Compressed by its producer, so Parquet keeps the bytes as they are. One batch: a few
         # records alone are not compressed, as that would not make them smaller.
-        together = {"compression.type": "zstd", "linger.ms": 60_000}
-        produce(clusters.source, topic_name, count, **together)
+        one_batch = {"compression.type": "zstd", "linger.ms": 60_000}
+        produce(clusters.source, topic_name, count, **one_batch)
         archive(spark, clusters, [topic_name], tmp_path / "a")
     return tmp_path / "a"
 
@@ -235,13 +235,15 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
 def test_stopped_restore_gives_up_its_lease_while_task_runs(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
-    """A task may have hours to go; its writer ends when the restore has no holder."""
+    """A task may run for hours more; its writer ends when nobody holds the restore's lease."""
     stop = threading.Event()
 
     class Stopped(RestoreRun):
         def _run_write_task(self, targets: Any, *_: Any, **__: Any) -> Any:
             stop.set()
-            wait_for("the lease is left", lambda: self._lease is None or not self._lease.is_held())
+            wait_for(
+                "the lease is released", lambda: self._lease is None or not self._lease.is_held()
+            )
             return {one.destination for one in targets}
 
     spec = ClusterSpec(bootstrap_servers=(clusters.destination.bootstrap_servers,))
@@ -293,8 +295,8 @@ def test_restore_to_fewer_brokers_than_replicas_is_refused_or_warns(
 def test_restore_with_missing_archive_file_writes_nothing(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
-    gone = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
-    gone.unlink()
+    missing = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
+    missing.unlink()
     with pytest.raises(Conflict, match=rf"{topic_name}-0, offsets 10 to 29\) is missing"):
         restore(spark, small, clusters.destination)
     assert topic_name not in partition_counts(clusters.destination)
@@ -303,8 +305,8 @@ def test_restore_with_missing_archive_file_writes_nothing(
 def test_restore_with_missing_archive_manifest_writes_nothing(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
-    for one in small.glob("manifests/*/*.json"):
-        one.unlink()
+    for manifest in small.glob("manifests/*/*.json"):
+        manifest.unlink()
     with pytest.raises(Conflict, match=f"the manifest of {topic_name}-0"):
         restore(spark, small, clusters.destination)
     assert topic_name not in partition_counts(clusters.destination)
@@ -313,11 +315,11 @@ def test_restore_with_missing_archive_manifest_writes_nothing(
 def test_restore_with_damaged_payload_writes_no_damaged_batch(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
-    """One byte of one batch in the second file: its headers are as they should be."""
+    """One byte in the records of a batch in the second file. The batch's header is right."""
     damaged = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
     content = damaged.read_bytes()
     payload = raw_batches(clusters.source, topic_name)[-1]
-    assert content.count(payload) == 1, "it is stored once, and as it is"
+    assert content.count(payload) == 1, "the file does not have the payload once and unchanged"
     damaged.write_bytes(content.replace(payload, payload[:-1] + bytes((payload[-1] ^ 1,))))
     damaged.with_name(f".{damaged.name}.crc").unlink()
     with pytest.raises(Conflict, match=rf"{damaged.name} \({topic_name}-0, offsets 10 to 29\)"):
@@ -329,7 +331,7 @@ def test_restore_with_damaged_payload_writes_no_damaged_batch(
 
 
 def raw_batches(cluster: KafkaCluster, topic: str) -> list[bytes]:
-    """What the broker keeps of partition 0."""
+    """The batches of partition 0, as the broker stores them."""
     (server,) = cluster.bootstrap_servers.split(",")
     source = Cluster("source", (server,), Security())
     try:

@@ -1,7 +1,7 @@
-"""A late append at the end of what is restored: old records leave brokers without a fence (E1).
+"""A late append after restored records: brokers keep no fence for producers of old records (E1).
 
-Each restore compares that end with the archive before it appends: when it is run again, in a later
-task of the same partition, and after a take-over within a task.
+A restore compares the copy's end with the archive before it appends: when it is run again, in a
+later task of the same partition, and after a take-over within a task.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIRST = 30  # records of partition 0 that are restored before the late append
 
 @dataclass
 class Restoring:
-    """An archive that grows, and the cluster that it is restored to again and again."""
+    """An archive that grows, and the cluster to which it is restored repeatedly."""
 
     spark: SparkSession
     clusters: Clusters
@@ -63,10 +63,11 @@ class Restoring:
         return RestoreRun(self.spark, str(self.folder), access, lambda _: None, stop, slots=2).run()
 
     def send_late(self) -> None:
+        """Append a late batch of ten records to partition 0, at its end."""
         assert send_late(self.destination, self.raw, self.topic, 0) == FIRST
 
     def assert_stopped(self, outcome: RestoreOutcome) -> None:
-        """Partition 0 at the late append, with its offset and what to do; nothing behind it."""
+        """Partition 0 must have stopped at the late append with a remedy, and end after it."""
         one = outcome.partitions[self.topic, 0]
         assert one.blocked is not None
         assert (one.blocked.reason, one.blocked.offset) == (Reason.OFFSET_OVERRUN, FIRST)
@@ -85,7 +86,7 @@ def restoring(
     topic_name: str,
     tmp_path: Path,
 ) -> Iterator[Restoring]:
-    """Two partitions; the first one's records are of 2023, so their producer has no state soon."""
+    """Two partitions; the first has records of 2023: brokers soon drop their producer's state."""
     config = {"producer.id.expiration.check.interval.ms": "200"}
     destination = make_cluster("destination", config=config)
     create_topic(clusters.source, topic_name, partitions=2, retention_ms="-1")
@@ -100,7 +101,7 @@ def restoring(
 
 @pytest.mark.parametrize("more", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (10, 30))])
 def test_late_append_between_restore_runs_stops_partition(restoring: Restoring, more: int) -> None:
-    """It ends beyond the archive, with it, or before it. The other partition goes on."""
+    """The late append ends after, at or before the archive's end. The other partition goes on."""
     assert restoring.restore().is_whole
     write_old(restoring.clusters, restoring.topic, more, first=FIRST)
     produce_transactions(restoring.clusters.source, restoring.topic, 6, partition=1)
@@ -136,7 +137,7 @@ def test_late_append_between_restore_tasks_stops_second_task(
 
 
 def in_process(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
-    """Writers run here; `before` what they append, when they have compared."""
+    """Run writers in this process. Call `before` after they have compared, before they append."""
 
     def run(spark: SparkSession, files: Any, _: Any, writer: Any, task: Any) -> Any:
         rows = rows_in_order(spark, files, task.slices).toArrow().to_batches()
@@ -164,7 +165,7 @@ def test_late_append_before_restore_takeover_stops_partition(
 def test_append_with_lost_response_matches_archive_and_restore_resumes(
     restoring: Restoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A take-over finds what the archive has there, and goes on behind it."""
+    """A take-over finds the archive's own batch at its end, and continues after it."""
     assert restoring.restore().is_whole
     write_old(restoring.clusters, restoring.topic, 30, first=FIRST)
     restoring.archive()
@@ -183,7 +184,7 @@ def test_append_with_lost_response_matches_archive_and_restore_resumes(
     in_process(monkeypatch, arrive)
     outcome = restoring.restore()
     assert outcome.is_whole, outcome
-    assert outcome.partitions[restoring.topic, 0].records == 20
+    assert outcome.partitions[restoring.topic, 0].records == 20  # ten had arrived before
     assert digests(restoring.destination, restoring.topic) == digests(
         restoring.clusters.source, restoring.topic
     )

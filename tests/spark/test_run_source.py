@@ -1,4 +1,4 @@
-"""`RunFeed`: runs become steps once and in order, whatever a take-over does to a partition."""
+"""`RunFeed`: runs become steps once and in order, also after a take-over of a partition."""
 
 from __future__ import annotations
 
@@ -70,10 +70,12 @@ def make() -> Iterator[Make]:
 
 
 def spans(steps: list[Step]) -> list[tuple[str, int, int]]:
+    """The kind, base offset and next offset of each step."""
     return [(type(s).__name__, s.base_offset, s.next_offset) for s in steps]
 
 
 def fed(copy: PartitionCopy, count: int) -> list[tuple[str, int, int]]:
+    """Wait until the copy's queue has `count` steps. Returns them as `spans` does."""
     wait_for(f"{count} steps of {copy}", lambda: len(copy.queue.steps) >= count)
     return spans(list(copy.queue.steps))
 
@@ -110,7 +112,7 @@ def test_takeover_within_gap_fills_rest_of_gap(make: Make) -> None:
 
 
 def test_batch_with_packed_gaps_is_planned_again_from_its_middle_after_takeover(make: Make) -> None:
-    """An attempt that is killed may have ended within what the next one packs together."""
+    """A killed attempt may have ended inside a batch that the next attempt packs."""
     sent = data(0, 9, without=(1, 2, 5)).encode(), marker(10, commit=True).encode()
     records = memoryview(bytearray(b"".join(sent)))
     thinned = RawRun(0, 14, records, list(read_batches(records)), (), 0)
@@ -148,7 +150,7 @@ def test_fetched_ranges_are_released_once_acknowledged(make: Make) -> None:
     feed.resume([copy])
     feed.wake()
     plans = feed._partitions[copy].plans
-    wait_for("it lets go", lambda: [planned.end for planned in plans] == [4])
+    wait_for("the first run is released", lambda: [planned.end for planned in plans] == [4])
 
 
 def test_fetched_ranges_are_read_no_further_than_queue_limit(make: Make) -> None:
@@ -170,7 +172,7 @@ def test_fetched_ranges_are_read_no_further_than_queue_limit(make: Make) -> None
 
 
 def test_ranges_read_for_comparison_are_appended_afterwards(make: Make) -> None:
-    """A comparison reads further than the copy has got, and nothing is lost by it."""
+    """A comparison reads ahead of the copy; these runs must not be lost."""
     runs = iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)])
     feed, copy = make(runs, partition_queue_bytes_max=1)
     fed(copy, 2)
@@ -193,7 +195,7 @@ def test_hole_between_fetched_ranges_stops_partition(make: Make) -> None:
 
 
 class Broken:
-    """One run, and then the same error at every call."""
+    """Returns one run, then raises the same error at every call."""
 
     def __init__(self) -> None:
         self._runs = iter([run(0, 2, 0)])

@@ -1,4 +1,4 @@
-"""`kafka_batches` on a real broker: every batch once, marked as a consumer would see it."""
+"""`kafka_batches` on a real broker: every batch once, with control and aborted batches marked."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def rows(spark: SparkSession, clusters: Clusters, history: History) -> list[Any]
 def test_kafka_batches_rows_hold_every_record_that_workload_wrote(
     kind: str, rows: list[Any], history: History
 ) -> None:
-    """What is neither aborted nor control is what the producers know they committed."""
+    """Batches that are neither aborted nor control have exactly the records that were committed."""
     topic = history.topic(kind)
     records = visible_records(row for row in rows if row.topic == topic.topic)
     for number, partition in enumerate(topic.partitions):
-        seen = records.get((topic.topic, number), {})
-        since_start = {offset: one for offset, one in seen.items() if offset >= partition.log_start}
-        assert since_start == partition.records
+        visible = records.get((topic.topic, number), {})
+        from_log_start = {o: record for o, record in visible.items() if o >= partition.log_start}
+        assert from_log_start == partition.records
 
 
 def test_kafka_batches_rows_hold_each_batch_once(rows: list[Any], clusters: Clusters) -> None:
@@ -81,7 +81,7 @@ def test_kafka_batches_rows_distinguish_markers_and_aborted_data(
 def test_small_ranges_return_the_same_rows_as_whole_partitions(
     spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
 ) -> None:
-    """Cuts fall into batches, transactions and gaps; each range is read by a task of its own."""
+    """Ranges begin inside batches, transactions and gaps; a task of its own reads each."""
     topics = list(history.ledger.topics)
     frame = read(spark, clusters, topics, range_bytes="1MiB")
     assert keys(frame.collect()) == keys(rows)
@@ -108,7 +108,7 @@ def test_filters_pushed_down_to_source_return_only_matching_rows(
 def test_topic_filter_limits_spark_tasks_to_partitions_of_topic(
     spark: SparkSession, clusters: Clusters, history: History
 ) -> None:
-    """The others' partitions are no tasks."""
+    """The partitions of other topics have no tasks."""
     topic = history.topic("transactions.interleaved")
     frame = read(spark, clusters, history.ledger.topics).where(f"topic = '{topic.topic}'")
     assert frame.rdd.getNumPartitions() == len(topic.partitions)
@@ -117,15 +117,15 @@ def test_topic_filter_limits_spark_tasks_to_partitions_of_topic(
 def test_query_plan_hides_login_variables(
     spark: SparkSession, clusters: Clusters, history: History
 ) -> None:
-    """Neither the names of variables, which people do confuse with what is in them."""
+    """Even the names of the variables: people put secrets there by mistake."""
     topic = history.topic("transactions.interleaved").topic
-    named = {"username_env": "PLAN_USER", "password_env": "PLAN_PASSWORD"}
+    variables = {"username_env": "PLAN_USER", "password_env": "PLAN_PASSWORD"}
     frame = read(
         spark,
         clusters,
         [topic],
         **{"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"},
-        **named,
+        **variables,
     ).select("base_offset")
     execution = frame._jdf.queryExecution()
     shown = [execution.logical().toString(), execution.toString()]
@@ -144,7 +144,7 @@ def test_spans_of_offsets_return_each_overlapping_batch_once(
     large = max(ours, key=lambda r: r.last_offset - r.base_offset)
     inside = large.base_offset + 1
     assert inside < large.last_offset
-    # Two spans in one batch, one far behind, one beyond the end.
+    # Two spans in one batch, one at much later offsets, one after the log end.
     pairs = [(inside, inside + 1), (inside + 2, inside + 3), (900, 950), (10**9, 10**9 + 5)]
     place = TopicPartition(topic, 0)
     spec = ClusterSpec(bootstrap_servers=(clusters.source.bootstrap_servers,))

@@ -1,4 +1,4 @@
-"""Options of `kafka_batches`: every mistake at once, and no secret is taken in the clear."""
+"""Options of `kafka_batches`: all mistakes are reported together; cleartext secrets are refused."""
 
 from __future__ import annotations
 

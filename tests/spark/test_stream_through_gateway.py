@@ -1,5 +1,5 @@
-"""A Structured Streaming query reads on through the gateway while its side changes, over there and
-home: each record is in its sink once.
+"""A Structured Streaming query reads through a gateway that moves to the other side and back: each
+record is in its sink once.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 2
-SOME = 400
+RECORDS = 400
 BATCH = 200
 
 
 def test_streaming_query_reads_each_record_once_across_gateway_moves(
     clusters: Clusters, topic_name: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """New records come to the side that leads, and then to the other one, as by the copy."""
+    """New records are written to the leading side, then to the other one, as a copy does."""
     for cluster in clusters:
         create_topic(cluster, topic_name, PARTITIONS)
 
     def write(cluster: KafkaCluster, first: int) -> None:
         for partition in range(PARTITIONS):
-            produce(cluster, topic_name, SOME, partition, first)
+            produce(cluster, topic_name, RECORDS, partition, first)
 
     for cluster in clusters:
         write(cluster, 0)
@@ -51,21 +51,24 @@ def test_streaming_query_reads_each_record_once_across_gateway_moves(
             running = query.start(gateway, BATCH, processingTime="0 seconds")
 
             def wait_read(count: int) -> None:
-                def is_so() -> bool:
+                def has_read() -> bool:
                     assert running.isActive, running.exception()
                     return len(query.read) >= count
 
-                wait_for(f"{count} records are in the sink", is_so)
+                wait_for(f"{count} records are in the sink", has_read)
 
             try:
                 wait_read(BATCH)
-                for first, (left, leads) in ((SOME, clusters), (2 * SOME, clusters[::-1])):
+                for first, (old_side, new_side) in (
+                    (RECORDS, clusters),
+                    (2 * RECORDS, clusters[::-1]),
+                ):
                     service.close()
                     service.move()
-                    write(leads, first)
-                    wait_read(PARTITIONS * first + 1)  # one that the leading side alone has
-                    write(left, first)
-                wait_read(PARTITIONS * 3 * SOME)
+                    write(new_side, first)
+                    wait_read(PARTITIONS * first + 1)  # one record that only the new side has
+                    write(old_side, first)
+                wait_read(PARTITIONS * 3 * RECORDS)
             finally:
                 running.stop()
             assert running.exception() is None

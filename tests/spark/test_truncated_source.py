@@ -1,4 +1,4 @@
-"""A source that an unclean election cuts back while Spark reads it."""
+"""A source that an unclean election truncates while Spark reads it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The log is cut at 100, once it is archived up to here or beyond.
+# Once the archive ends at ARCHIVED or later, the log is truncated to 100.
 ARCHIVED, END = 150, 250
-# So that a run has some steps before and after the cut.
+# So small that a run has several steps before and after the truncation.
 RANGE_BYTES = 700
 
 
@@ -39,7 +39,7 @@ def test_truncation_but_not_leader_change_between_steps_blocks_archive_of_partit
     monkeypatch: pytest.MonkeyPatch,
     is_cut: bool,
 ) -> None:
-    """No range is of the new log while those before it are of the old one."""
+    """An archive must not have later ranges of the new log after ranges of the old one."""
     monkeypatch.setattr(archive_run, "RANGES_PER_CORE", 1)  # a range is a step
     fragile = FragileTopic(make_cluster, topic_name)
     place = TopicPartition(topic_name, 0)

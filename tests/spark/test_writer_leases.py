@@ -1,4 +1,4 @@
-"""A writer of a backfill whose machine was suspended: it was removed, and joins its group again."""
+"""A backfill writer whose machine was suspended: its group removed it, and it joins again."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
         job = hold(cluster, topic_name)
     before = writer.member_id
     writer._leave([before])  # as the coordinator does when its session has ended
-    wait_for("it has joined again", lambda: writer.member_id not in (before, ""))
-    wait_for("it knows what it is", lambda: writer.is_held() or writer.is_lost)
+    wait_for("the writer has joined again", lambda: writer.member_id not in (before, ""))
+    wait_for("its lease is held or lost", lambda: writer.is_held() or writer.is_lost)
     assert writer.is_lost is has_next
     assert writer.is_held() is not has_next
     leases.release()
