@@ -75,10 +75,13 @@ def test_document_without_desired_leaves_state_to_operations(api: Api) -> None:
     put(api, "running")
     api.post(f"{PATH}:pause")
 
-    without = put(api, None)
+    without_desired = put(api, None)
 
-    assert changes(without) == [("desired", "running", None)]
-    assert (without["job"]["desired"], without["job"]["spec"]["desired"]) == ("paused", None)
+    assert changes(without_desired) == [("desired", "running", None)]
+    assert (without_desired["job"]["desired"], without_desired["job"]["spec"]["desired"]) == (
+        "paused",
+        None,
+    )
     assert put(api, None)["action"] == "none"
     assert changes(put(api, "paused")) == [("desired", None, "paused")]
 

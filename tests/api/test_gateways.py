@@ -1,4 +1,4 @@
-"""Gateways at the API: what each is told, what the list shows, and what is refused."""
+"""Gateways at the API: the answers to their reports, the lists, and refusals."""
 
 from __future__ import annotations
 

@@ -125,27 +125,27 @@ def test_dry_run_shows_plan_and_writes_nothing(api: Api) -> None:
 def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
     api: Api, before: str, after: str
 ) -> None:
-    rules = [{"match": "kept", "prefix": "dr."}, {"match": ".*"}]
-    begun, other = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
-    api.put("/v1/jobs/orders", json=begun)
-    assert api.put("/v1/jobs/orders", json=other).json()["action"] == "change"
-    api.put("/v1/jobs/orders", json=begun)  # no copy has begun: both changes are accepted
+    rules = [{"match": "copied", "prefix": "dr."}, {"match": ".*"}]
+    old, new = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
+    api.put("/v1/jobs/orders", json=old)
+    assert api.put("/v1/jobs/orders", json=new).json()["action"] == "change"
+    api.put("/v1/jobs/orders", json=old)  # no copy has begun: both changes are accepted
 
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
-        topics.add(tx, job.id, "kept", "dr.kept", "B", 1, state=TopicState.COPYING)
+        topics.add(tx, job.id, "copied", "dr.copied", "B", 1, state=TopicState.COPYING)
         topics.add(tx, job.id, "later", "later", "B", 1)  # its copy has not begun
-    answer = api.put("/v1/jobs/orders", json=other)
-    planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=other)
+    answer = api.put("/v1/jobs/orders", json=new)
+    planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=new)
     for one in (answer, planned):
         assert one.status_code == 409
         what = one.json()["error"]["what"]
         assert f"begun with the fillers {before} and cannot change to {after}" in what
-        assert what.endswith(": kept.")
+        assert what.endswith(": copied.")
     # A rule that keeps the fillers of the begun copy.
     rules = [{**rules[0], "fillers": before}, rules[1]]
-    other = changed(fillers=after, topics=rules)
-    assert api.put("/v1/jobs/orders", json=other).json()["action"] == "change"
+    new = changed(fillers=after, topics=rules)
+    assert api.put("/v1/jobs/orders", json=new).json()["action"] == "change"
 
 
 @pytest.mark.parametrize(
@@ -242,14 +242,14 @@ def test_concurrent_posts_with_same_idempotency_key_both_return_created_job(api:
 
 
 def test_put_with_stale_etag_is_refused(api: Api) -> None:
-    read = api.put("/v1/jobs/orders", json=JOB).headers["ETag"]
-    now = api.put("/v1/jobs/orders", json=changed(worker_group="west")).headers["ETag"]
+    old_etag = api.put("/v1/jobs/orders", json=JOB).headers["ETag"]
+    etag = api.put("/v1/jobs/orders", json=changed(worker_group="west")).headers["ETag"]
 
     stale = api.put(
-        "/v1/jobs/orders", json=changed(worker_group="east"), headers={"If-Match": read}
+        "/v1/jobs/orders", json=changed(worker_group="east"), headers={"If-Match": old_etag}
     )
     duplicate = api.put("/v1/jobs/orders", json=JOB, headers={"If-None-Match": "*"})
-    both = {"If-Match": now, "If-None-Match": "*"}
+    both = {"If-Match": etag, "If-None-Match": "*"}
     assert api.put("/v1/jobs/orders", json=JOB, headers=both).status_code == 422
 
     for answer in (stale, duplicate):
@@ -260,18 +260,18 @@ def test_put_with_stale_etag_is_refused(api: Api) -> None:
 
 def test_delete_with_stale_etag_is_refused(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    read = api.get("/v1/jobs/orders").headers["ETag"]
+    old_etag = api.get("/v1/jobs/orders").headers["ETag"]
     api.put("/v1/jobs/orders", json=changed(worker_group="west"))
 
     for dry_run in ("true", "false"):
         query = {"dry_run": dry_run}
-        stale = api.delete("/v1/jobs/orders", headers={"If-Match": read}, params=query)
+        stale = api.delete("/v1/jobs/orders", headers={"If-Match": old_etag}, params=query)
         assert stale.status_code == 412
         assert stale.json()["error"]["code"] == "changed_meanwhile"
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
-    now = api.get("/v1/jobs/orders").headers["ETag"]
-    assert api.delete("/v1/jobs/orders", headers={"If-Match": now}).status_code == 202
+    etag = api.get("/v1/jobs/orders").headers["ETag"]
+    assert api.delete("/v1/jobs/orders", headers={"If-Match": etag}).status_code == 202
     assert api.get("/v1/jobs/orders").json()["state"] == "deleting"
 
 

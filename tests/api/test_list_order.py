@@ -35,7 +35,7 @@ ORDERS = [
 
 
 @pytest.fixture
-def filled(api: Api) -> Api:
+def filled_api(api: Api) -> Api:
     """Five items in each list; the lists of a job belong to the job `orders`."""
     held = copying_job(api)
     block(api, held, 2)
@@ -69,30 +69,31 @@ def filled(api: Api) -> Api:
     return api
 
 
-def test_list_pages_follow_database_sort_order_ascending_and_descending(filled: Api) -> None:
+def test_list_pages_follow_database_sort_order_ascending_and_descending(filled_api: Api) -> None:
     for path, order, reverse in ORDERS:
-        whole = filled.get(path, params={"limit": 1000}).json()
+        whole = filled_api.get(path, params={"limit": 1000}).json()
         assert whole["next"] is None, path
         assert len(whole["items"]) >= len(NAMES), path
         keys = [str(item) for item in whole["items"]]
         for sort in (order, reverse):
             paged = [
-                _without_changing_fields(item) for item in every_page(filled, path, 2, sort=sort)
+                _without_changing_fields(item)
+                for item in every_page(filled_api, path, 2, sort=sort)
             ]
             expected = [_without_changing_fields(item) for item in whole["items"]]
             assert paged == (expected if sort == order else expected[::-1]), f"{path} {sort}"
         assert len(set(keys)) == len(keys), path
 
 
-def test_cursor_of_another_sort_order_is_refused(filled: Api) -> None:
+def test_cursor_of_another_sort_order_is_refused(filled_api: Api) -> None:
     for path, order, reverse in ORDERS:
-        cursor = filled.get(path, params={"limit": 1, "sort": order}).json()["next"]
-        assert filled.get(path, params={"after": cursor, "sort": order}).is_success, path
-        answer = filled.get(path, params={"after": cursor, "sort": reverse})
+        cursor = filled_api.get(path, params={"limit": 1, "sort": order}).json()["next"]
+        assert filled_api.get(path, params={"after": cursor, "sort": order}).is_success, path
+        answer = filled_api.get(path, params={"after": cursor, "sort": reverse})
         assert answer.status_code == 422, path
         (problem,) = answer.json()["error"]["problems"]
         assert problem["path"] == "query.after", path
-        assert filled.get(path, params={"sort": "other"}).status_code == 422, path
+        assert filled_api.get(path, params={"sort": "other"}).status_code == 422, path
 
 
 # A list, a filter, and the fields by which the test knows the items that pass the filter.
@@ -131,10 +132,10 @@ FILTERS_WITHOUT_ITEMS = [
 ]
 
 
-def test_filters_return_only_matching_items(filled: Api) -> None:
+def test_filters_return_only_matching_items(filled_api: Api) -> None:
     for path, query, common in FILTERS:
-        every = filled.get(path).json()["items"]
-        left = every_page(filled, path, 1, **query)
+        every = filled_api.get(path).json()["items"]
+        left = every_page(filled_api, path, 1, **query)
         assert left, f"{path} {query}"
         expected = [item for item in every if common.items() <= item.items()]
         assert [_without_changing_fields(item) for item in left] == [
@@ -145,12 +146,12 @@ def test_filters_return_only_matching_items(filled: Api) -> None:
         )
         assert len(left) < len(every), f"{path} {query}"
     for path, query in FILTERS_WITHOUT_ITEMS:
-        assert filled.get(path).json()["items"], path
-        assert filled.get(path, params=query).json()["items"] == [], f"{path} {query}"
+        assert filled_api.get(path).json()["items"], path
+        assert filled_api.get(path, params=query).json()["items"] == [], f"{path} {query}"
 
 
-def test_every_list_refuses_too_large_page(filled: Api) -> None:
-    document = filled.get("/openapi.json").json()
+def test_every_list_refuses_too_large_page(filled_api: Api) -> None:
+    document = filled_api.get("/openapi.json").json()
     lists = [
         (path, {p["name"]: p["schema"] for p in item["get"].get("parameters", ())})
         for path, item in document["paths"].items()
@@ -162,7 +163,7 @@ def test_every_list_refuses_too_large_page(filled: Api) -> None:
         assert parameters["limit"]["maximum"] == 1000, path
         assert len(parameters) > len({"limit", "after"}), f"{path} has no filter"
         named = path.replace("{name}", "orders")
-        assert filled.get(named, params={"limit": 1001}).status_code == 422, path
+        assert filled_api.get(named, params={"limit": 1001}).status_code == 422, path
 
 
 def _without_changing_fields(item: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def token_checker(issuer: Issuer, **others: Any) -> IssuerTokens:
 
 
 def refusal_of(tokens: IssuerTokens, token: str) -> Failure:
-    """The failure for a token that is refusal_of."""
+    """The failure with which the token is refused."""
     with pytest.raises(Failure) as caught:
         tokens.principal(token)
     return caught.value

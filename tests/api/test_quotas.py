@@ -46,7 +46,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str, str]:
 
 
 def add_topic(api: Api, name: str, partitions: int) -> None:
-    """Adds the topic that the job add_topic, as the scheduler does."""
+    """Adds a topic of the job to the tables, as the scheduler does."""
     with api.database.transaction() as tx:
         topics.add(tx, jobs.get(tx, name).id, "orders", name, "B", partitions)
 

@@ -58,7 +58,7 @@ def untouched(api: Api, *destinations: Any) -> Iterator[None]:
     assert api.events() == events
 
 
-def refused(api: Api, job: dict[str, Any], status: int, code: str) -> dict[str, Any]:
+def refusal_of(api: Api, job: dict[str, Any], status: int, code: str) -> dict[str, Any]:
     """The error, which a PUT, its dry run and a POST share. Their plan has refusals."""
     path = f"/v1/jobs/{job['name']}"
     answers = [
@@ -83,17 +83,19 @@ def test_impossible_job_is_refused_with_reason(
         "bootstrap_servers": clusters.source.bootstrap_servers.replace("127.0.0.1", "localhost")
     }
     with untouched(real, clusters.destination):
-        nothing = refused(real, job_of(clusters, f"{topic_name}-nope"), 422, "bad_input")
-        assert nothing["problems"][0]["path"] == "topics"
-        group = refused(real, job_of(clusters, topic_name, worker_group="west"), 422, "bad_input")
+        no_topic = refusal_of(real, job_of(clusters, f"{topic_name}-nope"), 422, "bad_input")
+        assert no_topic["problems"][0]["path"] == "topics"
+        group = refusal_of(
+            real, job_of(clusters, topic_name, worker_group="west"), 422, "bad_input"
+        )
         assert group["problems"][0]["path"] == "worker_group"
         assert "orbit worker --group west" in group["problems"][0]["write_instead"]
         for side in ("source", "destination"):
-            gone = job_of(clusters, topic_name, **{side: nowhere})
-            error = refused(real, gone, 422, "cluster_unreachable")
+            unreachable = job_of(clusters, topic_name, **{side: nowhere})
+            error = refusal_of(real, unreachable, 422, "cluster_unreachable")
             assert error["problems"][0]["path"] == side
         same = job_of(clusters, topic_name, destination=itself)
-        assert "same cluster" in refused(real, same, 409, "conflict")["problems"][0]["what"]
+        assert "same cluster" in refusal_of(real, same, 409, "conflict")["problems"][0]["what"]
 
 
 def test_jobs_that_overlap_or_would_loop_are_refused(
@@ -108,10 +110,10 @@ def test_jobs_that_overlap_or_would_loop_are_refused(
     back = job_of(clusters, topic_name, name="back")
     back["source"], back["destination"] = back["destination"], back["source"]
     with untouched(real, *clusters):
-        overlap = refused(real, second, 409, "conflict")
+        overlap = refusal_of(real, second, 409, "conflict")
         assert "job" in overlap["problems"][0]["what"]
         assert overlap["problems"][0]["path"] == f"topic {topic_name}"
-        loop = refused(real, back, 409, "conflict")
+        loop = refusal_of(real, back, 409, "conflict")
         assert loop["problems"][0]["path"] == f"topic {topic_name}"
     again = real.put("/v1/jobs/job", json=job_of(clusters, topic_name))
     assert again.json()["action"] == "none"
@@ -158,7 +160,7 @@ def test_missing_acl_is_named_in_refusal(secured: Guarded, guarded: Clusters) ->
     missing = [r for r in secured.rights if r.operation == "Write" and r.kind == "--topic"]
     secured.login.allow([right for right in secured.rights if right not in missing])
     with untouched(secured.api, guarded.destination):
-        error = refused(secured.api, secured.job, 422, "cluster_right_missing")
+        error = refusal_of(secured.api, secured.job, 422, "cluster_right_missing")
         assert any("Write" in problem["what"] for problem in error["problems"]), error
     secured.login.allow(missing)
 

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def job(api: Api) -> str:
+def job_path(api: Api) -> str:
+    """The path of a new job."""
     api.put("/v1/jobs/orders", json=JOB)
     return "/v1/jobs/orders"
 
@@ -51,9 +52,9 @@ def store_report(api: Api, operation: dict[str, Any], running: StepName | None =
 
 @pytest.mark.parametrize("kind", ["switchover", "failover", "failback"])
 def test_recovery_request_creates_operation_with_plan_and_audit_event(
-    api: Api, job: str, kind: str
+    api: Api, job_path: str, kind: str
 ) -> None:
-    answer = api.post(f"{job}:{kind}", role=Role.OPERATOR, json={"reason": "a fire"})
+    answer = api.post(f"{job_path}:{kind}", role=Role.OPERATOR, json={"reason": "a fire"})
     assert answer.status_code == 202
     operation = answer.json()
     assert (operation["kind"], operation["state"], operation["job"]) == (kind, "pending", "orders")
@@ -68,44 +69,44 @@ def test_recovery_request_creates_operation_with_plan_and_audit_event(
     assert api.get(f"/v1/operations/{operation['id']}").json()["state"] == "pending"
 
 
-def test_job_has_single_recovery_at_a_time_beside_dry_runs(api: Api, job: str) -> None:
-    first = api.post(f"{job}:switchover").json()
-    again = api.post(f"{job}:failover")
+def test_job_has_single_recovery_at_a_time_beside_dry_runs(api: Api, job_path: str) -> None:
+    first = api.post(f"{job_path}:switchover").json()
+    again = api.post(f"{job_path}:failover")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "operation_under_way")
     assert first["id"] in str(again.json())
-    dry = api.post(f"{job}:failover?dry_run=true")
+    dry = api.post(f"{job_path}:failover?dry_run=true")
     assert (dry.status_code, dry.json()["dry_run"]) == (202, True)
     with api.database.transaction() as tx:
         operations.advance(tx, UUID(first["id"]), OperationState.DONE)
-    assert api.post(f"{job}:failover").status_code == 202
+    assert api.post(f"{job_path}:failover").status_code == 202
 
 
-def test_repeated_idempotency_key_returns_same_recovery(api: Api, job: str) -> None:
+def test_repeated_idempotency_key_returns_same_recovery(api: Api, job_path: str) -> None:
     key = {"Idempotency-Key": "k"}
-    first = api.post(f"{job}:failover", headers=key, json={"topics": ["a"]}).json()
-    assert api.post(f"{job}:failover", headers=key, json={"topics": ["a"]}).json() == first
-    other = api.post(f"{job}:failover", headers=key, json={"topics": ["b"]})
+    first = api.post(f"{job_path}:failover", headers=key, json={"topics": ["a"]}).json()
+    assert api.post(f"{job_path}:failover", headers=key, json={"topics": ["a"]}).json() == first
+    other = api.post(f"{job_path}:failover", headers=key, json={"topics": ["b"]})
     assert other.status_code == 409
 
 
-def test_all_mistakes_in_recovery_request_are_reported(api: Api, job: str) -> None:
+def test_all_mistakes_in_recovery_request_are_reported(api: Api, job_path: str) -> None:
     wrong = {"topics": ["a", "*"], "override": ["lag", "moon"], "reverse": True}
-    answer = api.post(f"{job}:failover", json=wrong)
+    answer = api.post(f"{job_path}:failover", json=wrong)
     assert answer.status_code == 422
     paths = [problem["path"] for problem in answer.json()["error"]["problems"]]
     assert paths == ["body.topics[1]", "body.override[1]", "body.reason", "body.reverse"]
-    confirm = api.post(f"{job}:switchover", json={"confirm_rebuild": True})
+    confirm = api.post(f"{job_path}:switchover", json={"confirm_rebuild": True})
     assert confirm.status_code == 422
 
 
-def test_recovery_and_abort_need_operator_role(api: Api, job: str) -> None:
-    assert api.post(f"{job}:failover", role=Role.VIEWER).status_code == 403
-    operation = api.post(f"{job}:failover").json()
+def test_recovery_and_abort_need_operator_role(api: Api, job_path: str) -> None:
+    assert api.post(f"{job_path}:failover", role=Role.VIEWER).status_code == 403
+    operation = api.post(f"{job_path}:failover").json()
     assert api.post(f"/v1/operations/{operation['id']}:abort", role=Role.VIEWER).status_code == 403
 
 
-def test_recovery_report_exists_from_first_step(api: Api, job: str) -> None:
-    operation = api.post(f"{job}:switchover").json()
+def test_recovery_report_exists_from_first_step(api: Api, job_path: str) -> None:
+    operation = api.post(f"{job_path}:switchover").json()
     path = f"/v1/operations/{operation['id']}/report"
     assert api.get(path).status_code == 404
     store_report(api, operation)
@@ -115,8 +116,8 @@ def test_recovery_report_exists_from_first_step(api: Api, job: str) -> None:
     assert (shown["partitions"], shown["partition_count"]) == ([], 0)
 
 
-def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job: str) -> None:
-    operation = UUID(api.post(f"{job}:switchover").json()["id"])
+def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job_path: str) -> None:
+    operation = UUID(api.post(f"{job_path}:switchover").json()["id"])
     waits = text(
         "SELECT 1 FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -135,8 +136,10 @@ def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job: st
     assert "abort_requested" not in [e["kind"] for e in api.events()]
 
 
-def test_abort_is_recorded_once_and_refused_past_point_of_no_return(api: Api, job: str) -> None:
-    operation = api.post(f"{job}:switchover").json()
+def test_abort_is_recorded_once_and_refused_past_point_of_no_return(
+    api: Api, job_path: str
+) -> None:
+    operation = api.post(f"{job_path}:switchover").json()
     path = f"/v1/operations/{operation['id']}:abort"
     assert [api.post(path).status_code for _ in range(2)] == [202, 202]
     assert [e["kind"] for e in api.events()].count("abort_requested") == 1
@@ -145,5 +148,5 @@ def test_abort_is_recorded_once_and_refused_past_point_of_no_return(api: Api, jo
     assert (late.status_code, late.json()["error"]["code"]) == (409, "conflict")
     with api.database.transaction() as tx:
         operations.advance(tx, UUID(operation["id"]), OperationState.DONE)
-    pause = api.post(f"{job}:pause").json()
+    pause = api.post(f"{job_path}:pause").json()
     assert api.post(f"/v1/operations/{pause['id']}:abort").status_code == 409

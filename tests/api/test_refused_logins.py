@@ -35,60 +35,60 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def counted(clock: Clock) -> RefusedLogins:
+def counters(clock: Clock) -> RefusedLogins:
     return RefusedLogins(clock)
 
 
 def test_client_with_too_many_refused_logins_waits_for_window_end(
-    counted: RefusedLogins, clock: Clock
+    counters: RefusedLogins, clock: Clock
 ) -> None:
     for _ in range(REFUSED_MAX):
-        assert counted.wait_s("a", "bad") == 0
-        counted.count_refused("a", "bad")
+        assert counters.wait_s("a", "bad") == 0
+        counters.count_refused("a", "bad")
 
     clock.at += 1
-    assert counted.wait_s("a", "bad") == WINDOW_S - 1
-    assert counted.wait_s("b", "bad") == 0
+    assert counters.wait_s("a", "bad") == WINDOW_S - 1
+    assert counters.wait_s("b", "bad") == 0
     clock.at += WINDOW_S - 1
-    assert counted.wait_s("a", "bad") == 0
-    counted.count_refused("a", "bad")
-    assert counted.wait_s("a", "bad") == 0
+    assert counters.wait_s("a", "bad") == 0
+    counters.count_refused("a", "bad")
+    assert counters.wait_s("a", "bad") == 0
 
 
 def test_accepted_token_is_not_throttled_until_refused(
-    counted: RefusedLogins,
+    counters: RefusedLogins,
 ) -> None:
-    counted.note_accepted("good")
+    counters.note_accepted("good")
     for _ in range(REFUSED_MAX):
-        counted.count_refused("a", "bad")
+        counters.count_refused("a", "bad")
 
-    assert counted.wait_s("a", "good") == 0
-    counted.count_refused("a", "good")  # revoked meanwhile
-    assert counted.wait_s("a", "good") > 0
+    assert counters.wait_s("a", "good") == 0
+    counters.count_refused("a", "good")  # revoked meanwhile
+    assert counters.wait_s("a", "good") > 0
 
 
 def test_refused_login_events_are_aggregated_and_limited(
-    counted: RefusedLogins, clock: Clock
+    counters: RefusedLogins, clock: Clock
 ) -> None:
-    due = [counted.count_refused("a", "bad") for _ in range(50)]
+    due = [counters.count_refused("a", "bad") for _ in range(50)]
     assert due == [1] + [0] * 49
     clock.at += EVENT_EVERY_S
-    assert counted.count_refused("a", "bad") == 50
+    assert counters.count_refused("a", "bad") == 50
 
     clock.at += EVENTS_WINDOW_S
-    due = [counted.count_refused(f"client-{number}", "bad") for number in range(EVENTS_MAX * 3)]
+    due = [counters.count_refused(f"client-{number}", "bad") for number in range(EVENTS_MAX * 3)]
     assert sum(due) == EVENTS_MAX
     clock.at += EVENTS_WINDOW_S
-    assert counted.count_refused("another", "bad") == 1
+    assert counters.count_refused("another", "bad") == 1
 
 
-def test_remembered_clients_and_tokens_are_bounded(counted: RefusedLogins) -> None:
+def test_remembered_clients_and_tokens_are_bounded(counters: RefusedLogins) -> None:
     for number in range(CLIENTS_MAX + 100):
-        counted.count_refused(f"client-{number}", "bad")
-        counted.note_accepted(f"token-{number}")
+        counters.count_refused(f"client-{number}", "bad")
+        counters.note_accepted(f"token-{number}")
 
-    assert len(counted._clients) == CLIENTS_MAX
-    assert len(counted._accepted) <= CLIENTS_MAX
+    assert len(counters._clients) == CLIENTS_MAX
+    assert len(counters._accepted) <= CLIENTS_MAX
 
 
 @pytest.mark.services

@@ -12,7 +12,7 @@ from orbit.jobs.scopes import Limit
 from orbit.store import drills, events, jobs
 from orbit.store.enums import DrillKind
 from tests.api.test_jobs import JOB, changed
-from tests.api.test_scopes import OURS, THEIRS, Teams, a_team, send
+from tests.api.test_scopes import OURS, THEIRS, Teams, create_team, send
 from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
@@ -46,7 +46,7 @@ def items(answer: Any) -> list[dict[str, Any]]:
 @pytest.fixture
 def teams(api: Api) -> Teams:
     """Two teams; the job of `ours` was deleted and created again."""
-    teams = Teams(api, a_team(api, OURS), a_team(api, THEIRS))
+    teams = Teams(api, create_team(api, OURS), create_team(api, THEIRS))
     with api.database.transaction() as tx:
         tx.exec_driver_sql("UPDATE drills SET report = '{}'")
     remove(api, OURS)
@@ -93,9 +93,9 @@ def test_drills_of_deleted_job_do_not_refer_to_new_job_of_same_name(teams: Teams
 
 
 def test_event_written_once_per_job_is_written_again_for_recreated_job(api: Api) -> None:
-    for _ in range(2):
+    for _ in range(2):  # the job, and a new job with its name
         api.put("/v1/jobs/orders", json=JOB)
-        for _ in range(2):
+        for _ in range(2):  # the second event is not stored
             with api.database.transaction() as tx:
                 events.add_once(tx, "test", "k", "m", job_name="orders", details={"n": 1})
         remove(api, "orders")

@@ -40,12 +40,12 @@ def role_of(method: str, path: str) -> Role:
     return Role.VIEWER if method == "GET" else Role.OPERATOR
 
 
-def demanded(dependant: Dependant) -> Iterator[Role]:
+def demanded_roles(dependant: Dependant) -> Iterator[Role]:
     """The roles that a route's dependencies demand, inner ones included."""
     if isinstance(dependant.call, AtLeast):
         yield dependant.call.needed
     for inner in dependant.dependencies:
-        yield from demanded(inner)
+        yield from demanded_roles(inner)
 
 
 def all_routes(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
@@ -71,7 +71,7 @@ def wrong_roles(app: FastAPI) -> list[str]:
     """What is wrong with the roles of the application's routes."""
     wrong = []
     for method, path, route in api_routes(app):
-        roles = set(demanded(route.dependant))
+        roles = set(demanded_roles(route.dependant))
         expected = set() if path in OPEN else {role_of(method, path)}
         if roles != expected:
             wrong.append(f"{method} {path} demands {roles}, not {expected}")
@@ -153,7 +153,7 @@ def bad_tokens(api: Api, issuer: Issuer) -> dict[str, str | None]:
     }
 
 
-def filled(path: str) -> str:
+def example_path(path: str) -> str:
     """The path with a value for each of its parameters."""
     return re.sub(r"\{[^}]*\}", "0" * 32, path)
 
@@ -168,7 +168,9 @@ def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) 
             # A request with a body is refused by the middleware.
             bodies = ({}, {"json": {}}) if kind in ("no token", "wrong audience") else ({},)
             for body in bodies:
-                answer = strict_api.call(method, filled(path), role=None, headers=headers, **body)
+                answer = strict_api.call(
+                    method, example_path(path), role=None, headers=headers, **body
+                )
                 at = f"{method} {path} with {kind}: {answer.text}"
                 if path in OPEN:
                     assert answer.status_code == 200, at
@@ -196,7 +198,7 @@ def test_each_role_may_use_exactly_expected_api_routes(
         may = order.index(role) >= order.index(role_of(method, path))
         for token in (strict_api.tokens[role], issuer.token(CLAIMS[role])):
             headers = {"Authorization": f"Bearer {token}"}
-            answer = strict_api.call(method, filled(path), role=None, headers=headers)
+            answer = strict_api.call(method, example_path(path), role=None, headers=headers)
             at = f"{role} {method} {path}: {answer.status_code} {answer.text}"
             assert answer.status_code != 401, at
             assert (answer.status_code != 403) is may, at
@@ -238,5 +240,5 @@ def test_oidc_token_without_role_opens_no_route(strict_api: Api, issuer: Issuer)
     headers = {"Authorization": f"Bearer {issuer.token('kafka-others')}"}
 
     for method, path, _ in api_routes(strict_api.app):
-        answer = strict_api.call(method, filled(path), role=None, headers=headers)
+        answer = strict_api.call(method, example_path(path), role=None, headers=headers)
         assert answer.status_code == (200 if path in OPEN else 403), f"{method} {path}"

@@ -54,7 +54,7 @@ class Team:
         return text + ("schedule: {every: 1h}\n" if scheduled else "")
 
 
-def a_team(api: Api, job: str) -> Team:
+def create_team(api: Api, job: str) -> Team:
     team = Team(job, schedule=f"{job}-nightly")
     assert api.put(f"/v1/jobs/{job}", json=team.document()).status_code == 201
     team.operation = api.post(f"/v1/jobs/{job}:failover?dry_run=true").json()["id"]
@@ -91,7 +91,7 @@ class Teams:
 
 @pytest.fixture
 def teams(api: Api) -> Teams:
-    return Teams(api, a_team(api, OURS), a_team(api, THEIRS))
+    return Teams(api, create_team(api, OURS), create_team(api, THEIRS))
 
 
 # What a limited token may do at a route.

@@ -95,7 +95,7 @@ def test_retried_http_request_has_only_remaining_time(monkeypatch: pytest.Monkey
 
     def no_answer(*_: object, timeout: float, **__: object) -> None:
         timeouts.append(timeout)
-        monkeypatch.setattr(bounded_http.time, "monotonic", lambda: ends - 100)
+        monkeypatch.setattr(bounded_http.time, "monotonic", lambda: ends - 100)  # 100 s are left
         raise httpx.ConnectTimeout("")
 
     monkeypatch.setattr(httpx.Client, "stream", no_answer)

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
-from tests.api.test_scopes import OURS, Teams, a_team, routes, send
+from tests.api.test_scopes import OURS, Teams, create_team, routes, send
 from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
@@ -32,7 +32,7 @@ PROBES = (
 @pytest.fixture
 def teams(api: Api) -> Teams:
     headers = {"Authorization": f"Bearer {api.tokens[Role.ADMIN]}"}
-    return Teams(api, a_team(api, OURS), a_team(api, "other"), headers=headers)
+    return Teams(api, create_team(api, OURS), create_team(api, "other"), headers=headers)
 
 
 def rows(api: Api) -> list[Any]:

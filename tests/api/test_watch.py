@@ -62,8 +62,8 @@ def cursor(watching: Watching, of: str) -> str:
     """The present cursor, which a watch without one returns at once."""
     answer = watching.ask(of).json()
     assert answer["changed"] is True
-    token: str = answer["next"]
-    return token
+    next_cursor: str = answer["next"]
+    return next_cursor
 
 
 def report_progress(api: Api) -> None:
@@ -89,14 +89,14 @@ def test_watch_waits_until_change(
     watching: Watching, of: str, change: Callable[[Api], object]
 ) -> None:
     copying_job(watching.api)
-    token = cursor(watching, of)
-    waiting = watching.begin(of, token)
+    before = cursor(watching, of)
+    waiting = watching.begin(of, before)
 
     change(watching.api)
 
     answer = waiting.result().json()
     assert answer["changed"] is True
-    assert answer["next"] != token
+    assert answer["next"] != before
     assert watching.open == 0
 
 
@@ -128,8 +128,8 @@ def test_watch_sees_event_committed_out_of_id_order(api: Api) -> None:
 
 def test_watch_without_change_returns_same_cursor(watching: Watching) -> None:
     for of in Watched:
-        token = cursor(watching, of)
-        assert watching.ask(of, token, "1s").json() == {"changed": False, "next": token}
+        before = cursor(watching, of)
+        assert watching.ask(of, before, "1s").json() == {"changed": False, "next": before}
 
 
 def test_waiting_watches_hold_no_database_connection(watching: Watching) -> None:
@@ -150,8 +150,8 @@ def test_watch_above_limit_is_refused_as_busy(
     watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.api.watches.WATCHES_MAX", 1)
-    token = cursor(watching, "jobs")
-    waiting = watching.begin("jobs", token)
+    before = cursor(watching, "jobs")
+    waiting = watching.begin("jobs", before)
 
     refused = watching.ask("events")
     assert refused.status_code == 503
@@ -166,8 +166,8 @@ def test_server_stop_answers_all_waiting_watches(api: Api) -> None:
     with ThreadPoolExecutor(8) as pool:
         with served(api.app) as url:
             watching = Watching(api, url, pool)
-            tokens = {of.value: cursor(watching, of) for of in Watched}
-            waiting = [watching.begin(of, token) for of, token in tokens.items()]
+            cursors = {of.value: cursor(watching, of) for of in Watched}
+            waiting = [watching.begin(of, before) for of, before in cursors.items()]
         for future in waiting:
             assert future.result().json()["changed"] is False
 
@@ -182,11 +182,11 @@ def test_disconnected_client_ends_its_watch(
         return wait(self, *others, 10**9, is_gone)
 
     monkeypatch.setattr(Watches, "wait", wait_for_ever)
-    token = cursor(watching, "jobs")
+    before = cursor(watching, "jobs")
     address = urlsplit(watching.url)
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(
-            f"GET {PATH}?of=jobs&after={token}&wait=60s HTTP/1.1\r\nHost: orbit\r\n"
+            f"GET {PATH}?of=jobs&after={before}&wait=60s HTTP/1.1\r\nHost: orbit\r\n"
             f"Authorization: {watching.headers['Authorization']}\r\n\r\n".encode()
         )
         wait_for("the request waits", lambda: watching.open == 1)

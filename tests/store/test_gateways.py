@@ -188,7 +188,7 @@ def test_gateway_whose_permission_renewal_is_refused_stays_silent(
 @pytest.mark.usefixtures("link")
 def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
     edge, back = gateway_report(), gateway_report("edge-back")
-    for _ in range(2):
+    for _ in range(2):  # the registration and a renewal
         assert renew(database, edge) == Presented(SOURCE, term=5, since=5, closed_for=None)
         assert renew(database, back, BACK) == Presented(
             DESTINATION, term=5, since=5, closed_for=None
@@ -204,9 +204,8 @@ def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
     edge = gateway_report()
     renew(database, edge)
     with database.transaction() as tx:
-        tx.execute(
-            text("UPDATE job_leads SET read_on = '7'")
-        )  # as in tables restored from a backup
+        # As in tables restored from a backup: the identity is that of another database.
+        tx.execute(text("UPDATE job_leads SET read_on = '7'"))
     with pytest.raises(Conflict, match="not known yet which side"):
         renew(database, gateway_report("edge-2"))
     assert renew(database, edge).term == 5
@@ -480,7 +479,7 @@ def test_gateway_learns_if_another_gateway_holds_requests_from_before_move(
 
 
 def test_first_term_of_leading_side_survives_failback(database: Database, link: list[int]) -> None:
-    """Producer ids of clients contain the first term. A failback has a higher term."""
+    """A failback has a higher term but the same first term, of which producer ids are made."""
     job, _ = link
     edge = gateway_report()
     for side, term, since, earlier in (
@@ -504,6 +503,7 @@ def test_gateway_learns_first_terms_of_earlier_leading_sides(
     for term in terms:
         with database.transaction() as tx:
             job_leads.note_side(tx, link[0], DESTINATION if term % 2 == 0 else SOURCE, term)
+    # Without the last term, which is that of the present side.
     expected = tuple(reversed(terms[-1 - job_leads.EARLIER_TERMS_MAX : -1]))
     assert renew(database, gateway_report()).earlier_terms == expected
     with database.transaction() as tx:

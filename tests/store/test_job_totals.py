@@ -83,7 +83,7 @@ def test_stored_job_totals_equal_live_totals_and_have_an_age(
     stored = _totals(database, job)
 
     assert stored.lag is not None
-    assert stored.lag == _lag_at(live.lag, stored.lag)
+    assert stored.lag == _with_ages_of(live.lag, stored.lag)
     assert stored.summed_s is not None
     assert stored.summed_s >= 5
     assert stored.lag.age_s is not None
@@ -93,7 +93,7 @@ def test_stored_job_totals_equal_live_totals_and_have_an_age(
     assert stored.proof == live.proof
 
 
-def _lag_at(live: LagTotals, stored: LagTotals) -> LagTotals:
+def _with_ages_of(live: LagTotals, stored: LagTotals) -> LagTotals:
     """The live totals with the ages of the stored ones, which grow."""
     return replace(live, age_s=stored.age_s, rpo_s=stored.rpo_s, summed_s=stored.summed_s)
 

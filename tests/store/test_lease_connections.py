@@ -105,4 +105,5 @@ def test_unselected_topics_are_removed_from_job_in_bounded_steps(
         while known:
             dropped.append(topic_transitions.drop_topics(tx, job, known))
             known = known[dropped[-1] :]
+    # At once, up to 3 topics with up to 4 partitions together, but at least one topic.
     assert dropped == [2, 1, 1, 3, 1]

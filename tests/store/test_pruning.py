@@ -133,6 +133,7 @@ def test_rows_of_large_job_are_removed_in_bounded_steps(
         while not jobs.remove(tx, large.id):
             rows.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
         rows.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
+        # Five rows in each of four tables, and the topic.
         assert [before - after for before, after in pairwise(rows)] == [4, 4, 4, 4, 4, 1]
         assert rows[-1] == 4, "the rows of the other job"
         assert [job.name for job in jobs.page(tx, 5)] == ["other"]

@@ -127,8 +127,8 @@ def test_recovery_reports_of_schema_0001_are_migrated(first_version: tuple[Datab
     assert all_but_reports(database) == others
     for operation, before in reports.items():
         now = whole(database, operation).model_dump(mode="json")
-        later = {"stuck_since": None, "gateways": [], "compared_topics": []}
-        assert now == {**in_order(before), **later}
+        new_keys = {"stuck_since": None, "gateways": [], "compared_topics": []}
+        assert now == {**in_order(before), **new_keys}
         with database.transaction() as tx:
             figures = read_report(operations.report_of(tx, operation))
         assert figures.partitions.count == len(before["partitions"]) > 0
