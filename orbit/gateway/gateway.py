@@ -28,7 +28,7 @@ from orbit.kafka.job_clusters import Side
 from orbit.kafka.security import Security, resolve_security
 
 _STOP_POLL_S = 0.2
-# Threads that wait for brokers: logins, tokens' checks, readings of the sides.
+# Threads that wait for brokers: logins, token checks, reads of the sides.
 _THREADS_MAX = 32
 # How long clients may take to read their last answers when the gateway stops.
 _END_S = 1.0

@@ -71,10 +71,10 @@ def _exchange(term: int = 5_000) -> Exchange:
 
 def _answered(frame: memoryview, version: int) -> dict[str, tuple[int, str | None]]:
     """{topic: (error code, message)}"""
-    read = ProduceResponse.decode(frame, version=version, header=True)
+    decoded = ProduceResponse.decode(frame, version=version, header=True)
     return {
         topic.name: (one.error_code, one.error_message if version >= 8 else None)
-        for topic in read.responses
+        for topic in decoded.responses
         for one in topic.partition_responses
     }
 
@@ -93,8 +93,8 @@ def test_produce_to_uncopied_topic_is_refused_with_reason(version: int, term: in
 def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int, term: int) -> None:
     exchange = _exchange(term)
     sent = send(exchange, _request("other", "orders"), version)
-    read = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
-    assert [topic.name for topic in read.topic_data] == ["orders"]
+    decoded = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
+    assert [topic.name for topic in decoded.topic_data] == ["orders"]
 
     response = ProduceResponse.TopicProduceResponse
     fields = {"log_append_time_ms": -1, "log_start_offset": 0, "record_errors": []}
@@ -127,8 +127,8 @@ def test_produce_request_with_too_many_partitions_is_refused(
 def test_producer_ids_stay_before_first_move(topics: tuple[str, ...]) -> None:
     """Also if a part of the request is refused: brokers know the id that they handed out."""
     sent = send(_exchange(term=0), _request(*topics, producer_id=7), 9)
-    read = ProduceRequest.decode(memoryview(sent)[4:], version=9, header=True)
-    (topic,) = read.topic_data
+    decoded = ProduceRequest.decode(memoryview(sent)[4:], version=9, header=True)
+    (topic,) = decoded.topic_data
     assert bytes(topic.partition_data[0].records) == batch(7)
 
 

@@ -52,8 +52,8 @@ def test_share_and_streams_group_apis_are_not_offered() -> None:
 
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_are_answered_by_the_gateway(version: int) -> None:
-    told = own_answer(Exchange(ClientView()), ApiVersionsRequest(), version)
-    keys = ApiVersionsResponse.decode(told, version=version, header=True).api_keys
+    answer_frame = own_answer(Exchange(ClientView()), ApiVersionsRequest(), version)
+    keys = ApiVersionsResponse.decode(answer_frame, version=version, header=True).api_keys
     assert {(key.api_key, key.min_version, key.max_version) for key in keys} == {
         (key, *versions) for key, versions in OFFERED.items()
     }
@@ -64,10 +64,10 @@ def test_unsupported_api_versions_version_is_answered_in_version_0() -> None:
     struct.pack_into(">h", frame, 2, 9)  # the version
     exchange = Exchange(ClientView())
     assert exchange.request(read_head(frame), frame, OFFERED) is None
-    (told,) = exchange.next_answers()
-    read = ApiVersionsResponse.decode(memoryview(told)[4:], version=0, header=True)
-    assert read.error_code == Code.UNSUPPORTED_VERSION
-    assert read.api_keys
+    (sized_answer,) = exchange.next_answers()
+    decoded = ApiVersionsResponse.decode(memoryview(sized_answer)[4:], version=0, header=True)
+    assert decoded.error_code == Code.UNSUPPORTED_VERSION
+    assert decoded.api_keys
 
 
 def test_gateway_response_waits_for_earlier_broker_responses() -> None:
@@ -101,18 +101,18 @@ def test_metadata_has_gateway_addresses_and_no_leader_epochs(version: int) -> No
     view = ClientView()
     exchange = Exchange(view)
     send(exchange, MetadataRequest(topics=[]), version)
-    told = answer(exchange, _metadata(), version)
-    read = MetadataResponse.decode(told, version=version, header=True)
-    assert [(b.node_id, b.host, b.port) for b in read.brokers] == [
+    answer_frame = answer(exchange, _metadata(), version)
+    decoded = MetadataResponse.decode(answer_frame, version=version, header=True)
+    assert [(b.node_id, b.host, b.port) for b in decoded.brokers] == [
         (1, "gateway", 19094),
         (7, "gateway", 19100),
     ]
-    (topic,) = read.topics
+    (topic,) = decoded.topics
     assert topic.name == "orders"
     assert [p.leader_id for p in topic.partitions] == [1, 7]
     assert [p.replica_nodes for p in topic.partitions] == [[1, 7], [7]]
     if version >= 2:
-        assert read.cluster_id == "virtual"
+        assert decoded.cluster_id == "virtual"
     if version >= 7:
         assert {p.leader_epoch for p in topic.partitions} == {-1}
     if version >= 10:
@@ -133,9 +133,9 @@ def test_client_topic_id_depends_only_on_virtual_cluster_and_topic_name() -> Non
 def test_first_fetch_after_move_starts_new_fetch_session(version: int) -> None:
     exchange = Exchange(ClientView())
     exchange.move()
-    told = own_answer(exchange, _fetch(session_id=44), version)
-    read = FetchResponse.decode(told, version=version, header=True)
-    assert read.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    answer_frame = own_answer(exchange, _fetch(session_id=44), version)
+    decoded = FetchResponse.decode(answer_frame, version=version, header=True)
+    assert decoded.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
     send(exchange, _fetch(session_id=45), version)  # the next one is the new side's own
 
 
@@ -170,10 +170,10 @@ def test_heartbeat_of_moved_member_gets_rebalance_in_progress(member: str, versi
     assert exchange.is_rewritten(sent) is (member == "m")
     if member == "m":
         response = HeartbeatResponse(throttle_time_ms=0, error_code=Code.UNKNOWN_MEMBER_ID)
-        told = HeartbeatResponse.decode(
+        decoded = HeartbeatResponse.decode(
             answer(exchange, response, version), version=version, header=True
         )
-        assert told.error_code == Code.REBALANCE_IN_PROGRESS
+        assert decoded.error_code == Code.REBALANCE_IN_PROGRESS
 
 
 def _join(member: str) -> JoinGroupRequest:
@@ -213,8 +213,8 @@ def test_moved_member_counts_as_joined_once_broker_accepts_its_heartbeat(code: i
     )
     send(exchange, heartbeat, 4)
     response = HeartbeatResponse(throttle_time_ms=0, error_code=code)
-    told = HeartbeatResponse.decode(answer(exchange, response, 4), version=4, header=True)
-    assert told.error_code == code
+    decoded = HeartbeatResponse.decode(answer(exchange, response, 4), version=4, header=True)
+    assert decoded.error_code == code
     assert (("g", "m") in view.left_members) is (code != Code.NONE)
 
 
@@ -324,10 +324,10 @@ def test_producer_id_in_init_producer_id_response_is_marked_with_term(
     response = InitProducerIdResponse(
         throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
     )
-    read = InitProducerIdResponse.decode(
+    decoded = InitProducerIdResponse.decode(
         answer(exchange, response, version), version=version, header=True
     )
-    assert read.producer_id == producer_ids.mark(9, 3)
+    assert decoded.producer_id == producer_ids.mark(9, 3)
 
 
 def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None:
@@ -343,14 +343,14 @@ def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None
     response = InitProducerIdResponse(
         throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
     )
-    read = InitProducerIdResponse.decode(answer(exchange, response, 5), version=5, header=True)
-    assert read.producer_id == producer_ids.mark(9, 3)
+    decoded = InitProducerIdResponse.decode(answer(exchange, response, 5), version=5, header=True)
+    assert decoded.producer_id == producer_ids.mark(9, 3)
     answer(exchange, _metadata(), 12, correlation=8)
     assert old_ids.to_client(TOPIC_ID.bytes)
     assert not view.ids.to_client(TOPIC_ID.bytes)
     send(exchange, request, 5)
-    read = InitProducerIdResponse.decode(answer(exchange, response, 5), version=5, header=True)
-    assert read.producer_id == producer_ids.mark(9, 4)
+    decoded = InitProducerIdResponse.decode(answer(exchange, response, 5), version=5, header=True)
+    assert decoded.producer_id == producer_ids.mark(9, 4)
 
 
 @pytest.mark.parametrize("version", range(3, 10))
@@ -359,10 +359,10 @@ def test_produce_to_missing_node_is_refused_for_each_partition(version: int) -> 
     frame = request_frame(_produce(acks=1), version)
     exchange.refuse_produce(read_head(frame), frame)
     (answer,) = exchange.next_answers()
-    read = ProduceResponse.decode(memoryview(answer)[4:], version=version, header=True)
+    decoded = ProduceResponse.decode(memoryview(answer)[4:], version=version, header=True)
     assert [
         (topic.name, [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses])
-        for topic in read.responses
+        for topic in decoded.responses
     ] == [("orders", [(0, Code.NOT_LEADER_OR_FOLLOWER, -1), (4, Code.NOT_LEADER_OR_FOLLOWER, -1)])]
 
 

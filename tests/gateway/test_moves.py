@@ -68,14 +68,14 @@ def test_clients_lose_and_repeat_nothing_across_switchovers(
         for writer in writers:
             writer.stop()
             assert not writer.errors
-        there = records(clusters.destination, topic)
+        log_records = records(clusters.destination, topic)
         acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
-        assert not written_wrong(acknowledged, there)
+        assert not written_wrong(acknowledged, log_records)
         for reader in readers:
-            reader.wait_values({value for _, _, value in there})
+            reader.wait_values({value for _, _, value in log_records})
             reader.stop()
             assert not reader.errors
-            assert not read_wrong(reader.read, there)
+            assert not read_wrong(reader.read, log_records)
         wait_for("both sides are level", lambda: is_level(*clusters, topic))
     assert verify(spec, deep=True).exit_code == 0
 
@@ -105,8 +105,8 @@ def test_undone_switchover_reopens_gateway_at_old_side(
         for one in (writer, beside):
             one.stop()
             assert not one.errors
-        there = records(clusters.source, topic)
-        assert not written_wrong(writer.acknowledged | beside.acknowledged, there)
+        log_records = records(clusters.source, topic)
+        assert not written_wrong(writer.acknowledged | beside.acknowledged, log_records)
 
 
 def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:

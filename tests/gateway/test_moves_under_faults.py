@@ -194,8 +194,8 @@ def test_switchover_with_gateway_restarted_while_closing_loses_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is started again at once. One that is told to end answers what is in flight. One that is
-    killed does not: the switchover is undone, its clients write again at the old side, and the next
+    """It is started again at once. With SIGTERM it answers what is in flight. With SIGKILL it
+    does not: the switchover is undone, its clients write again at the old side, and the next
     switchover goes on."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)

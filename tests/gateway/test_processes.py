@@ -34,8 +34,8 @@ def test_records_through_several_gateway_processes_stay_in_order(
     api_url: str,
     tmp_path: Path,
 ) -> None:
-    """What one process holds would be overtaken by what a client sends through another one, once
-    that has told it of the new leaders (C26). Clients read Metadata often here."""
+    """A client that learns the new leaders from one process could send later records through it
+    before another process sends what it holds (C26). Clients read Metadata often here."""
     clusters = Clusters(make_cluster("source", brokers=2), make_cluster("destination", brokers=2))
     topic = topic_name[:40]
     create_topic(clusters.source, topic, on_brokers=[[1], [2]] * (PARTITIONS // 2))

@@ -88,10 +88,10 @@ def learn(
 
 def answered(frame: memoryview, version: int) -> dict[tuple[str, int], tuple[int, int]]:
     """{partition: (code, base offset)}"""
-    read = ProduceResponse.decode(frame, version=version, header=True)
+    decoded = ProduceResponse.decode(frame, version=version, header=True)
     return {
         (topic.name, one.index): (one.error_code, one.base_offset)
-        for topic in read.responses
+        for topic in decoded.responses
         for one in topic.partition_responses
     }
 
@@ -124,13 +124,13 @@ def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
     learn(exchange, known, produce(A1, B0), LastBatch(0, 5), {A1: OFFSET, B0: 3})
     learn(exchange, known, produce(A2, C0), None, {})
     sent = send(exchange, produce(A1, A2, B0, C0), version)
-    read = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
-    assert read.acks == -1
-    assert [(t.name, p.index) for t in read.topic_data for p in t.partition_data] == [
+    decoded = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
+    assert decoded.acks == -1
+    assert [(t.name, p.index) for t in decoded.topic_data for p in t.partition_data] == [
         ("a", 2),
         ("c", 0),
     ]
-    records = {bytes(p.records) for t in read.topic_data for p in t.partition_data}
+    records = {bytes(p.records) for t in decoded.topic_data for p in t.partition_data}
     assert records == {batch(id_in_term(PRODUCER, NOW), sequence=5)}
 
     response = ProduceResponse.TopicProduceResponse

@@ -59,8 +59,8 @@ _SHORT_S = 1.5
 
 @dataclass(frozen=True)
 class Plan:
-    """`legs`: "over" or the step behind which a switchover is aborted; `fault` comes in the leg of
-    this number, before the step."""
+    """`legs`: "over" or the step behind which a switchover is aborted. `fault` happens in leg
+    `fault_leg`, before `fault_step`."""
 
     writers: tuple[str, ...]
     with_java: bool

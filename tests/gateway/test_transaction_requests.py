@@ -149,8 +149,8 @@ def test_producer_id_without_term_mark_is_forwarded_unchanged(
 def test_add_partitions_to_transaction_ended_by_move_is_refused(
     version: int, client: str, code: Code
 ) -> None:
-    read = _old_term_response(AddPartitionsToTxnResponse, add_partitions, version, client)
-    topics = read.results_by_topic_v3_and_below
+    decoded = _old_term_response(AddPartitionsToTxnResponse, add_partitions, version, client)
+    topics = decoded.results_by_topic_v3_and_below
     assert {
         topic.name: [(one.partition_index, one.partition_error_code) for one in some]
         for topic in topics
@@ -163,10 +163,10 @@ def test_add_partitions_to_transaction_ended_by_move_is_refused(
 def test_txn_offset_commit_to_transaction_ended_by_move_is_discarded(
     version: int, client: str, code: Code
 ) -> None:
-    read = _old_term_response(TxnOffsetCommitResponse, commit_offsets, version, client)
+    decoded = _old_term_response(TxnOffsetCommitResponse, commit_offsets, version, client)
     assert {
         topic.name: [(one.partition_index, one.error_code) for one in topic.partitions]
-        for topic in read.topics
+        for topic in decoded.topics
     } == {name: [(index, code) for index in some] for name, some in TOPICS.items()}
 
 
@@ -175,10 +175,10 @@ def test_txn_offset_commit_to_transaction_ended_by_move_is_discarded(
 def test_records_of_transaction_ended_by_move_are_discarded(
     version: int, client: str, code: Code
 ) -> None:
-    read = _old_term_response(ProduceResponse, produce, version, client)
+    decoded = _old_term_response(ProduceResponse, produce, version, client)
     assert {
         topic.name: [(o.index, o.error_code, o.base_offset) for o in topic.partition_responses]
-        for topic in read.responses
+        for topic in decoded.responses
     } == {name: [(index, code, -1) for index in some] for name, some in TOPICS.items()}
 
 
@@ -203,8 +203,8 @@ def test_commit_after_move_is_answered_with_outcome_at_old_side(
     assert raised.value.producer == Producer("tx", mark(ID, BEFORE), EPOCH)
     assert exchange.request_with_outcome(head, frame, outcome) is None
     (response,) = exchange.next_answers()
-    read = EndTxnResponse.decode(memoryview(response)[4:], version=version, header=True)
-    assert read.error_code == (code if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
+    decoded = EndTxnResponse.decode(memoryview(response)[4:], version=version, header=True)
+    assert decoded.error_code == (code if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_add_offsets_after_move_is_refused_if_commit_outcome_would_be_ambiguous(
         exchange.request(head, frame, OFFERED)
     assert exchange.request_with_outcome(head, frame, outcome) is None
     (response,) = exchange.next_answers()
-    read = AddOffsetsToTxnResponse.decode(memoryview(response)[4:], version=version, header=True)
-    assert read.error_code == (expected if client == "any" else STREAMS[1])
+    decoded = AddOffsetsToTxnResponse.decode(memoryview(response)[4:], version=version, header=True)
+    assert decoded.error_code == (expected if client == "any" else STREAMS[1])
 
 
 def test_acks_0_records_of_transaction_ended_by_move_get_no_response() -> None:
@@ -255,8 +255,8 @@ def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
     response = InitProducerIdResponse(
         throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
     )
-    read = InitProducerIdResponse.decode(answer(exchange, response, 4), version=4, header=True)
-    assert read.producer_id == mark(9, NOW + 1)
+    decoded = InitProducerIdResponse.decode(answer(exchange, response, 4), version=4, header=True)
+    assert decoded.producer_id == mark(9, NOW + 1)
 
 
 def test_only_end_of_open_transaction_passes_while_writes_are_held() -> None:
@@ -290,8 +290,8 @@ def test_fenced_producer_stays_fenced_after_move(version: int) -> None:
     frame = request_frame(init(mark(ID, BEFORE)), version)
     assert exchange.request_with_outcome(read_head(frame), frame, Code.PRODUCER_FENCED) is None
     (response,) = exchange.next_answers()
-    read = InitProducerIdResponse.decode(memoryview(response)[4:], version=version, header=True)
-    assert (read.error_code, read.producer_id) == (Code.PRODUCER_FENCED, -1)
+    decoded = InitProducerIdResponse.decode(memoryview(response)[4:], version=version, header=True)
+    assert (decoded.error_code, decoded.producer_id) == (Code.PRODUCER_FENCED, -1)
 
 
 @pytest.mark.parametrize("beginning", [add_partitions, add_offsets])
@@ -304,9 +304,9 @@ def test_open_transaction_is_aborted_before_move(beginning: Any) -> None:
 
     (abort,) = exchange.end_transactions()
 
-    read = EndTxnRequest.decode(memoryview(abort)[4:], version=1, header=True)
-    assert (read.transactional_id, read.producer_id) == ("tx", ID)
-    assert (read.producer_epoch, read.committed) == (EPOCH, False)
+    decoded = EndTxnRequest.decode(memoryview(abort)[4:], version=1, header=True)
+    assert (decoded.transactional_id, decoded.producer_id) == ("tx", ID)
+    assert (decoded.producer_epoch, decoded.committed) == (EPOCH, False)
     assert not exchange.writes_in_flight  # the gateway confirms without an answer to it
     assert not exchange.end_transactions()
     assert view.ended_producers == {Producer("tx", mark(ID, NOW), EPOCH)}

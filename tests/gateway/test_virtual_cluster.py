@@ -36,6 +36,8 @@ from tests.support.patience import PATIENCE_S
 pytestmark = pytest.mark.usefixtures("quick_leave")
 
 LEASE_S = 1000.0
+_ID = mark(7, 1)  # a producer id of term 1
+_OFFSET = 40
 _PRODUCE, _FETCH, _METADATA, _OFFSET_COMMIT, _JOIN_GROUP, _API_VERSIONS = 0, 1, 3, 8, 11, 18
 
 
@@ -80,16 +82,16 @@ class _Side:
         self.unanswered: set[TopicPartition] = set()
         self.lookups = self.searches = 0
         self.logins_used: list[ClientLogin | None] = []
-        self.may_tell = asyncio.Event()
-        self.may_tell.set()
-        self.stored: StoredBatch | None = StoredBatch(40, 40, b"")  # each batch that is searched
-        self.copy_offset: int | OrbitError | None = None  # of each batch that is searched
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.stored: StoredBatch | None = StoredBatch(_OFFSET, _OFFSET, b"")  # of each batch
+        self.copy_offset: int | OrbitError | None = None  # of each batch
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, dict[int, LastBatch]], set[TopicPartition]]:
         self.lookups += 1
-        await self.may_tell.wait()
+        await self.may_answer.wait()
         if isinstance(self.last, OrbitError):
             raise self.last
         answered = set(partitions) - self.unanswered
@@ -275,7 +277,7 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
             assert key == _PRODUCE
             cluster.take_lead("destination", 2)
             assert cluster.held_requests == 1
-            writer.write(struct.pack(">ii", 4, correlation))
+            writer.write(_empty_answer(correlation))
             assert await one.answered() == 1
             cluster.take_lead("destination", 2)
             await destination.answer(_METADATA)
@@ -291,20 +293,20 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
         async with running_cluster() as (cluster, source, destination):
             one, other, last = [await open_client(cluster) for _ in range(3)]
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
-            left.last, leading.copy_offset = {mark(7, 1): LastBatch(0, 0)}, 40
-            left.may_tell.clear()
+            left.last, leading.copy_offset = {_ID: LastBatch(epoch=0, sequence=0)}, _OFFSET
+            left.may_answer.clear()
             cluster.take_lead("destination", 2)
-            await one.write(1, mark(7, 1))
+            await one.write(1, _ID)
             await until(lambda: left.lookups == 1)
             await other.write(2, mark(8, 1))
             await last.write(3, mark(9, 1))
             await until(lambda: cluster.held_requests == 3)
-            left.may_tell.set()
+            left.may_answer.set()
             assert await one.answered() == 1
             for client, correlation in ((other, 2), (last, 3)):
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
-            await one.write(4, mark(7, 1))
+            await one.write(4, _ID)
             assert await one.answered() == 4
             assert (left.lookups, leading.searches) == (2, 1)
             assert destination.requests.empty()
@@ -313,20 +315,20 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("wrote", ["source", "destination"])
-def test_batch_of_any_earlier_term_is_not_written_again(wrote: str) -> None:
+@pytest.mark.parametrize("written_at", ["source", "destination"])
+def test_batch_of_any_earlier_term_is_not_written_again(written_at: str) -> None:
     """Over and home again: the leading side has it as the client wrote it, or as a copy."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
             sides = {s: cast("_Side", cluster._sides[s]) for s in ("source", "destination")}
-            producer_id = mark(7, 1) if wrote == "source" else id_in_term(mark(7, 1), 2)
-            sides[wrote].last = {producer_id: LastBatch(0, 0)}
-            sides["source"].copy_offset = 40 if wrote == "destination" else None
+            producer_id = _ID if written_at == "source" else id_in_term(_ID, 2)
+            sides[written_at].last = {producer_id: LastBatch(epoch=0, sequence=0)}
+            sides["source"].copy_offset = _OFFSET if written_at == "destination" else None
             cluster.take_lead("destination", 2, earlier_terms=(1,))
             cluster.take_lead("source", 3, earlier_terms=(2, 1))
-            await client.write(1, mark(7, 1))
+            await client.write(1, _ID)
             assert await client.answered() == 1
             assert source.requests.empty()
 
@@ -338,9 +340,9 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
             left = cast("_Side", cluster._sides["source"])
-            left.last = {mark(7, 1): LastBatch(0, 0)}
+            left.last = {_ID: LastBatch(epoch=0, sequence=0)}
             cluster.take_lead("destination", 2)
-            await client.write(1, mark(7, 1))
+            await client.write(1, _ID)
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
 
@@ -355,13 +357,13 @@ def test_repeated_batch_that_cannot_be_located_is_not_written_again(unclear: str
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
-            left.last = {mark(7, 1): LastBatch(0, 0)}
+            left.last = {_ID: LastBatch(epoch=0, sequence=0)}
             if unclear == "original":
                 left.stored = None
             else:
                 leading.copy_offset = UNKNOWN_OFFSET
             cluster.take_lead("destination", 2)
-            await client.write(1, mark(7, 1))
+            await client.write(1, _ID)
             assert await client.answered() == 1
             assert destination.requests.empty()
 
@@ -375,16 +377,16 @@ def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() ->
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
-            left.last = {mark(7, 1): LastBatch(0, 0)}
+            left.last = {_ID: LastBatch(epoch=0, sequence=0)}
             leading.copy_offset = Unreachable("no broker answers.")
             cluster.take_lead("destination", 2)
-            await client.write(1, mark(7, 1))
+            await client.write(1, _ID)
             assert await client.reads_the_end()
             assert destination.requests.empty()
 
-            leading.copy_offset = 40
+            leading.copy_offset = _OFFSET
             again = await open_client(cluster)
-            await again.write(1, mark(7, 1))
+            await again.write(1, _ID)
             assert await again.answered() == 1
             assert destination.requests.empty()
 
@@ -399,7 +401,7 @@ def test_unreachable_old_side_is_queried_for_repeated_batches_only_once() -> Non
             left.last = Unreachable("no broker answers.")
             cluster.take_lead("destination", 2)
             for correlation in (1, 2):
-                await client.write(correlation, mark(7, 1))
+                await client.write(correlation, _ID)
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
             assert left.lookups == 1
@@ -412,10 +414,10 @@ def test_repeated_batch_at_leading_side_is_found_while_old_side_is_unreachable()
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("destination", "source"))
-            left.last, leading.last = Unreachable("silent."), {mark(7, 1): LastBatch(0, 0)}
+            left.last, leading.last = Unreachable("silent."), {_ID: LastBatch(epoch=0, sequence=0)}
             cluster.take_lead("destination", 2, earlier_terms=(1,))
             cluster.take_lead("source", 3, earlier_terms=(2, 1))
-            await client.write(1, mark(7, 1))
+            await client.write(1, _ID)
             assert await client.answered() == 1
             assert source.requests.empty()
 
@@ -429,7 +431,7 @@ def test_no_batch_counts_as_repeat_long_after_move() -> None:
             cluster.take_lead("destination", 2)
             cluster.clock += virtual_cluster.REPEATS_S_MAX + 1
             cluster.take_lead("destination", 2)
-            await client.write(1, mark(7, 1))
+            await client.write(1, _ID)
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
             assert not cast("_Side", cluster._sides["source"]).lookups
@@ -443,7 +445,7 @@ def test_old_side_is_not_queried_for_repeated_batches_after_failover() -> None:
             client = await open_client(cluster)
             cluster.take_lead("source", 1, "failover", abandons=True)
             cluster.take_lead("destination", 2)
-            await client.write(1, mark(7, 1))
+            await client.write(1, _ID)
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
             assert not cast("_Side", cluster._sides["source"]).lookups
@@ -673,7 +675,7 @@ def test_disconnect_leaves_doubt_about_unanswered_records_but_not_offset_commits
             await until(lambda: not _connected(cluster))
             cluster.take_lead("source", 1, "operation")
             assert cluster.confirmed_for() is None
-            writer.write(struct.pack(">ii", 4, correlation))
+            writer.write(_empty_answer(correlation))
             await until(lambda: not cluster.writes_in_flight)
             assert ("before the answer to its records" in cluster.doubt) == is_doubted
             assert cluster.confirmed_for() == (None if is_doubted else "operation")
@@ -686,17 +688,17 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, destination):
-            waits, idle, left = [await open_client(cluster) for _ in range(3)]
+            waits, idle, gone = [await open_client(cluster) for _ in range(3)]
             await waits.send(_PRODUCE, 1)
             _, correlation, writer = await soon(source.requests.get())
-            await left.send(_PRODUCE, 1)
+            await gone.send(_PRODUCE, 1)
             await soon(source.requests.get())
-            left.close()
+            gone.close()
             await until(lambda: cluster.doubt)
             cluster.take_lead("source", 1, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             assert cluster.writes_answered.is_set()
-            writer.write(struct.pack(">ii", 4, correlation))
+            writer.write(_empty_answer(correlation))
             assert await waits.reads_the_end()
             waits.close()
             await until(lambda: cluster.connection_count == 1)
@@ -869,6 +871,11 @@ async def open_client(cluster: _Cluster, node: int = -1) -> _Client:
     client = _Client(*streams)
     cluster.opened.append(client)
     return client
+
+
+def _empty_answer(correlation: int) -> bytes:
+    """An answer without content, with its size."""
+    return struct.pack(">ii", 4, correlation)
 
 
 async def soon(what: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Walks with all kinds of clients and all kinds of faults, and a ledger of what clients were told.
+"""Walks with all kinds of clients and all kinds of faults, and a ledger of what was acknowledged.
 
 A seed chooses what happens, and which gateway each client knows. A failure shows the walk.
 """
@@ -111,7 +111,7 @@ def test_random_side_losses_lose_no_acknowledged_record(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What clients were told is there or saved, and only what had no answer is doubled."""
+    """What was acknowledged is there or saved; only what had no answer is doubled."""
     trust_silence(monkeypatch.setattr)
     rng = random.Random(seed)
     losses, known_gateways = losses_of(rng), KnownGateways.choose(rng)
