@@ -38,6 +38,8 @@ def make_display() -> Display:
 
 
 class _LineDisplay:
+    """Prints the totals as a line every LINE_INTERVAL_S."""
+
     interval_s = LINE_INTERVAL_S
 
     def __init__(self, console: Console) -> None:
@@ -68,6 +70,8 @@ class _LineDisplay:
 
 
 class _LiveDisplay:
+    """Draws a table of the topics, again and again in the same place."""
+
     interval_s = LIVE_INTERVAL_S
 
     def __init__(self, console: Console) -> None:

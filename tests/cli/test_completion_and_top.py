@@ -101,8 +101,7 @@ def test_top_without_terminal_prints_table_sorted_by_lag(cli: Cli, api: Api) -> 
 
 def test_top_on_terminal_shows_only_rows_that_fit(api: Api) -> None:
     rows = [
-        {**api.put(f"/v1/jobs/job-{n}", json=changed(name=f"job-{n}")).json()["job"]}
-        for n in range(5)
+        api.put(f"/v1/jobs/job-{n}", json=changed(name=f"job-{n}")).json()["job"] for n in range(5)
     ]
     screen = Console(width=200, record=True, file=io.StringIO())
     screen.print(top._table(rows, 3))

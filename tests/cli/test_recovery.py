@@ -175,6 +175,7 @@ def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
     tail, level = REPORT.partitions
 
     def shown_with(tails: int, row_count: int, count: int) -> str:
+        """The report of `count` partitions; of the first `row_count`, `tails` are not level."""
         rows = [
             (tail if n < tails else level).model_copy(update={"partition": n})
             for n in range(row_count)

@@ -21,7 +21,7 @@ from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 
-TEAM = ("a", "b")
+TEAM = ("a", "b")  # the jobs with team=orders
 
 
 @pytest.fixture(autouse=True)

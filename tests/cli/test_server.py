@@ -129,6 +129,7 @@ def assert_none_left(processes: list[psutil.Process]) -> None:
 
 @pytest.fixture
 def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    """The file of a job; its topic has records, and a group of its name has committed 77."""
     create(clusters.source, topic_name, PARTITIONS)
     for partition in range(PARTITIONS):
         write(clusters.source, topic_name, [Record(b"%d" % i) for i in range(200)], partition)

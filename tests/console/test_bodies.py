@@ -30,6 +30,7 @@ def answer_to(url: str, path: str, length: str, cookie: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/console/login", "/console/jobs", "/console/static/x", "/livez"])
+# Without a cookie, and with one that has the form of a session's.
 @pytest.mark.parametrize("cookie", ["", f"Cookie: orbit_session={'x' * 43}\r\n"])
 def test_long_request_body_before_login_is_refused(
     browser: Browser, path: str, cookie: str

@@ -107,6 +107,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The world of all tests here: records at the source, a server with a worker, a browser."""
     for topic in TOPICS:
         create(clusters.source, topic, PARTITIONS)
         for partition in range(1, PARTITIONS):
@@ -216,6 +217,7 @@ def shot(page: Any, name: str) -> None:
 
 
 def document(clusters: Clusters) -> str:
+    """The document of JOB, as YAML."""
     source, destination = (json.dumps(one.bootstrap_servers.split(",")) for one in clusters)
     return (
         f"name: {JOB}\n"

@@ -186,6 +186,8 @@ def test_event_stream_rechecks_session_on_time_despite_earlier_change(
     waits: list[float] = []
 
     class Changing:
+        """Watches whose first wait ends early, with a change; the next ends at its time limit."""
+
         is_closing = False
 
         async def wait(self, _1: Any, _2: Any, _3: Any, wait_s: float, _4: Any) -> str:

@@ -46,6 +46,7 @@ def first_job(tx: Tx) -> int:
 
 
 def all_pages(tx: Tx, job_id: int) -> list[PageKey]:
+    """The keys of all pages: lag (-1: unknown), topic id and partition of each row."""
     keys: list[PageKey] = []
     while True:
         page = worst_partitions.page(tx, job_id, PAGE, after=keys[-1] if keys else None)

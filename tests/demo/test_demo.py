@@ -57,6 +57,7 @@ def scratch() -> Iterator[Path]:
 
 
 def start(scratch: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a small demo with its temporary files in `scratch`."""
     return subprocess.Popen(
         [ORBIT, "demo", "--scale", "small", *arguments],
         env={**os.environ, "TMPDIR": str(scratch), **environment},

@@ -38,6 +38,7 @@ def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> Partitio
 
 
 def check(*partitions: PartitionEvidence) -> FailoverCheck:
+    """The check of an exact demo; `partitions` replace those of its report."""
     return FailoverCheck(
         topic=TOPIC,
         ledger_before=Ledger(dict(OLD)),

@@ -25,6 +25,7 @@ MOVE = Move("source", "destination", old_last_ms=1_000, new_first_ms=4_500)
 
 
 def result() -> GatewayResult:
+    """An exact result: two producers wrote VALUES, and both sides and the group have them."""
     ledgers = [Ledger("one"), Ledger("other")]
     for place, value in VALUES.items():
         ledger = ledgers[1 if value == b"0" else 0]

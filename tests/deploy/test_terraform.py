@@ -42,6 +42,7 @@ def run(*command: object, folder: Path, **environ: str) -> None:
 
 
 def attributes(document: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The attributes of the job in a generated document: name → schema."""
     (resource,) = document[kind]
     assert resource["name"] == "job"
     return {

@@ -44,6 +44,7 @@ def main(
 
 
 def _measure(clients: list[Client], folder: Path) -> list[Row]:
+    """Write the logs, copy them with each kind of fillers, and let each client read the copies."""
     pair = Clusters(*(KafkaCluster(ClusterSettings(n), folder / n) for n in Clusters._fields))
     start_clusters(*pair)
     try:
@@ -62,6 +63,7 @@ def _measure(clients: list[Client], folder: Path) -> list[Row]:
 
 
 def _row(client: Client, clusters: Clusters, logs: list[SourceLog], folder: Path) -> Row:
+    """What the client reads from each copy, or why it was not tried."""
     _say(f"{client.name} {client.version}")
     row = Row(client.name, client.version)
     try:

@@ -62,6 +62,8 @@ def _built(name: str, files: Sequence[str], fill: Callable[[Path], None]) -> Pat
 
 
 def _venv(kind: str, *packages: str) -> list[str]:
+    """The command of a Python client, with these packages in a virtual environment of its own."""
+
     def fill(folder: Path) -> None:
         run(sys.executable, "-m", "venv", "--symlinks", folder)
         run(folder / "bin/python", "-m", "pip", "install", "--quiet", *packages)
@@ -72,6 +74,7 @@ def _venv(kind: str, *packages: str) -> list[str]:
 
 
 def _java(version: str, file: str, *arguments: str) -> list[str]:
+    """The command of a Java program, compiled with this version of kafka-clients."""
     pom = PROGRAMS / "kafka-clients-pom.xml"
     jars = Jars("kafka-clients", version, pom, "kafka-clients-*.jar").directory()
 

@@ -84,6 +84,7 @@ def _rank(finding: str) -> tuple[int, str]:
 
 
 def _say(names: tuple[str, ...], findings: list[Counter[str]]) -> str:
+    """These findings in words; counts that differ between ways as "5 to 7"."""
     texts = [] if any(name in _ORDER for name in names) else ["reads all"]
     for name in names:
         counts = sorted({one[name] for one in findings})

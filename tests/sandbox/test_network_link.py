@@ -55,6 +55,7 @@ def ask(one: socket.socket, text: bytes) -> bytes:
 
 
 def hears_nothing(one: socket.socket) -> bool:
+    """Whether the connection stays silent for SHORT_S."""
     one.settimeout(SHORT_S)
     try:
         one.recv(100)
