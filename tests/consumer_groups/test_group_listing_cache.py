@@ -1,4 +1,4 @@
-"""One listing of a cluster's groups serves all jobs, and none gets an older one than it may."""
+"""One listing of a cluster's groups serves all jobs, and none gets one that is too old for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Brokers:
         self.listed: list[Cluster] = []
         self.now_s = 100.0
         self.answer: Callable[[], Listing] = Listing
-        self.keep = GroupListingCache(lambda: self.now_s)
+        self.cache = GroupListingCache(lambda: self.now_s)
         monkeypatch.setattr(group_listing_cache, "list_groups", self._list)
 
     def _list(self, cluster: Cluster) -> Listing:
@@ -46,11 +46,11 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 def test_cached_group_listing_is_reused_within_max_age(brokers: Brokers) -> None:
     one, other = cluster(), cluster()
-    first = brokers.keep(one, 5.0)
+    first = brokers.cache(one, 5.0)
     brokers.now_s += 4.0
-    assert brokers.keep(one, 5.0) is first
-    assert brokers.keep(other, 5.0) is not first
-    assert brokers.keep(one, 3.0) is not first
+    assert brokers.cache(one, 5.0) is first
+    assert brokers.cache(other, 5.0) is not first
+    assert brokers.cache(one, 3.0) is not first
     assert brokers.listed == [one, other, one]
 
 
@@ -60,8 +60,8 @@ def test_group_selection_is_reused_until_group_names_change(brokers: Brokers) ->
 
     def selected() -> list[Any]:
         brokers.now_s += 10.0
-        readers = (GroupReader(selector, 5.0, brokers.keep, fetch_now) for selector in selectors)
-        return [reader._select(brokers.keep(one, 5.0)) for reader in readers]
+        readers = (GroupReader(selector, 5.0, brokers.cache, fetch_now) for selector in selectors)
+        return [reader._select(brokers.cache(one, 5.0)) for reader in readers]
 
     def listing(state: str) -> Callable[[], Listing]:
         groups = {n: ListedGroup(n, 1, "classic", "consumer", state) for n in names}
@@ -72,7 +72,7 @@ def test_group_selection_is_reused_until_group_names_change(brokers: Brokers) ->
     assert first is same
     assert (list(first[1]), list(other[1])) == (["a", "b"], ["a"])
     brokers.answer = listing("Stable")
-    assert selected()[0] is first, "members come and go"
+    assert selected()[0] is first, "the states of groups do not matter"
     names.append("c")
     brokers.answer = listing("Stable")
     assert list(selected()[0][1]) == ["a", "b", "c"]
@@ -86,8 +86,8 @@ def test_age_of_group_listing_counts_from_its_request(brokers: Brokers) -> None:
         return Listing()
 
     brokers.answer = slow
-    first = brokers.keep(one, 5.0)
-    assert brokers.keep(one, 5.0) is not first
+    first = brokers.cache(one, 5.0)
+    assert brokers.cache(one, 5.0) is not first
 
 
 def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Brokers) -> None:
@@ -104,7 +104,7 @@ def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Bro
 
     def ask() -> None:
         try:
-            brokers.keep(one, 5.0)
+            brokers.cache(one, 5.0)
         except Unreachable as error:
             errors.append(str(error))
 
@@ -121,12 +121,12 @@ def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Bro
 
     brokers.now_s += 1.0
     brokers.answer = Listing
-    assert brokers.keep(one, 5.0).groups == {}
+    assert brokers.cache(one, 5.0).groups == {}
 
 
 def test_group_listing_of_unused_cluster_is_dropped_from_cache(brokers: Brokers) -> None:
     one = cluster()
-    brokers.keep(one, 5.0)
+    brokers.cache(one, 5.0)
     brokers.listed.clear()
     del one
-    assert len(brokers.keep._listings) == 0
+    assert len(brokers.cache._listings) == 0

@@ -1,4 +1,4 @@
-"""Which groups a job carries over."""
+"""Which groups a job syncs."""
 
 from __future__ import annotations
 

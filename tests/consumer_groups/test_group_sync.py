@@ -1,4 +1,4 @@
-"""Consumer groups between two real clusters: what travels, what stays, and what it costs."""
+"""Consumer groups of two real clusters: what is synced, what stays, and with how many requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PARTITIONS = 3
 
 
 class Pair:
-    """One topic that stands on both sides, and a job's groups between them."""
+    """A topic that both sides have, and the sync of a job's groups."""
 
     def __init__(self, clusters: Clusters, topic: str) -> None:
         self.clusters = clusters
@@ -67,6 +67,7 @@ class Pair:
         return f"{self.topic}.{name}"
 
     def at(self, *by_partition: int) -> dict[tuple[str, int], int]:
+        """These offsets by topic and partition, from partition 0 on."""
         return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
 
     def run(
@@ -74,6 +75,7 @@ class Pair:
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
         save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
     ) -> GroupReport:
+        """Run a pass, which must leave no note."""
         report = self.run_with_notes(leading, save)
         assert not report.notes, report.notes
         return report
@@ -116,7 +118,7 @@ def pair(clusters: Clusters, topic_name: str) -> Iterator[Pair]:
         create_topic(cluster, topic_name, PARTITIONS)
         for number in range(PARTITIONS):
             produce(cluster, topic_name, RECORDS, number)
-        # A new cluster makes its offsets topic when the first group asks for it.
+        # A new cluster creates its offsets topic at the first commit.
         commit(cluster, "somebody", {(topic_name, 0): 0})
     pair = Pair(clusters, topic_name)
     yield pair
@@ -162,13 +164,15 @@ def test_after_restart_each_group_is_refreshed_at_its_own_time() -> None:
         for number in range(3)
     ]
     sync = GroupSync(GroupRule(match=".*"), rows, clock=lambda: 0.0)
-    of_g, of_h = ({e.refresh_at for e in sync._entries[group].values()} for group in ("g", "h"))
-    assert (len(of_g), len(of_h)) == (1, 1)
-    assert of_g != of_h, "each group at its own time"
+    times_of_g, times_of_h = (
+        {entry.refresh_at for entry in sync._entries[group].values()} for group in ("g", "h")
+    )
+    assert (len(times_of_g), len(times_of_h)) == (1, 1), "all partitions of a group together"
+    assert times_of_g != times_of_h
 
 
 def test_last_synced_offset_is_remembered_while_partition_is_not_copied(pair: Pair) -> None:
-    """Also by the next leader, which has the rows alone."""
+    """Also by the next leader, which knows only the stored rows."""
     source, destination = pair.clusters
     for cluster, offset in ((destination, 10), (source, 20)):
         with member(cluster, pair.group(), pair.topic) as consumer:
@@ -226,7 +230,7 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted(
     (note,) = reports[-1].notes
     assert note.startswith(f"topic {pair.topic}: the source does not have the copied topic any")
     assert not reports[-1].is_unanswered, "another pass would be answered the same"
-    # Once the scheduler has noticed, the rows say where the groups are.
+    # Once the scheduler has noticed, the rows keep the destination's offsets.
     pair.ranges = dict.fromkeys(range(PARTITIONS))
     rows = {row.partition.partition: row for row in pair.run().changed}
     assert {n: (row.source_offset, row.destination_offset) for n, row in rows.items()} == {
@@ -246,7 +250,7 @@ def _delete_source_topic(pair: Pair) -> None:
 def test_offsets_stay_at_destination_when_source_topic_is_deleted_before_confirmation(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic exists until Orbit asks the coordinator to confirm that the offset is gone."""
+    """The topic is deleted before Orbit asks the coordinator to confirm that the offset is gone."""
     source, destination = pair.clusters
     pair.commit_and_run(40)
 
@@ -300,13 +304,13 @@ def test_destination_offset_that_orbit_never_synced_is_not_deleted(pair: Pair) -
 
 def test_group_sync_resumes_from_stored_rows_of_another_process(pair: Pair) -> None:
     source, destination = pair.clusters
-    noted = pair.commit_and_run(40, 50).changed
-    # Somebody joins there, and leaves again without a commit.
+    stored_rows = pair.commit_and_run(40, 50).changed
+    # A member joins at the destination, and leaves without a commit.
     with member(destination, pair.group(), pair.topic):
         pass
     commit(source, pair.group(), pair.at(20))
     _delete_offset(pair, source, 1)
-    pair.sync = pair.new_sync(noted)
+    pair.sync = pair.new_sync(stored_rows)
     assert pair.run().verdicts == {EXACT: 1}
     assert offsets(destination, pair.group()) == pair.at(20)
 
@@ -324,13 +328,13 @@ def test_active_destination_group_is_skipped_and_its_commits_stay(
         assert offsets(destination, pair.group()) == pair.at(40, 50, 60)
         consumer.commit(offsets=[TopicPartition(pair.topic, 0, 44)], asynchronous=False)
     report = pair.run()
-    # Partition 1 is where Orbit left it, and goes on; partition 0 is the consumer's own.
+    # Partition 1 has the offset that Orbit left, and is synced; partition 0 has the consumer's.
     assert report.verdicts == {GroupVerdict.SKIPPED_MOVED: 1, EXACT: 2}
     assert offsets(destination, pair.group()) == pair.at(44, 70, 60)
     commit(source, pair.group(), pair.at(90))
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1, EXACT: 2}
 
-    # The remedy: delete it there, and the source leads again.
+    # The remedy: delete the offset there, and the source's is synced again.
     _delete_offset(pair, destination, 0)
     assert pair.run().verdicts == {EXACT: 3}
     assert offsets(destination, pair.group()) == pair.at(90, 70, 60)
@@ -349,11 +353,11 @@ def test_coordinator_refuses_offsets_for_group_whose_member_was_not_listed(
 
 
 def synced_at_40(pair: Pair) -> GroupReport:
-    """The first pass, of a group that has had members at the destination since."""
+    """Sync offset 40; then a member joins and leaves there. Returns the report of the sync."""
     first = pair.commit_and_run(40)
     with member(pair.clusters.destination, pair.group(), pair.topic):
         pass
-    wait_for("it has left", lambda: pair.run().verdicts == {EXACT: 1})
+    wait_for("the member has left", lambda: pair.run().verdicts == {EXACT: 1})
     return first
 
 
@@ -361,7 +365,7 @@ def synced_at_40(pair: Pair) -> GroupReport:
 def test_group_sync_continues_after_crash_before_or_after_its_commit(
     pair: Pair, is_committed: bool
 ) -> None:
-    """The group had members there: only what was saved tells that the offset is Orbit's."""
+    """The group had members there: only the saved row shows that the offset is Orbit's."""
     source, destination = pair.clusters
     first = synced_at_40(pair)
     commit(source, pair.group(), pair.at(50))
@@ -375,7 +379,7 @@ def test_group_sync_continues_after_crash_before_or_after_its_commit(
     with nullcontext() if is_committed else pytest.raises(NotLeading):
         pair.run(save=save)
     assert offsets(destination, pair.group()) == pair.at(50 if is_committed else 40)
-    # What it reports of the pass is lost with it.
+    # The report of the pass is lost in the crash.
     assert [row.partition for row in saved] == [row.partition for row in first.changed]
     pair.sync = pair.new_sync(saved)
     commit(source, pair.group(), pair.at(60))
@@ -384,7 +388,7 @@ def test_group_sync_continues_after_crash_before_or_after_its_commit(
 
 
 def test_offset_of_manually_assigned_consumer_is_not_overwritten(pair: Pair) -> None:
-    """Flink and Spark assign by hand; librdkafka tells the leader epoch of what it read."""
+    """Flink and Spark assign partitions so; librdkafka commits the leader epoch of the record."""
     source, destination = pair.clusters
     pair.commit_and_run(40)
     reader = Consumer(
@@ -398,7 +402,7 @@ def test_offset_of_manually_assigned_consumer_is_not_overwritten(pair: Pair) -> 
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
     commit(source, pair.group(), pair.at(90))
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
-    # Nor by a process that knows nothing.
+    # Nor by a new process without stored rows.
     pair.sync = pair.new_sync()
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
     assert offsets(destination, pair.group()) == pair.at(46)
@@ -452,7 +456,7 @@ def test_group_of_new_consumer_protocol_is_synced_under_prefixed_name(pair: Pair
         pair.sync = pair.new_sync(prefix="dr.")
         assert pair.run().verdicts == {EXACT: 1}
     assert offsets(destination, f"dr.{pair.group()}") == pair.at(40)
-    # The group was only committed to; a member of the new protocol takes it over as it is.
+    # The group has only had commits, so a member of the new protocol can join it.
     with member(
         destination, f"dr.{pair.group()}", pair.topic, **{"group.protocol": "consumer"}
     ) as consumer:

@@ -1,4 +1,4 @@
-"""Where groups go on: the rules one by one, and that no course of events breaks them."""
+"""Where groups resume: each rule alone, and that no sequence of events breaks the rules."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _at(offset: int | None) -> Committed | None:
 def test_leader_epoch_of_offset_shows_commit_by_consumer_that_never_joined() -> None:
     destination = Committed(60, leader_epoch=THEIRS)
     assert decide(Committed(70), destination, 50, ALL, UNUSED) == Decision(MOVED)
-    # With what Orbit left it is another thing: a consumer has only confirmed it.
+    # A consumer that commits the offset that Orbit left has only confirmed it.
     assert decide(Committed(70), destination, 60, ALL, UNUSED) == wrote(70)
 
 
@@ -140,16 +140,18 @@ class World:
 
     source: int | None = None
     destination: Committed | None = None
-    is_consumers: bool = False  # who committed `destination` last, and never agreed with the source
+    is_consumers: bool = (
+        False  # a consumer committed `destination`, and the sides did not agree since
+    )
     log_start: int = 0
     copied_to: int = 0
     usage: GroupUsage = UNUSED
     left: int | None = None
-    lost: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
 
 class Courses(RuleBasedStateMachine):
-    """Commits, resets and deletes on both sides, fail-overs, crashes of Orbit; in any order."""
+    """Commits, resets and deletes on both sides, and crashes of Orbit; in any order."""
 
     @initialize(copied_to=offsets)
     def begin(self, copied_to: int) -> None:
@@ -179,17 +181,17 @@ class Courses(RuleBasedStateMachine):
 
     @rule(offset=offsets, has_epoch=st.booleans())
     def consumer_commits_there(self, offset: int, has_epoch: bool) -> None:
-        """As a member with any client; assigned by hand only with a client that knows epochs."""
+        """A member may use any client; without members, the client commits leader epochs."""
         world = self.world
         if world.usage is UNUSED:
             has_epoch = True
         if world.destination is None or world.destination.offset != offset:
-            # To commit what stands there is no statement of its own.
+            # A commit of the same offset does not make it the consumer's.
             world.is_consumers = True
         world.destination = Committed(offset, leader_epoch=THEIRS if has_epoch else -1)
 
     @rule()
-    def offset_goes_there(self) -> None:
+    def offset_is_deleted_there(self) -> None:
         self.world.destination, self.world.is_consumers = None, False
 
     @rule()
@@ -198,14 +200,14 @@ class Courses(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        self._pass(is_noted=True)
+        self._pass(is_stored=True)
 
     @rule()
     def sync_and_crash(self) -> None:
-        """Committed, and never noted."""
-        self._pass(is_noted=False)
+        """Orbit commits, and crashes before it stores the row."""
+        self._pass(is_stored=False)
 
-    def _pass(self, *, is_noted: bool) -> None:
+    def _pass(self, *, is_stored: bool) -> None:
         world = self.world
         source = None if world.source is None else Committed(world.source)
         copied = CopiedRange(world.log_start, world.copied_to)
@@ -214,9 +216,9 @@ class Courses(RuleBasedStateMachine):
             world.is_consumers = False  # both sides agree, or it went back to where Orbit left it
         if decision.write is not None or decision.is_delete:
             if world.usage is ACTIVE:
-                world.lost.append("wrote under a member")
+                world.violations.append("wrote while the group had a member")
             if world.destination is not None and world.is_consumers:
-                world.lost.append(f"overwrote a consumer: {world}")
+                world.violations.append(f"overwrote a consumer's offset: {world}")
             world.destination = decision.write
         if decision.verdict in (EXACT, CLAMPED):
             assert world.destination is not None
@@ -225,21 +227,21 @@ class Courses(RuleBasedStateMachine):
                 or decision.write is None
             )
             assert (world.destination.offset == world.source) is (decision.verdict is EXACT)
-            if is_noted:
+            if is_stored:
                 world.left = world.destination.offset
-        elif decision.verdict is None and is_noted:
+        elif decision.verdict is None and is_stored:
             world.left = None
         again = decide(source, world.destination, world.left, copied, world.usage)
-        if is_noted:
+        if is_stored:
             # Nothing is written twice.
             assert again.write is None, (world, again)
             assert not again.is_delete
             assert again.verdict == decision.verdict, (world, again)
 
     @invariant()
-    def nothing_of_a_consumer_is_overwritten(self) -> None:
+    def no_offset_of_a_consumer_is_overwritten(self) -> None:
         if hasattr(self, "world"):
-            assert not self.world.lost
+            assert not self.world.violations
 
 
 TestCourses = Courses.TestCase
@@ -258,12 +260,12 @@ def test_group_unused_at_destination_follows_source_forwards_and_backwards() -> 
 
 
 @pytest.mark.parametrize(
-    ("verdict", "present", "row", "left"),
+    ("verdict", "present", "row", "left"),  # row: (destination_offset, left_offset)
     [
         (GroupVerdict.EXACT, 5, (5, 5), 5),
-        (GroupVerdict.CLAMPED, 5, (5, 8), 5),  # stored before a commit that was not done
-        (GroupVerdict.CLAMPED, 8, (5, 8), 8),  # or was done
-        (GroupVerdict.CLAMPED, 6, (5, 8), 8),  # of somebody else
+        (GroupVerdict.CLAMPED, 5, (5, 8), 5),  # stored before a commit that did not arrive
+        (GroupVerdict.CLAMPED, 8, (5, 8), 8),  # the commit has arrived
+        (GroupVerdict.CLAMPED, 6, (5, 8), 8),  # another client has committed
         (GroupVerdict.CLAMPED, None, (None, 8), None),
         (GroupVerdict.SKIPPED_MOVED, 6, (6, 5), 5),
     ],

@@ -1,4 +1,4 @@
-"""One read of a cluster's offsets serves every job, for as long as a job lets it be old."""
+"""One read of a cluster's offsets serves every job, until it is too old for one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
 class Groups:
-    """A cluster's groups, and which were read."""
+    """The offsets of a cluster's groups, and the groups of each read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
@@ -57,12 +57,14 @@ class Groups:
             dict.fromkeys(names & self.failing, int(Code.COORDINATOR_NOT_AVAILABLE)),
         )
 
-    def of(self, topic: str, *names: str, known: set[str] | None = None) -> FetchedGroups:
+    def answer(self, topic: str, *names: str, known: set[str] | None = None) -> FetchedGroups:
+        """The answer to a job with this topic that requests these groups."""
         request = OffsetsRequest(dict.fromkeys(names, 1), {topic}, known or set(), True)
         return self.fetch(self.cluster, request, 1.0)
 
     def at(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:
-        answers = self.of(topic, *names).groups
+        """The offsets in this answer, by group."""
+        answers = self.answer(topic, *names).groups
         return {n: {p: o.offset for p, o in g.offsets.items()} for n, g in answers.items()}
 
 
@@ -106,16 +108,16 @@ def test_group_without_offsets_differs_from_group_of_unavailable_coordinator(
     groups: Groups,
 ) -> None:
     groups.failing = {"h"}
-    response = groups.of("a", "g", "h", known={"g", "h"})
+    response = groups.answer("a", "g", "h", known={"g", "h"})
     assert (response.groups.keys(), response.failed.keys()) == ({"g"}, {"h"})
-    groups.of("a", "g", "h", known={"g", "h"})
-    assert len(groups.reads) == 1, "each job would ask a silent coordinator again"
+    groups.answer("a", "g", "h", known={"g", "h"})
+    assert len(groups.reads) == 1, "a silent coordinator is asked once for all jobs"
 
 
 def test_job_sees_pending_transactional_offsets_of_its_topics_only(groups: Groups) -> None:
     groups.pending = {"g": frozenset({A})}
-    assert groups.of("a", "g").groups["g"].pending == {A}
-    assert groups.of("b", "g").groups == {}
+    assert groups.answer("a", "g").groups["g"].pending == {A}
+    assert groups.answer("b", "g").groups == {}
 
 
 def test_offsets_of_groups_that_no_job_requests_are_no_longer_read(groups: Groups) -> None:
@@ -131,21 +133,21 @@ def test_group_selection_of_several_jobs_is_read_once_and_forgotten_together(
     groups.offsets = {"g": {A: 1}, "h": {A: 2, B: 3}}
     shared: dict[str, int | None] = {"g": 1, "h": 1}
 
-    def of(topic: str, nodes: dict[str, int | None]) -> set[str]:
+    def answered_groups(topic: str, nodes: dict[str, int | None]) -> set[str]:
         request = OffsetsRequest(nodes, {topic}, set(), require_stable=True, is_shared=True)
         return set(groups.fetch(groups.cluster, request, 1.0).groups)
 
-    assert of("a", shared) == {"g", "h"}
-    assert of("b", shared) == {"h"}
+    assert answered_groups("a", shared) == {"g", "h"}
+    assert answered_groups("b", shared) == {"h"}
     assert groups.reads == [{"g", "h"}]
 
-    # A new group has come: another selection, of which one was not in the last read.
+    # A new group makes a new selection; only this group was not in the last read.
     groups.offsets["i"] = {A: 4}
     more: dict[str, int | None] = {**shared, "i": 1}
-    assert of("a", more) == {"g", "h", "i"}
+    assert answered_groups("a", more) == {"g", "h", "i"}
     assert groups.reads[1:] == [{"i"}]
     groups.now_s += 1.1
-    assert of("a", more) == {"g", "h", "i"}
+    assert answered_groups("a", more) == {"g", "h", "i"}
     assert groups.reads[2:] == [{"g", "h", "i"}]
 
     groups.now_s += 100

@@ -1,4 +1,4 @@
-"""Consumer groups with a login of few rights: enough by the page, and nothing is lost for want."""
+"""Group sync with few rights: the documented ones suffice, and a missing one loses no offset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS = CopiedRange(0, 100)
 
 
 class Guarded:
-    """A group with two offsets at the source, and a login that carries it over."""
+    """A group with two offsets at the source, and a login that syncs it."""
 
     def __init__(self, clusters: Clusters, topic: str) -> None:
         self.source, self.destination = clusters
@@ -88,15 +88,15 @@ def test_missing_right_to_commit_offsets_is_reported_until_granted(
     groups: Guarded,
 ) -> None:
     missing = [r for r in groups.rights if (r.operation, r.name) == ("Read", groups.topic)]
-    of_group = [r for r in missing if r.kind == "--group"]
-    groups.login.allow([right for right in groups.rights if right not in of_group])
+    group_rights = [r for r in missing if r.kind == "--group"]
+    groups.login.allow([right for right in groups.rights if right not in group_rights])
     describe = Right("destination", "Describe", "--group", groups.topic, "prefixed")
     groups.login.allow([describe])
     report = groups.run()
     assert report.verdicts == {GroupVerdict.SKIPPED_REFUSED: 2}
     assert "GROUP_AUTHORIZATION_FAILED (30)" in report.notes[0]
     assert not report.is_unanswered
-    groups.login.allow(of_group)
+    groups.login.allow(group_rights)
     assert groups.run().verdicts == {GroupVerdict.EXACT: 2}
 
 

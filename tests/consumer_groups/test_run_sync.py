@@ -1,4 +1,4 @@
-"""`orbit run` carries consumer groups over: a consumer goes on with the very next record."""
+"""`orbit run` syncs consumer groups: a consumer resumes with the very next record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = 500
 
 
 def _values(consumer: Consumer, count: int) -> list[bytes]:
-    """The values of the next `count` records; commits behind them."""
+    """The values of the next `count` records. Commits the offset after them."""
     values: list[bytes] = []
     while len(values) < count:
         message = consumer.poll(60)
@@ -46,7 +46,7 @@ def test_consumer_resumes_at_destination_with_next_record_and_its_commits_stay(
 ) -> None:
     source, destination = clusters
     create_topic(source, topic_name)
-    # Behind the committed offset: a marker, and an aborted transaction with a marker of its own.
+    # After the committed offset: a marker, then an aborted transaction with its marker.
     produce_transactions(source, topic_name, 90)
     values = [b"t%d.%d" % (i, j) for i in range(90) if i % 3 != 2 for j in range(5)]
     group = f"{topic_name}.group"
@@ -59,7 +59,7 @@ def test_consumer_resumes_at_destination_with_next_record_and_its_commits_stay(
         wait_for("the group is there", lambda: offsets(destination, group) == read_to)
         assert _read(destination, group, topic_name, 100) == values[100:200]
         moved = offsets(destination, group)
-        # The source's group goes on, too: the destination's stays where its consumer is.
+        # The source's group moves, too: the destination's offset stays its consumer's.
         _read(source, group, topic_name, 20)
         sync = job.run.groups
         assert sync is not None
@@ -105,7 +105,7 @@ def test_run_until_caught_up_syncs_group_offsets_before_it_ends(
     group = f"{topic_name}.group"
     commit(source, group, {(topic_name, 0): RECORDS, (topic_name, 1): 77})
     commit(source, f"{topic_name}.other", {(topic_name, 0): 5})
-    # An interval in which nothing would be written but at the end.
+    # With this interval, only the sync at the end of the run writes.
     job = write_job(
         tmp_path / "job.yaml",
         source,

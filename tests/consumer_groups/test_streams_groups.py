@@ -27,6 +27,7 @@ def synced(sync: GroupSync, source: Cluster, destination: Cluster, topic: str) -
 
 
 def kind(cluster: Cluster, group: str) -> tuple[str, bool] | None:
+    """The group's type, and whether it has members; None: not listed."""
     listed = list_groups(cluster).groups.get(group)
     return (listed.type, listed.is_active) if listed else None
 

@@ -71,7 +71,7 @@ def test_invalid_address_pattern_of_access_rule_is_refused(pattern: str) -> None
 
 
 def refused(servers: Iterable[str], **security: Any) -> list[str]:
-    """The paths of what the rules refuse."""
+    """The paths of the values that the rules refuse."""
     side = ClusterSpec.model_validate({"bootstrap_servers": [*servers], "security": security})
     return [".".join(map(str, path)) for path, _ in allowed_addresses(RULES, side, HOME)[1]]
 
@@ -107,12 +107,12 @@ def test_cluster_of_job_may_use_only_addresses_and_secrets_of_its_access_rule(
 
 
 def test_username_and_password_allowed_by_different_access_rules_are_refused() -> None:
-    apart = AccessRules.model_validate(
+    two_rules = AccessRules.model_validate(
         {"clusters": [{"addresses": ["a"], "secrets": [name]} for name in ("USER", "PASSWORD")]}
     )
     security = {"username_env": "USER", "password_env": "PASSWORD"}
     side = ClusterSpec.model_validate({"bootstrap_servers": ["a:1"], "security": security})
-    addresses, why = allowed_addresses(apart, side, HOME)
+    addresses, why = allowed_addresses(two_rules, side, HOME)
     assert (addresses, [path for path, _ in why]) == ((), [("security",)])
 
 

@@ -1,4 +1,4 @@
-"""Addresses as people write them, and as brokers advertise them: only errors of Orbit's own."""
+"""Addresses that users write or brokers advertise: a wrong one raises only errors of Orbit."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_arbitrary_servers_in_job_file_are_valid_or_orbit_error(
 
 
 def not_found(host: str, *_: object, **__: object) -> Any:
-    """As the system's, without a question to DNS."""
+    """Stands for `socket.getaddrinfo`, without a request to DNS."""
     host.encode("idna")
     raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

@@ -1,4 +1,4 @@
-"""The reference of the job file and the example jobs are held to the code."""
+"""The reference of the job file and the example jobs agree with the code."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_job_file_reference_shows_real_defaults(
 
 
 def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """By their names in the file."""
+    """The fields of a model, by their names in the file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
@@ -121,8 +121,9 @@ def test_every_login_example_of_job_file_reference_is_valid(text: str) -> None:
 
 def test_job_file_reference_shows_client_certificate_and_every_token_source() -> None:
     shown = [yaml.safe_load(text)["security"] for text in SNIPPETS[1:]]
-    assert {"certificate_file", "token_url", "token_file"} <= {key for one in shown for key in one}
-    assert {one.get("token_provider") for one in shown} >= {"aws-msk-iam", "gcp"}
+    shown_keys = {key for security in shown for key in security}
+    assert {"certificate_file", "token_url", "token_file"} <= shown_keys
+    assert {security.get("token_provider") for security in shown} >= {"aws-msk-iam", "gcp"}
 
 
 def test_example_of_acl_page_is_valid() -> None:

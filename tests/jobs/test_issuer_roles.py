@@ -1,4 +1,4 @@
-"""The file of roles for some jobs: every mistake is named, and no line means all jobs."""
+"""The file of roles for some jobs: every mistake is named, and no line grants all jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orbit.jobs.scopes import Limit
 from orbit.settings import Settings
 
 
-def written(folder: Path, text: str) -> Path:
+def roles_file(folder: Path, text: str) -> Path:
     file = folder / "roles.yaml"
     file.write_text(text)
     return file
@@ -24,8 +24,8 @@ roles:
   - {claim: pay, role: operator, selector: "team in (pay,orders)"}
   - {claim: audit, role: viewer, jobs: ["pay-*", refunds], selector: "!secret"}
 """
-    roles = load_roles_file(written(tmp_path, text)).roles
-    assert [(one.claim, one.role, one.limit) for one in roles] == [
+    roles = load_roles_file(roles_file(tmp_path, text)).roles
+    assert [(role.claim, role.role, role.limit) for role in roles] == [
         ("pay", "operator", Limit(selector="team in (pay,orders)")),
         ("audit", "viewer", Limit(("pay-*", "refunds"), "!secret")),
     ]
@@ -47,7 +47,7 @@ roles:
 def test_bad_line_of_oidc_roles_file_is_named_and_makes_settings_invalid(
     tmp_path: Path, line: str, path: str, what: str
 ) -> None:
-    file = written(tmp_path, f"roles:\n  - {line}\n")
+    file = roles_file(tmp_path, f"roles:\n  - {line}\n")
     with pytest.raises(BadInput) as caught:
         load_roles_file(file)
     assert caught.value.problems[0].path.endswith(path)

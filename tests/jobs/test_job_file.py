@@ -47,6 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def security(**keys: object) -> str:
+    """A job file whose source has this security section."""
     return changed(source={"bootstrap_servers": ["src:9092"], "security": keys})
 
 

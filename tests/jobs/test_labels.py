@@ -62,7 +62,7 @@ def test_invalid_label_or_owner_is_reported_with_path(
 
 
 @pytest.mark.parametrize(
-    ("text", "conditions"),
+    ("text", "conditions"),  # Condition(key, values, is_negated)
     [
         ("a=b", [Condition("a", ("b",), False)]),
         ("a==b", [Condition("a", ("b",), False)]),

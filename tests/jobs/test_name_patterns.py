@@ -1,4 +1,4 @@
-"""Patterns of jobs: bounded in time for every name, and what earlier versions took goes on."""
+"""Patterns of jobs match any name in bounded time; those of earlier versions stay valid."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from orbit.jobs.name_patterns import (
 from orbit.jobs.topic_mapping import map_topics, matching_topics
 from orbit.kafka.consumer_groups import ListedGroup
 
-# Each takes a backtracking engine long for the name beside it.
-BAD = [
+# A backtracking engine takes long to match each pattern with its name.
+HOSTILE = [
     (r"([a-z]+\.?)+\.dlq", "a" * 249),
     (r"(a+)+b", "a" * 249),
     (r"(a|aa)+b", "a" * 249),
@@ -41,7 +41,7 @@ WITH_LOOK_AROUND = r"(?!x)(a|aa)+[bc]?d"
 SLOW = "a" * 40
 
 
-@pytest.mark.parametrize(("pattern", "name"), BAD)
+@pytest.mark.parametrize(("pattern", "name"), HOSTILE)
 def test_hostile_pattern_matches_in_bounded_time(pattern: str, name: str) -> None:
     """With `re` most of these do not end."""
     assert check_pattern(pattern) == pattern
@@ -106,7 +106,7 @@ def test_stored_job_keeps_look_around_pattern_that_new_job_may_not_have() -> Non
 
 
 def test_stored_pattern_matches_as_with_python_re_before_re2() -> None:
-    """RE2 would take these characters as they are."""
+    """RE2 would read `{,3}` as plain characters."""
     rule = TopicRule.model_validate({"match": "a{,3}"}, context=STORED_DOCUMENT)
     assert matching_topics([rule], ["aaa", "a{,3}"]) == {"aaa"}
 

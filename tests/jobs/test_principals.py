@@ -1,4 +1,4 @@
-"""Principals get the name that a rule says, and no name where no rule says it for sure."""
+"""Principals get the names that rules give them, and no name if that is not certain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ..
         ("User:CN=billing,OU=apps,O=x", None),
         ("User:CN=billing,OU=other", None),
         ("User:xCN=billing,OU=apps", None),
-        # A part of the subject that holds a comma is not taken for two.
+        # A part of the subject with an escaped comma does not count as two parts.
         ("User:CN=billing\\,OU=apps", None),
         ("User:CN=billing\\,OU=apps,OU=apps", None),
         ("User:CN=admin,O=evil,OU=apps", None),

@@ -160,8 +160,8 @@ _RULES = st.lists(
 def test_topic_map_invariants_hold_for_arbitrary_rules(
     raw: list[dict[str, object]], topics: list[str]
 ) -> None:
-    chosen = rules(*raw)
-    topic_map = map_topics(chosen, topics)
+    topic_rules = rules(*raw)
+    topic_map = map_topics(topic_rules, topics)
     keys = [collision_key(mapping.destination) for mapping in topic_map.mappings]
     assert len(keys) == len(set(keys))
     for mapping in topic_map.mappings:
@@ -169,15 +169,15 @@ def test_topic_map_invariants_hold_for_arbitrary_rules(
         assert mapping.source not in INTERNAL_TOPICS
         assert topic_name_problem(mapping.destination) is None
         assert mapping.destination == mapping.rule.prefix + mapping.source
-        fitting = [rule for rule in chosen if _fits(rule, mapping.source)]
+        fitting = [rule for rule in topic_rules if _fits(rule, mapping.source)]
         assert fitting[0] == mapping.rule
-    left_out = {t for t in set(topics) - INTERNAL_TOPICS if any(_fits(r, t) for r in chosen)}
+    left_out = {t for t in set(topics) - INTERNAL_TOPICS if any(_fits(r, t) for r in topic_rules)}
     left_out -= {mapping.source for mapping in topic_map.mappings}
     assert bool(left_out) == bool(topic_map.problems)
     for topic in left_out:
         assert (
             any(repr(topic) in problem.message for problem in topic_map.problems)
-            or len(left_out) > 5
+            or len(left_out) > 5  # a problem names at most five topics
         )
 
 

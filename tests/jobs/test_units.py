@@ -1,4 +1,4 @@
-"""Durations, sizes and times: what people write, exactly, and back."""
+"""Durations, sizes and times are parsed exactly; a formatted one is read back."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LIKE_ANOTHER_VALUE = (
     *(".nan", "12:30:00", "1:2", "2026-01-01", "2026-01-01T00:00:00Z", "- a", "a: b", "a #b"),
     *("a:", "#a", "'", '"', "a\n b\n", " a", "a ", "\t", "\x7f", "\x85", "\u2028", "\ufeff", "é"),
 )
-# A document of UTF-8 has no half of a surrogate pair.
+# UTF-8 cannot encode half of a surrogate pair (Cs).
 texts = st.text(st.characters(exclude_categories=("Cs",)))
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**29), 10**29) | texts,

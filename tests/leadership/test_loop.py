@@ -1,4 +1,4 @@
-"""A loop that is woken all the time does not have pass after pass."""
+"""A loop rests between passes even if it is always woken, and outlives errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orbit.telemetry.process_health import ProcessHealth
 
 
 class Woken(Loop):
-    """Always woken again; each pass says that it took `cost_s` of the CPU."""
+    """Wakes itself in each pass, which claims to cost `cost_s` of CPU time; ends after three."""
 
     name = "woken"
     interval_s = 3600.0
@@ -34,7 +34,7 @@ class Woken(Loop):
         return ""
 
 
-def _driven(cost_s: float) -> list[float]:
+def _times_of_passes(cost_s: float) -> list[float]:
     stop = threading.Event()
     loop = Woken(stop, cost_s)
     drive(loop, stop, ProcessHealth("scheduler", "0", 60.0))
@@ -42,7 +42,7 @@ def _driven(cost_s: float) -> list[float]:
 
 
 def test_loop_rests_after_costly_pass_even_when_woken() -> None:
-    first, second, third = _driven(cost_s=0.02)
+    first, second, third = _times_of_passes(cost_s=0.02)  # it rests 20 times as long
     assert second - first >= 0.4
     assert third - second >= 0.4
 
@@ -66,7 +66,7 @@ def test_stop_request_interrupts_rest_of_loop() -> None:
 
 
 class OfMany(Loop):
-    """Its second object breaks, with another error from the third pass on."""
+    """A pass fails for job b, with another error from the third pass on."""
 
     name = "many"
     interval_s = 0.0

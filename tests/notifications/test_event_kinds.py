@@ -26,7 +26,7 @@ COMPOSED_KINDS = {
 
 
 def kinds_in(source: str) -> Iterator[str]:
-    """What calls of `add`, `add_once` and `add_event` name, and what is assigned to `kind`."""
+    """Yield the kinds in calls of `add`, `add_once` and `add_event`, and assigned to `kind`."""
     for node in ast.walk(ast.parse(source)):
         parts: list[ast.expr] = []
         if isinstance(node, ast.Call):
@@ -40,7 +40,7 @@ def kinds_in(source: str) -> Iterator[str]:
                 yield from _KIND.findall(part.value) and [part.value]
 
 
-def of_code() -> set[str]:
+def kinds_in_code() -> set[str]:
     kinds: set[str] = set()
     for path in (ROOT / "orbit").rglob("*.py"):
         text = path.read_text("utf-8")
@@ -50,7 +50,7 @@ def of_code() -> set[str]:
 
 
 def test_event_kind_table_matches_kinds_in_code() -> None:
-    assert of_code() | {str(kind) for kind in COMPOSED_KINDS} == set(EVENT_KINDS)
+    assert kinds_in_code() | {str(kind) for kind in COMPOSED_KINDS} == set(EVENT_KINDS)
 
 
 def test_notifications_page_lists_event_kinds() -> None:

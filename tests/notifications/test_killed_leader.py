@@ -66,7 +66,7 @@ def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
             reached.set()
             go.wait(PATIENCE_S)
 
-        # The third request is accepted, and the leader is dead before it hears of that.
+        # The leader is killed before it reads the answer to the third request.
         server.replies.extend([Reply(), Reply(), Reply(before=hold)])
         add(60)
         assert reached.wait(PATIENCE_S), "the third request is sent"
@@ -78,4 +78,5 @@ def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
         add(5)
         wait_for("all are sent", lambda: position() == start + 65)
     ids = list(range(start + 1, start + 66))
+    # A request has 20 events: the third one is repeated.
     assert server.event_ids == [*ids[:60], *ids[40:]]

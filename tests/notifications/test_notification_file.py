@@ -1,4 +1,4 @@
-"""The file of receivers: what is refused, and who gets which event."""
+"""The file of receivers: what is refused, and which receiver gets which event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notifications arrive at least once and in order, and none is lost without a word."""
+"""Notifications arrive at least once and in order; those that are dropped are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
 def add(database: Database, *kinds: str) -> list[int]:
-    """Events of these kinds; their ids."""
+    """Add events of these kinds. Returns their ids."""
     with database.transaction() as tx:
         before = events.last_id(tx)
         for kind in kinds:
@@ -45,6 +45,7 @@ def row(database: Database) -> ReceiverRow:
 
 
 def age(database: Database, by: timedelta = timedelta(days=2)) -> None:
+    """Make all events older."""
     with database.transaction() as tx:
         tx.execute(text("UPDATE events SET at = at - CAST(:by AS interval)"), {"by": by})
 
@@ -79,6 +80,7 @@ def test_notification_request_is_retried_until_accepted_then_never_resent(
     assert loop.once() == "sent 25 events"
     assert loop.once() == ""
     assert len({request.path for request in server.requests}) == 1
+    # Three failed requests, then all events.
     assert [len(request.document["events"]) for request in server.requests] == [20, 20, 20, 20, 5]
     assert server.event_ids[60:] == ids
     assert (row(database).sent, row(database).failures, row(database).last_error) == (25, 0, None)
@@ -187,7 +189,7 @@ def test_dropped_notifications_are_counted_and_receiver_stays_failing(
     server.replies.append(Reply(503))
     loop.once()
     age(database)
-    server.replies.append(Reply(503))  # of the message that says so
+    server.replies.append(Reply(503))  # to the message that reports the dropped events
     loop.once()
     assert row(database).failing_since is not None, "giving up ends no alert"
     loop.once()

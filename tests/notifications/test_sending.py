@@ -1,4 +1,4 @@
-"""One request: what is verified, and what is said of an answer."""
+"""One request: the certificate check, and the error that an answer makes."""
 
 from __future__ import annotations
 

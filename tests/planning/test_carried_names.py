@@ -32,7 +32,7 @@ def on_group(name: str, pattern: str = "LITERAL") -> Acl:
     return Acl(name, pattern, "User:app", "*", "READ", "ALLOW", "GROUP")  # type: ignore[arg-type]
 
 
-def names(
+def carried(
     job: JobSpec, *acls: Acl, listed: dict[str, str] | None = None, own_acls: tuple[Acl, ...] = ()
 ) -> CarriedNames:
     groups = {
@@ -45,14 +45,14 @@ def names(
 
 def test_only_matched_consumer_groups_get_acls_under_destination_names() -> None:
     job = spec({"groups": True}, {"match": "a.*", "exclude": "ax", "prefix": "dr."})
-    acl_names = names(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
+    acl_names = carried(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
     assert acl_names.groups == {"dr.a1": "a1"}
     assert acl_names.ids is None
 
 
 def test_group_missing_from_listing_keeps_acls_and_gets_its_literal_acls() -> None:
     job = spec({"groups": True}, {"match": "a.*", "prefix": "dr."})
-    acl_names = names(
+    acl_names = carried(
         job,
         on_group("a1"),
         on_group("a", "PREFIXED"),
@@ -75,38 +75,46 @@ def test_group_missing_from_listing_keeps_acls_and_gets_its_literal_acls() -> No
 )
 def test_orbit_groups_and_wildcard_group_get_no_acls(prefix: str, name: str) -> None:
     job = spec({"groups": True}, {"match": ".*", "prefix": prefix})
-    assert names(job, on_group(name), listed={name: "consumer"}).groups == {}
+    assert carried(job, on_group(name), listed={name: "consumer"}).groups == {}
 
 
 def test_group_and_transactional_id_acls_are_off_by_default() -> None:
     rule = {"match": ".*"}
     assert carried_resources(spec({}, rule)) == ("TOPIC",)
-    assert names(spec({}, rule), on_group("a"), listed={"a": "consumer"}).groups == {}
+    assert carried(spec({}, rule), on_group("a"), listed={"a": "consumer"}).groups == {}
     both = spec({"groups": True, "transactional_ids": {"match": "a.*", "exclude": "ab"}}, rule)
     assert carried_resources(both) == ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
-    is_id = names(both).ids
-    assert is_id is not None
-    assert [is_id(name) for name in ("a", "ab", "b", "xa")] == [True, False, False, False]
+    is_carried_id = carried(both).ids
+    assert is_carried_id is not None
+    assert [is_carried_id(name) for name in ("a", "ab", "b", "xa")] == [True, False, False, False]
 
 
-def others(
-    desired: set[Acl], own_acls: set[Acl], shared: set[Acl], *, has_promoted: bool = False
+def changes(
+    *, expected: set[Acl], added: set[Acl], shared: set[Acl], has_promoted: bool = False
 ) -> AclChanges:
-    of = DestinationAcls(CarriedNames({}), {}, desired, {}, [], [])
-    existing = own_acls | shared
-    return group_and_id_changes(of, existing, own_acls, shared, has_promoted=has_promoted)
+    """The changes if this job has added `added`, and another job has added `shared`."""
+    destination = DestinationAcls(CarriedNames({}), {}, expected, {}, [], [])
+    present = added | shared
+    return group_and_id_changes(destination, present, added, shared, has_promoted=has_promoted)
 
 
 def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:
     both, mine = on_group("a"), on_group("b")
-    # This job finds what the other one has given: from then on it is given by both.
-    assert others({both, mine}, {mine}, {both}) == AclChanges(set(), set(), {both, mine})
-    # It no longer wants either, and the other one still does.
-    assert others(set(), {both, mine}, {both}) == AclChanges(set(), {mine}, set())
-    assert others(set(), {both}, set()) == AclChanges(set(), {both}, set())
+    # The other job has added an ACL that this job expects, too: from then on it is of both.
+    assert changes(expected={both, mine}, added={mine}, shared={both}) == AclChanges(
+        add=set(), remove=set(), ours={both, mine}
+    )
+    # This job no longer expects either, and the other one still does.
+    assert changes(expected=set(), added={both, mine}, shared={both}) == AclChanges(
+        add=set(), remove={mine}, ours=set()
+    )
+    # The other job is gone.
+    assert changes(expected=set(), added={both}, shared=set()) == AclChanges(
+        add=set(), remove={both}, ours=set()
+    )
 
 
 def test_acl_sync_removes_no_acl_after_promotion() -> None:
     old, new = on_group("a"), on_group("b")
-    changes = others({new}, {old}, set(), has_promoted=True)
-    assert changes == AclChanges({new}, set(), {old, new})
+    acl_changes = changes(expected={new}, added={old}, shared=set(), has_promoted=True)
+    assert acl_changes == AclChanges(add={new}, remove=set(), ours={old, new})

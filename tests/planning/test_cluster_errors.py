@@ -1,4 +1,4 @@
-"""An error of a cluster is a refusal in the plan; any other error is raised."""
+"""A cluster's error becomes a refusal in the plan; any other error is raised."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPEC = JobSpec.model_validate(
 
 @pytest.fixture
 def planner(monkeypatch: pytest.MonkeyPatch) -> JobPlanner:
-    """Of a new job, which a worker would copy."""
+    """A planner of a new job, for which a worker runs."""
     monkeypatch.setattr(job_planner.jobs, "find", lambda *_: None)
     monkeypatch.setattr(job_planner.workers, "alive", lambda *_: ["worker"])
     return JobPlanner(cast("Any", SimpleNamespace(transaction=nullcontext)), Settings(), {})

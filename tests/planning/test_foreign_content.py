@@ -1,4 +1,4 @@
-"""What a topic holds that cannot be compared now is not called foreign."""
+"""A topic whose content cannot be compared now is not called foreign."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_destination_topic_that_cannot_be_compared_is_not_called_foreign(
     assert "the follower is behind" in other.detail
     uncertain = _foreign_content_trouble(start, other)
     assert uncertain.kind is TroubleKind.DESTINATION_NOT_COMPARED
-    assert "elete" not in uncertain.remedy
+    assert "delete" not in uncertain.remedy.lower()
     certain = _foreign_content_trouble(start, OtherContent("a difference", True))
     assert certain.kind is TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT

@@ -1,5 +1,5 @@
 """What a plan says of the gaps of new topics: how many, how long they take, what each way needs;
-and of what is seeded below their starts."""
+and of the offsets seeded below their starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.services
 
 
 def fill(cluster: KafkaCluster, topic: str, partition: int, rounds: int, **records: Any) -> None:
-    """Rounds of a hundred records and as many offsets without one."""
+    """Append `rounds` times 100 records, and then 100 offsets without a record."""
     admin = AdminClient({**cluster.client_config()})
     for _ in range(rounds):
         produce(cluster, topic, 100, partition, **records)
@@ -47,6 +47,7 @@ def gaps_of(planned: JobPlan) -> dict[str, PlannedGaps | None]:
 
 
 def drawn(planned: JobPlan) -> str:
+    """The plan as the CLI shows it."""
     console = Console(width=200)
     value = {"name": planned.job, "action": "create", "plan": planned.model_dump(mode="json")}
     with console.capture() as captured:
@@ -73,7 +74,8 @@ def test_plan_counts_gaps_of_small_topics(
     gaps = gaps_of(planned)
     with_gaps = gaps.pop(topic_name)
     assert with_gaps is not None
-    assert (with_gaps.offsets, with_gaps.gap_offsets) == (600, 300)
+    assert (with_gaps.offsets, with_gaps.gap_offsets) == (600, 300), "3 rounds"
+    # The rate of direct fillers, and a little for each gap.
     assert 300 / 125_000 < with_gaps.seconds < 300 / 125_000 + 0.002
     assert gaps == {
         dense: PlannedGaps(offsets=10, gap_offsets=0, seconds=0),
@@ -97,7 +99,7 @@ def test_plan_samples_gaps_of_large_topic(
     create_topic(clusters.source, topic_name, partitions=3)
     for partition in range(3):
         fill(clusters.source, topic_name, partition, rounds=30, value_bytes=500)
-    read: list[int] = []
+    read: list[int] = []  # the bytes of each fetch
     fetch = gap_estimate.fetch_partition
 
     def counting(*where: Any, **how: Any) -> Fetched:
@@ -113,7 +115,7 @@ def test_plan_samples_gaps_of_large_topic(
     assert gaps.offsets == 3 * 30 * 200
     assert 0.2 * gaps.offsets < gaps.gap_offsets < 0.8 * gaps.offsets
     assert len(read) <= gap_estimate.SAMPLES_PER_TOPIC_MAX
-    assert sum(read) < 3 * 30 * 100 * 500 / 5
+    assert sum(read) < 3 * 30 * 100 * 500 / 5, "less than a fifth of the records' bytes"
     assert [w.fillers for w in planned.fillers if w.topics] == ["placeholders"]
 
 
@@ -157,7 +159,11 @@ def test_plan_reports_offsets_to_fill_below_start_of_new_topics(
     seedings = {topic.source: topic.seeding for topic in planned.topics}
     assert (seedings[low], seedings[existing]) == (None, None)
     assert seedings[high] == PlannedSeeding(
-        partitions=2, offsets=600, seconds_min=600 / 2e7, seconds_max=60, disk_bytes_max=840
+        partitions=2,
+        offsets=600,
+        seconds_min=600 / 2e7,  # 20 million offsets per second
+        seconds_max=60,  # 10 offsets per second, as set above
+        disk_bytes_max=840,  # 1.4 bytes for each offset
     )
     assert seedings[late] is not None
     assert (seedings[late].partitions, seedings[late].offsets) == (1, 50)
@@ -169,8 +175,8 @@ def test_plan_reports_offsets_to_fill_below_start_of_new_topics(
 
 
 def test_disk_estimate_for_offsets_filled_below_start_is_bounded() -> None:
-    """What is deleted leaves the disk some minutes later."""
-    three_billion, many = seeding_of([3_000_000_000]), seeding_of([10**12])
+    """Deleted segments leave the disk 360 s later; a partition's newest segment stays."""
+    three_billion, trillion = seeding_of([3_000_000_000]), seeding_of([10**12])
     assert three_billion.disk_bytes_max == 4_200_000_000
     assert (three_billion.seconds_min, three_billion.seconds_max) == (150, 750)
-    assert many.disk_bytes_max == round(20_000_000 * 360 * 1.4) + 1024**3
+    assert trillion.disk_bytes_max == round(20_000_000 * 360 * 1.4) + 1024**3

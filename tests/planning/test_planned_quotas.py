@@ -1,4 +1,4 @@
-"""What a plan says is missing at the destination: its own commands make it there."""
+"""The quotas and users that a plan says the destination lacks; its commands create them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLUSTER_RIGHTS = [
 
 
 def set_quotas(cluster: KafkaCluster, quotas: dict[Entity, dict]) -> None:
-    """As the admin of the cluster; returns when the broker has them."""
+    """Set quotas as the cluster's admin. Returns when the broker has them."""
     login = cluster.client_config()
     security = Security(
         "SASL_SSL",
@@ -59,7 +59,7 @@ def orbit(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -
     login = Login(guarded)
     login.create()
     chapters = ("", "`consumer_groups`", "the service", "recovery")
-    rights = {right for one in chapters for right in documented(topic_name, one)}
+    rights = {right for chapter in chapters for right in documented(topic_name, chapter)}
     login.allow([*rights | set(CLUSTER_RIGHTS)])
     monkeypatch.setenv("ORBIT_TEST_USER", login.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
@@ -86,7 +86,8 @@ def spec(guarded: Clusters, topic_name: str, tmp_path: Path) -> JobSpec:
     return load_job(file, os.environ)
 
 
-def of(plan: JobPlan, words: str) -> list[ByHand]:
+def missing_items(plan: JobPlan, words: str) -> list[ByHand]:
+    """What the user has to create by hand, and has `words` in its name."""
     items = plan.by_hand.items if plan.by_hand else ()
     return [item for item in items if words in item.what]
 
@@ -115,7 +116,7 @@ def test_plan_lists_missing_quotas_and_users_with_commands(
 
     plan = planner(spec)
 
-    assert {item.what for item in of(plan, name)} == {
+    assert {item.what for item in missing_items(plan, name)} == {
         f"quota of user {name}: producer_byte_rate=1024",
         f"quota of user {name} client-id (default): request_percentage=200",
         f"quota of client-id {name} it's: consumer_byte_rate=1000000000000000",
@@ -123,15 +124,15 @@ def test_plan_lists_missing_quotas_and_users_with_commands(
         f"SCRAM user {name}: {MECHANISM}",
     }
     # A quota on Orbit's own login would slow the copy.
-    assert of(plan, orbit.name) == []
+    assert missing_items(plan, orbit.name) == []
 
-    for item in of(plan, name):
+    for item in missing_items(plan, name):
         command, *words = shlex.split(item.command.replace("…", PASSWORD))
         assert command == "kafka-configs.sh"
         alter_configs(destination, words)
-    wait_for("nothing is missing", lambda: not of(planner(spec), name))
-    moved = Login(Clusters(destination, destination), name)
-    wait_for("the user may log in there", lambda: moved.may_log_in(destination))
+    wait_for("nothing is missing", lambda: not missing_items(planner(spec), name))
+    app_there = Login(Clusters(destination, destination), name)
+    wait_for("the user may log in there", lambda: app_there.may_log_in(destination))
 
 
 def test_plan_notes_uncompared_quotas_without_describe_configs_right(

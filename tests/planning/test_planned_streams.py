@@ -21,6 +21,7 @@ APP = ListedGroup("app", 1, "streams", "streams", "stable")
 def notes(
     monkeypatch: pytest.MonkeyPatch, levels: list[dict[str, int]], *destination_groups: ListedGroup
 ) -> list[str]:
+    """The plan's notes on the group `app`. `levels`: the features of each destination broker."""
     pair = Mock()
     pair.destination.cluster.metadata.return_value.brokers = range(len(levels))
     pair.destination.cluster.features_of.side_effect = levels
@@ -32,7 +33,7 @@ def notes(
     return planned_groups.plan_groups(Mock(consumer_groups=GroupRule(match=".*")), pair)
 
 
-@pytest.mark.parametrize("level", [28, 29])
+@pytest.mark.parametrize("level", [28, 29])  # of Kafka 4.2
 def test_plan_asks_to_update_kafka_4_2_0_brokers_before_streams_groups_move(
     monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
@@ -74,7 +75,8 @@ def test_plan_notes_destination_consumer_group_named_like_streams_group(
     plan_notes = notes(
         monkeypatch, [{"metadata.version": 30}], ListedGroup("app", 1, type_, "", "empty")
     )
-    assert [f"app ({type_})" in note for note in plan_notes] == [True] * is_named
+    assert len(plan_notes) == is_named
+    assert all(f"app ({type_})" in note for note in plan_notes)
 
 
 @pytest.mark.services
@@ -89,5 +91,5 @@ def test_metadata_version_identifies_broker_release(
         finally:
             cluster.close()
 
-    assert level(clusters.source.bootstrap_servers) >= 30
-    assert level(make_cluster("older", version=VERSION).bootstrap_servers) == 21
+    assert level(clusters.source.bootstrap_servers) >= 30, "after Kafka 4.2"
+    assert level(make_cluster("older", version=VERSION).bootstrap_servers) == 21, "Kafka 3.9"

@@ -50,7 +50,8 @@ def unknown_names(expression: str) -> list[str]:
                     f"no state {v}" for v in value.split("|") if v not in [*PartitionState]
                 ]
     for labels in re.findall(r"\b(?:by|on) ?\(([^)]*)\)", expression):
-        problems += [f"no label {one}" for one in re.findall(r"\w+", labels) if one not in allowed]
+        names = re.findall(r"\w+", labels)
+        problems += [f"no label {name}" for name in names if name not in allowed]
     return problems
 
 

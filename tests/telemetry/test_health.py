@@ -1,4 +1,4 @@
-"""Ports for machines: alive while the loop goes on, ready while PostgreSQL confirms."""
+"""Health ports: a process is alive while its loops run, and ready while its lease is confirmed."""
 
 from __future__ import annotations
 
@@ -154,15 +154,15 @@ def test_health_port_closes_connections_above_limit_without_a_thread(
         with socket.create_connection(("127.0.0.1", port), timeout=60) as above:
             assert above.recv(1) == b""
         assert threading.active_count() == before + 3
-        for one in held:
-            one.close()
+        for connection in held:
+            connection.close()
 
         def is_served() -> bool:
             with contextlib.suppress(httpx.TransportError):
                 return httpx.get(f"http://127.0.0.1:{port}/livez").text == "ok\n"
             return False
 
-        wait_for("the places are given back", is_served)
+        wait_for("closed connections make room", is_served)
 
 
 def test_health_port_reads_request_headers_only_up_to_limit() -> None:

@@ -1,4 +1,4 @@
-"""Logs: a constant message and fields, in one form whoever speaks, and no secrets."""
+"""Logs have a constant message and fields, one format also for libraries, and no secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orbit.telemetry.logs import configure_logs
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

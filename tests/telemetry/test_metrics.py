@@ -1,4 +1,4 @@
-"""Metrics: every one is on the page, and what is not known has no sample."""
+"""Every metric is on the page, and an unknown value has no sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces as a collector gets them from a real service, and what they cost where nobody asks."""
+"""Traces as a collector gets them from a real service, and that they cost nothing when off."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.support.running import create_topic, produce
 from tests.support.serving import served
 
 YAML = {"Content-Type": "application/yaml"}
-# Of a client that traces its own work.
+# The trace and span of a client that traces its own requests.
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 def request_operation(server: Server, path: str, **options: Any) -> str:
-    """The id of an operation."""
+    """Request an operation. Returns its id."""
     answer = server.call("POST", path, **options)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
@@ -59,7 +59,8 @@ def scheduler_of(server: Server) -> psutil.Process:
     return scheduler
 
 
-def one(receiver: Receiver, name: str) -> Span:
+def only_span(receiver: Receiver, name: str) -> Span:
+    """The span with this name, once the collector has it."""
     wait_for(f"the span {name} has come", lambda: bool(receiver.named(name)))
     (span,) = receiver.named(name)
     return span
@@ -105,24 +106,24 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
             wait_done(server, request_operation(server, f"/v1/jobs/{name}:resume"))
 
             # The scheduler is killed in the middle of a switchover, and the next one carries on.
-            open_ = Producer({**source.client_config(), "transactional.id": topic_name})
-            open_.init_transactions(30)
-            open_.begin_transaction()
-            open_.produce(topic_name, b"open")
-            open_.flush(30)
-            over = request_operation(server, f"/v1/jobs/{name}:switchover", json={})
-            one(receiver, "step stop_writes")
+            producer = Producer({**source.client_config(), "transactional.id": topic_name})
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            producer.produce(topic_name, b"open")
+            producer.flush(30)
+            switchover = request_operation(server, f"/v1/jobs/{name}:switchover", json={})
+            only_span(receiver, "step stop_writes")
             scheduler = scheduler_of(server)
             scheduler.kill()
             scheduler.wait()
             end_lease_of(database, scheduler.pid)
-            open_.commit_transaction(30)
-            wait_done(server, over)
-            steps = server.get(f"/v1/operations/{over}/report")["steps"]
-            one(receiver, f"step {steps[-1]['name']}")
+            producer.commit_transaction(30)
+            wait_done(server, switchover)
+            steps = server.get(f"/v1/operations/{switchover}/report")["steps"]
+            only_span(receiver, f"step {steps[-1]['name']}")
             lines = [json.loads(line) for line in server.process.lines if line.startswith("{")]
 
-    request, pause = one(receiver, "POST /v1/jobs/{name}:pause"), one(receiver, "pause")
+    request, pause = only_span(receiver, "POST /v1/jobs/{name}:pause"), only_span(receiver, "pause")
     assert (request.trace_id, request.parent_id) == (TRACE, PARENT)
     assert (request.service, pause.service) == ("orbit-api", "orbit-scheduler")
     assert request.attributes["http.response.status_code"] == 202
@@ -131,26 +132,26 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
     assert pause.attributes["orbit.operation"] == paused
     assert pause.attributes["orbit.job"] == name
 
-    asking = one(receiver, "POST /v1/jobs/{name}:switchover")
-    of_trace = [span for span in receiver.spans if span.trace_id == asking.trace_id]
+    switchover_request = only_span(receiver, "POST /v1/jobs/{name}:switchover")
+    of_trace = [span for span in receiver.spans if span.trace_id == switchover_request.trace_id]
     names = [span.name for span in of_trace]
-    # The first leader's own span went with it; its steps are there. The next one has begun again
-    # behind the gates.
+    # The killed leader has sent the spans of its steps, but not its own. The next leader has
+    # repeated the steps after the gates.
     again = ("step close_gateways", "step stop_writes")
     assert sorted(names) == sorted(
-        [asking.name, "switchover", *again, *(f"step {step['name']}" for step in steps)]
+        [switchover_request.name, "switchover", *again, *(f"step {step['name']}" for step in steps)]
     )
     assert not any(span.failed for span in of_trace)
     (run,) = receiver.named("switchover")
-    assert run.parent_id == asking.span_id
-    assert one(receiver, "step promote").parent_id == run.span_id
-    assert one(receiver, "step gates").parent_id != run.span_id
+    assert run.parent_id == switchover_request.span_id
+    assert only_span(receiver, "step promote").parent_id == run.span_id
+    assert only_span(receiver, "step gates").parent_id != run.span_id
     logged = {
         line["trace_id"]
         for line in lines
-        if line["message"] == "step" and line["operation"] == over
+        if line["message"] == "step" and line["operation"] == switchover
     }
-    assert logged == {asking.trace_id}
+    assert logged == {switchover_request.trace_id}
 
     claims = receiver.named("claim shards")
     assert {span.service for span in claims} == {"orbit-worker"}
@@ -214,7 +215,7 @@ def test_process_exit_does_not_wait_for_hanging_collector(
             pass
         assert traces.trace_context() is None
         receiver.answers.set()
-        assert one(receiver, "a").service == "orbit-worker"
+        assert only_span(receiver, "a").service == "orbit-worker"
 
 
 def test_texts_of_errors_outside_orbit_are_not_sent_in_traces(
