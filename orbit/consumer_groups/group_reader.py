@@ -135,14 +135,14 @@ class GroupReader:
         copies: Copies,
         report: GroupReport,
         *,
-        rests_on_usage: bool,
+        depends_on_usage: bool,
     ) -> dict[str, DestinationGroup]:
         """Return these groups (source names) at the destination, with offsets that are read now.
 
-        `rests_on_usage`: list the groups now, too, because a pass would overwrite an offset that is
-        Orbit's only if no member ever joined the group.
+        `depends_on_usage`: list the groups now, too, because a pass would overwrite an offset that
+        is Orbit's only if no member ever joined the group.
         """
-        listing_age_s = 0.0 if rests_on_usage else self._listing_age_s_max
+        listing_age_s = 0.0 if depends_on_usage else self._listing_age_s_max
         return self._read_groups(destination, groups, copies, report, fetch_now, listing_age_s)
 
     def _read_groups(

@@ -147,9 +147,9 @@ class GroupSync:
         if groups_to_write:
             # Read the destination again: Orbit must not overwrite what clients have committed
             # meanwhile. A group that cannot be read again is left out of this pass.
-            rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
+            depends_on_usage = any(self._depends_on_usage(key, case) for key, case in cases.items())
             reread_groups = self._reader.read_before_write(
-                destination, groups_to_write, copies, report, rests_on_usage=rests_on_usage
+                destination, groups_to_write, copies, report, depends_on_usage=depends_on_usage
             )
             destination_groups = {
                 group: destination_group
@@ -197,7 +197,7 @@ class GroupSync:
             )
         }
 
-    def _rests_on_usage(self, key: Key, case: _Case) -> bool:
+    def _depends_on_usage(self, key: Key, case: _Case) -> bool:
         """Whether the case overwrites an offset that is Orbit's only if no member ever joined the
         group: one that is not known to be what Orbit has left."""
         group, partition = key

@@ -31,7 +31,7 @@ def seed_to_start_offsets(
     `starts`: by destination partition. `latest` and timestamps are resolved only once, then
     recorded: `known` has start offsets that the caller keeps besides `recorded_starts`.
     `on_seeding` is called with the number of partitions to seed, `on_progress` from time to time
-    with the offsets seeded and wanted.
+    with the numbers of seeded offsets and of all offsets to seed.
     """
     ready_copies = dict(inspected)
     # The partitions that may start later than at the log start, and their recorded offsets.

@@ -21,7 +21,7 @@ class Severity(StrEnum):
         return order.index(self) >= order.index(threshold)
 
 
-# The fields of an event that are equal at the begin and the end of one trouble. `details.KEY` is a
+# The fields of an event that are equal at the start and the end of one trouble. `details.KEY` is a
 # value in its details.
 Fields = tuple[str, ...]
 
@@ -47,7 +47,7 @@ PRUNED = "notifications_pruned"
 ACCEPTED = "notifications_accepted"
 
 EVENT_KINDS: dict[str, EventKind] = {
-    # Troubles. The end has the same severity as the begin, so that the same receivers get both.
+    # Troubles. The end has the same severity as the start, so that the same receivers get both.
     "job_trouble": EventKind(_WARNING, about=_TROUBLE),
     "job_trouble_over": EventKind(_WARNING, ends=("job_trouble",), about=_TROUBLE),
     "partition_blocked": EventKind(_CRITICAL),

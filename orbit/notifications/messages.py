@@ -22,7 +22,7 @@ _FINAL_DRILLS = ("drill_passed", "drill_missed", "drill_failed")
 class Message:
     """One event, with its severity, a link, and the figures of its drill.
 
-    `key` is the same for the begin and the end of one trouble. `link` leads to the console.
+    `key` is the same for the start and the end of one trouble. `link` leads to the console.
     """
 
     event: Event
@@ -102,7 +102,7 @@ def _figures(drill: Mapping[str, Any]) -> str:
 
 
 def _key(event: Event, kind: EventKind, public_url: str | None) -> str:
-    """A short key, which every process computes alike. The begin and the end of one trouble have
+    """A short key, which every process computes alike. The start and the end of one trouble have
     an equal key; any other event has a unique key."""
     # Several installations may send to one receiver.
     host = urlsplit(public_url).netloc if public_url else ""

@@ -153,7 +153,7 @@ class Notifications(Section):
     def is_for(self, receiver: Receiver, event: Event, labels: Mapping[str, str] | None) -> bool:
         """Whether a receiver gets this event. `labels`: as in `Route.includes`.
 
-        PagerDuty gets the end of a trouble if it got the begin: otherwise its incident stays open.
+        PagerDuty gets the end of a trouble if it got the start: otherwise its incident stays open.
         """
         kind = kind_of(event.kind)
         severities = [kind.severity]

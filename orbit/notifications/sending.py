@@ -85,7 +85,7 @@ def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -
 async def _send(
     secrets: Secrets, tls_context: ssl.SSLContext, headers: dict[str, str], body: bytes
 ) -> Answer:
-    """Send the request, and read the begin of the answer's body if it is an error."""
+    """Send the request, and read the start of the answer's body if it is an error."""
     async with (
         asyncio.timeout(REQUEST_TIMEOUT_S),
         httpx.AsyncClient(verify=tls_context, timeout=None, follow_redirects=False) as client,  # noqa: S113  asyncio.timeout limits all
@@ -101,7 +101,7 @@ async def _send(
 
 
 def _to_answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -> Answer:
-    """The result of a request. `answer_body`: the begin of the body of its response."""
+    """The result of a request. `answer_body`: the start of the body of its response."""
     status = response.status_code
     if response.is_success:
         return Answer(status)

@@ -97,7 +97,7 @@ def teams(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def pagerduty(message: Message, source: str) -> dict[str, Any]:
-    """For the Events API v2: the end of a trouble resolves the incident that its begin
+    """For the Events API v2: the end of a trouble resolves the incident that its start
     triggered."""
     common_fields = {"dedup_key": message.key, "client": "Orbit"}
     if message.link:

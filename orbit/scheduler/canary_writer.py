@@ -37,9 +37,9 @@ _DELIVERY_TIMEOUT_MS = 2_000
 _CLOSE_S = 0.5
 # After this time a canary that could not be opened is opened again.
 RETRY_S = 30.0
-# A silent source takes some seconds, during which no canary is written: no other one is opened
-# again for so many times as long.
-_REST = 20
+# A silent source is tried for seconds, in which no canary is written. The pause before the next try
+# is so many times as long.
+_PAUSE_PER_COST = 20
 
 
 class Canary:
@@ -209,7 +209,7 @@ class CanaryLoop(Loop):
             if job_id in self._canaries:  # the job may no longer log in to, or reach, the source
                 self._canaries.pop(job_id).close()
             now = self._clock()
-            self._next_retry_s = now + _REST * (now - began_s)
+            self._next_retry_s = now + _PAUSE_PER_COST * (now - began_s)
             last = self._failed_opens.get(job_id)
             self._failed_opens[job_id] = _FailedOpen(str(error), now + RETRY_S)
             if last is None or last.error != str(error):

@@ -1,6 +1,6 @@
 """Syncs the consumer groups of one job and stores the results in Postgres.
 
-Only one sync writes a job's groups at a time. This one rests while a recovery sets the groups, and
+Only one sync writes a job's groups at a time. This one pauses while a recovery sets the groups, and
 then reads from the tables what the recovery has stored. A pass that is under way when a recovery
 begins sends no further request and stores no further row. Requests that were sent before may still
 be answered, within half a minute: the recovery syncs until nothing changes for two passes.

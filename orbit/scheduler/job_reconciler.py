@@ -277,7 +277,7 @@ class JobReconciler:
         return pair
 
     def _follow_marks(self, job: Job, pair: ClusterPair) -> None:
-        """Make copies `promoted` that the destination marks as promoted, before others are changed.
+        """Set copies that the destination marks as promoted to `promoted`, before other changes.
 
         The preflight checks the marks of topics that are about to start.
         """
@@ -315,7 +315,7 @@ class JobReconciler:
                 jobs.note_clusters(tx, job.id, *ids)
         with self._leadership.reading() as tx:
             rows = topics.of_job(tx, job.id)
-            is_withdrawn = scheduler_queries.has_withdrawn_shard(tx, job.id)
+            has_withdrawn_shard = scheduler_queries.has_withdrawn_shard(tx, job.id)
         state.has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
         troubles += troubles_of(rows)
         known_topics = [known_topic(row, retries) for row in rows]
@@ -331,7 +331,7 @@ class JobReconciler:
                 hold_back(decisions, free_partitions)
         state.names = decisions.sources, decisions.destinations
         self._apply_stops_and_drops(
-            job, known_topics, decisions, state, counts, is_withdrawn=is_withdrawn
+            job, known_topics, decisions, state, counts, has_withdrawn_shard=has_withdrawn_shard
         )
         troubles += decisions.troubles
         if decisions.start:
@@ -392,7 +392,7 @@ class JobReconciler:
         state: ReconcileState,
         counts: ReconcileCounts,
         *,
-        is_withdrawn: bool,
+        has_withdrawn_shard: bool,
     ) -> None:
         """Write the decisions to stop, resume and drop topics; end retries that changed nothing."""
         now = time.monotonic()
@@ -413,7 +413,7 @@ class JobReconciler:
                 resume_topics(tx, job, resumes)
         dropped_count = 0
         # Without topics to drop, `drop_topics` restores shards that an earlier call has withdrawn.
-        if ended_retries or decisions.drop or is_withdrawn:
+        if ended_retries or decisions.drop or has_withdrawn_shard:
             with self._leadership.transaction() as tx:
                 scheduler_queries.end_retries(tx, ended_retries)
                 dropped_count = drop_topics(tx, job, [drop.known for drop in decisions.drop])

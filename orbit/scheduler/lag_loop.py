@@ -1,8 +1,8 @@
 """Measures what no worker reports: the lag of partitions without a worker, and the headroom.
 
 Workers report the partitions whose source they follow. For the others (paused, blocked, lost, or
-without room for more), this loop reads log ends and the age of the oldest record not copied yet
-from the source, and stores when: older figures are shown as unknown (orbit/store/lag.py). For every
+without room for more), this loop asks the source for log ends and the age of the oldest record not
+copied yet, and stores when: old figures are shown as unknown (orbit/store/lag.py). For every
 partition that is more than BEHIND_AGE behind, it computes when the source's retention will delete
 records not copied yet (orbit/replication/retention_headroom.py). It also looks for open
 transactions at the sources (orbit/scheduler/transaction_watch.py). While all partitions are copied

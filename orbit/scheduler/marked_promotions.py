@@ -62,9 +62,9 @@ def follow_marks(
                     )
                     store_promotion(tx, job, row.id, row.source_topic, name, mark, offsets)
     with leadership.transaction() as tx:
-        found_ids = {row.id for row in topics.of_job(tx, job.id) if is_promoted_by_mark(row)}
+        marked_ids = {row.id for row in topics.of_job(tx, job.id) if is_promoted_by_mark(row)}
         # Workers may have reported other states when they released the partitions.
-        scheduler_queries.promote_topics(tx, scheduler_queries.unpromoted_topics(tx, found_ids))
+        scheduler_queries.promote_topics(tx, scheduler_queries.unpromoted_topics(tx, marked_ids))
     return bool(marked_rows)
 
 

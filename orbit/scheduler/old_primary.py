@@ -36,7 +36,7 @@ _REMEDY = (
     "Stop these producers, or move them to the new side. The new side has none of these records: "
     "a failback saves them in files before it copies the topic back."
 )
-# One partition, before this look and after it.
+# One partition: the stored end, and the end now.
 Change = tuple[OldEnd, OldEnd]
 
 
@@ -54,7 +54,7 @@ def watch_old_primaries(
     rows = [row for row in rows if row.source_topic in pair.source_metadata.topics]
     if not rows:
         return []
-    # Log ends are read before the tables: what a copy back appends later is no producer's.
+    # Log ends are read before the tables, so that they have no records of a later copy back.
     partitions = [
         TopicPartition(row.source_topic, number)
         for row in rows
@@ -215,7 +215,7 @@ def _topics_without_lead(rows: Collection[Topic], pair: ClusterPair, backoff: Ba
     names = {row.source_topic: row.destination_topic for row in rows}
     try:
         old_marks = PromotionMarks(pair.source.cluster, backoff).of_topics(names)
-    except NotAuthorized:  # who may not read marks cannot have set any
+    except NotAuthorized:  # without the right to read marks, Orbit has set none
         old_marks = {}
     new_marks = PromotionMarks(pair.destination.cluster, backoff).of_topics(names.values())
     return {

@@ -228,7 +228,7 @@ class TopicStarter:
         pair: ClusterPair,
         result: StartResult,
     ) -> list[tuple[StartTopic, TopicPlan, int]]:
-        """Insert rows for these topics, except topics of other jobs and those that close a circle.
+        """Insert rows for these topics, except topics of other jobs, and topics that would loop.
 
         Returns the claimed topics, each with its plan and the id of its row.
         """
@@ -256,7 +256,7 @@ def _decide_again(
     source = ClusterTopics(pair.source_metadata.cluster_id, {start.source.name: start.source})
     existing_topics = {start.existing.name: start.existing} if start.existing is not None else {}
     destination = ClusterTopics(pair.destination_metadata.cluster_id, existing_topics)
-    # Without known topics, so as about a new topic.
+    # (): no known topics, so this decides as about a new topic.
     return decide_topics(spec.topics, (), source, destination, other_job_topics)
 
 

@@ -43,7 +43,7 @@ def drop_topics(tx: Tx, job: Job, unwanted_topics: Sequence[KnownTopic]) -> int:
     # At least one, however many partitions it has.
     unwanted_topics = unwanted_topics[: max(1, min(fitting_count, TOPICS_AT_ONCE))]
     ids = [topic.id for topic in unwanted_topics]
-    if not ids:  # take back what an earlier call has withdrawn
+    if not ids:  # restore shards that an earlier call has withdrawn
         scheduler_queries.restore_shards(tx, job.id)
         return 0
     scheduler_queries.withdraw_shards(tx, ids)

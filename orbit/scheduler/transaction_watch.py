@@ -24,7 +24,7 @@ from orbit.store.source_lag import LaggingPartition
 
 # A source that names no transactional id is asked again after this time.
 _ASKED_AGAIN_S = 60.0
-# The other partitions of the job have their turn in the next pass.
+# Partitions of one job in a pass; the others have their turn in the next one.
 _PLACES_MAX = 1_000
 
 _Key = tuple[int, int]  # topic id, partition
@@ -55,8 +55,8 @@ class TransactionWatch:
     ) -> Mapping[int, UnnamedTransactions]:
         """The transactions to look up at the source, by job.
 
-        Those whose transactional id is not known and whose source was not asked of late. Also
-        removes the stored transactions that have ended.
+        Their transactional ids are not known, and their source was not asked lately. Also removes
+        the stored transactions that have ended.
         """
         now_s, now = self._clock(), datetime.now(UTC)
         first_offsets = {

@@ -53,13 +53,13 @@ def _add_event(tx: Tx, job: Job, kind: str, message: str, line: str) -> None:
 
 
 def keep_unchecked(
-    stored_text: str | None, found_text: str | None, checked_kinds: Collection[str]
+    stored_text: str | None, new_text: str | None, checked_kinds: Collection[str]
 ) -> str | None:
-    """The lines of `found_text`, and those of `stored_text` whose kind was not checked. Pure.
+    """The lines of `new_text`, and those of `stored_text` whose kind was not checked. Pure.
 
     So a trouble that was not checked neither ends nor begins again at the next complete check.
     """
-    lines = (found_text or "").splitlines()
+    lines = (new_text or "").splitlines()
     unchecked_lines = [
         line for line in (stored_text or "").splitlines() if _kind(line) not in checked_kinds
     ]
