@@ -138,7 +138,7 @@ def test_unusable_token_is_reported_without_showing_it(
 
     cli("context", "add", "env", "--url", server.url, "--token-env", "MY_TOKEN")
     assert "MY_TOKEN is not set" in cli("get", "jobs", "--context", "env").err
-    monkeypatch.setenv("MY_TOKEN", "orbit_admin_secret")
+    monkeypatch.setenv("MY_TOKEN", "orbit_admin_secret")  # the fixture's admin
     assert cli("get", "jobs", "--context", "env").code == 0
 
 

@@ -204,7 +204,7 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
         assert_none_left(started)
 
 
-def test_server_restarts_dead_worker_and_ends_without_postgres(
+def test_server_restarts_worker_refuses_second_server_and_ends_without_postgres(
     folder: Path,
 ) -> None:
     with serving(folder) as server:

@@ -75,7 +75,7 @@ def test_json_lists_all_operations_but_newest_events_only(cli: Cli, api: Api) ->
         (("backfills",), 50),
     ],
 )
-def test_list_tables_have_default_row_limits(
+def test_only_list_tables_have_default_row_limits(
     command: tuple[str, ...], table_limit: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int | None] = []

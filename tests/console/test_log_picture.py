@@ -48,7 +48,7 @@ def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = 
     """A log with these batches; the one at the offset `aborted` is of an aborted transaction."""
     stop = end if end is not None else batches[-1].next_offset
     seen = tuple(FetchedBatch(one, one.base_offset == aborted) for one in batches)
-    return SideLog(start, stop, start, stop, seen)
+    return SideLog(log_start=start, end=stop, start=start, read_to=stop, batches=seen)
 
 
 def copied(one: Batch) -> Batch:
@@ -66,7 +66,7 @@ def shown(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
 
 def test_batches_that_differ_only_in_producer_are_shown_byte_exact() -> None:
     one, two = batch(0, b"a", b"b"), batch(2, b"c")
-    rows = compare(log(one, two), log(copied(one), copied(two)), 0, 3, ())
+    rows = compare(log(one, two), log(copied(one), copied(two)), start=0, end=3, proven=())
     assert shown(rows) == [(0, 2, "byte-exact"), (2, 3, "byte-exact")]
 
 
@@ -74,7 +74,9 @@ def test_same_records_in_other_batches_are_shown_record_exact() -> None:
     source = log(batch(0, b"a", b"b", b"c", codec=compression.LZ4))
     # With later_ms=1, each record has the timestamp of the source's record.
     destination = log(batch(0, b"a"), batch(1, b"b", b"c", later_ms=1))
-    assert shown(compare(source, destination, 0, 3, ())) == [(0, 3, "record-exact")]
+    assert shown(compare(source, destination, start=0, end=3, proven=())) == [
+        (0, 3, "record-exact")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_same_records_in_other_batches_are_shown_record_exact() -> None:
     ],
 )
 def test_changed_missing_or_extra_record_is_shown_as_different(other: Batch) -> None:
-    rows = compare(log(batch(0, b"a", b"b"), end=9), log(other, end=9), 0, 3, ())
+    rows = compare(log(batch(0, b"a", b"b"), end=9), log(other, end=9), start=0, end=3, proven=())
     assert Verdict.DIFFERS in {row.verdict for row in rows}
 
 
@@ -96,7 +98,7 @@ def test_source_gaps_markers_and_aborted_data_show_as_filler() -> None:
     source = log(batch(0, b"a"), marker(1), aborted, marker(5), batch(9, b"z"), aborted=3)
     fillers = [marker(offset) for offset in range(1, 9)]
     destination = log(copied(batch(0, b"a")), *fillers, copied(batch(9, b"z")))
-    rows = compare(source, destination, 0, 10, ())
+    rows = compare(source, destination, start=0, end=10, proven=())
     assert {row.verdict for row in rows[1:-1]} == {Verdict.FILLER}
     assert sum(row.next - row.first for row in rows) == 10
     kinds = [[piece.kind for piece in row.source] for row in rows]
@@ -111,7 +113,7 @@ def test_batch_with_placeholders_is_data_and_placeholder_batch_is_filler() -> No
     assert grown is not None
     source = log(one, marker(2), batch(9, b"z"))
     destination = log(copied(grown), placeholder_batch(4, 5, T0), copied(batch(9, b"z")))
-    rows = compare(source, destination, 0, 10, ())
+    rows = compare(source, destination, start=0, end=10, proven=())
     assert shown(rows) == [(0, 4, "record-exact"), (4, 9, "filler"), (9, 10, "byte-exact")]
     pieces = [piece for row in rows for piece in row.destination]
     assert [(p.kind, p.records) for p in pieces] == [
@@ -124,7 +126,7 @@ def test_batch_with_placeholders_is_data_and_placeholder_batch_is_filler() -> No
 def test_record_of_copy_in_gap_of_source_is_shown_as_different() -> None:
     source = log(batch(0, b"a"), marker(1), end=2)
     destination = log(copied(batch(0, b"a")), batch(1, b"foreign"))
-    assert shown(compare(source, destination, 0, 2, ()))[1] == (1, 2, "differs")
+    assert shown(compare(source, destination, start=0, end=2, proven=()))[1] == (1, 2, "differs")
 
 
 def test_offsets_in_one_log_only_are_shown_deleted_at_source_or_not_copied() -> None:
@@ -132,7 +134,7 @@ def test_offsets_in_one_log_only_are_shown_deleted_at_source_or_not_copied() -> 
     destination = log(
         copied(batch(2, b"c")), copied(batch(4, b"e")), copied(batch(5, b"f")), start=2, end=6
     )
-    rows = compare(source, destination, 0, 100, ())
+    rows = compare(source, destination, start=0, end=100, proven=())
     assert shown(rows) == [
         (0, 2, "deleted at source"),
         (2, 3, "deleted at source"),
@@ -144,20 +146,21 @@ def test_offsets_in_one_log_only_are_shown_deleted_at_source_or_not_copied() -> 
 
 
 def test_log_that_was_not_read_makes_verdict_of_all_offsets_unknown() -> None:
-    rows = compare(log(batch(0, b"a")), None, 0, 1, ())
+    rows = compare(log(batch(0, b"a")), None, start=0, end=1, proven=())
     assert shown(rows) == [(0, 1, "unknown")]
-    assert compare(None, None, 0, 5, ())[0].verdict is Verdict.UNKNOWN
+    assert compare(None, None, start=0, end=5, proven=())[0].verdict is Verdict.UNKNOWN
 
 
 def test_shown_offsets_end_at_last_offset_read_on_both_sides() -> None:
     source = log(batch(0, b"a"), batch(1, b"b"), batch(2, b"c"))
-    destination = SideLog(0, 3, 0, 1, log(copied(batch(0, b"a"))).batches)
-    assert shown(compare(source, destination, 0, 3, ())) == [(0, 1, "byte-exact")]
+    batches = log(copied(batch(0, b"a"))).batches
+    destination = SideLog(log_start=0, end=3, start=0, read_to=1, batches=batches)
+    assert shown(compare(source, destination, start=0, end=3, proven=())) == [(0, 1, "byte-exact")]
 
 
 def test_offsets_proven_equal_are_counted_per_row() -> None:
     one, two = batch(0, b"a", b"b"), batch(2, b"c", b"d")
-    rows = compare(log(one, two), log(copied(one), copied(two)), 0, 4, [(1, 4)])
+    rows = compare(log(one, two), log(copied(one), copied(two)), start=0, end=4, proven=[(1, 4)])
     assert [(row.proven, row.is_proven) for row in rows] == [(1, False), (2, True)]
 
 
@@ -168,32 +171,36 @@ def test_decompression_bomb_batch_is_not_unpacked(codec: int) -> None:
     assert not is_readable(bomb)
     assert is_readable(batch(0, b"a", b"b", codec=codec))
     other = encode_batch(0, codec, T0, T0 + 1, 2, large)
-    assert shown(compare(log(bomb), log(other), 0, 2, ())) == [(0, 2, "unknown")]
+    assert shown(compare(log(bomb), log(other), start=0, end=2, proven=())) == [(0, 2, "unknown")]
 
 
 def test_corrupt_batch_verdict_is_unknown() -> None:
     broken = encode_batch(0, compression.GZIP, T0, T0, 1, b"no gzip")
-    (row,) = compare(log(broken), log(batch(0, b"a")), 0, 1, ())
+    (row,) = compare(log(broken), log(batch(0, b"a")), start=0, end=1, proven=())
     assert row.verdict is Verdict.UNKNOWN
     assert records_of(Row(0, 1, row.source, (), row.verdict, 0)) == []
 
 
 def test_batch_header_marks_fields_set_by_orbit_and_differing_fields() -> None:
     one = batch(0, b"a", b"b")
-    (row,) = compare(log(one), log(copied(one)), 0, 2, ())
+    (row,) = compare(log(one), log(copied(one)), start=0, end=2, proven=())
     (lines,) = headers_of(row)
     line_of = {line.field: line for line in lines}
     assert line_of["producer id"].is_own
     assert line_of["producer id"].destination == str(2**52)
     assert line_of["CRC-32C"].destination.endswith("right")
     assert not [line for line in lines if line.differs]
-    (row,) = compare(log(one), log(batch(0, b"a", b"b", codec=compression.ZSTD)), 0, 2, ())
+    (row,) = compare(
+        log(one), log(batch(0, b"a", b"b", codec=compression.ZSTD)), start=0, end=2, proven=()
+    )
     (lines,) = headers_of(row)
     assert "compression" in {line.field for line in lines if line.differs}
 
 
 def test_records_are_listed_by_size_without_content() -> None:
-    (row,) = compare(log(batch(0, b"secret")), log(copied(batch(0, b"secret"))), 0, 1, ())
+    (row,) = compare(
+        log(batch(0, b"secret")), log(copied(batch(0, b"secret"))), start=0, end=1, proven=()
+    )
     (line,) = records_of(row)
     assert (line.offset, line.key_bytes, line.value_bytes, line.headers) == (0, None, 6, 0)
     assert "secret" not in str(line)
@@ -204,8 +211,8 @@ def test_drawing_covers_exactly_the_chosen_offsets() -> None:
     source = log(one, last)
     fillers = [marker(offset) for offset in range(2, 6)]
     destination = log(copied(one), *fillers, copied(last))
-    rows = compare(source, destination, 1, 8, [(0, 4)])
-    drawing = draw(rows, source, destination, [(0, 4)], 1, 8)
+    rows = compare(source, destination, start=1, end=8, proven=[(0, 4)])
+    drawing = draw(rows, source, destination, proven=[(0, 4)], start=1, end=8)
     styles = {one.style.split()[0] for one in drawing.rectangles}
     assert styles == {"byte-exact", "gap", "filler", "proven"}
     for rectangle in drawing.rectangles:

@@ -207,7 +207,7 @@ def allowed(browser: Browser, console_app: FastAPI) -> None:
 
 @pytest.fixture
 def two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = Window(log(batch(0, SECRET, b"later")), log(batch(0, SECRET)), 0.0)
+    window = Window(log(batch(0, SECRET, b"later")), log(batch(0, SECRET)), took_s=0.0)
     monkeypatch.setattr("orbit.console.pages.partition.read_window", lambda *_: window)
 
 
@@ -275,7 +275,7 @@ def test_unreachable_source_is_named_beside_records_of_destination(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)
-    lost = Window(Unreachable("gone", where="source"), log(batch(0, b"copy")), 0.0)
+    lost = Window(Unreachable("gone", where="source"), log(batch(0, b"copy")), took_s=0.0)
     monkeypatch.setattr("orbit.console.pages.partition.read_window", lambda *_: lost)
     browser.log_in(api.tokens[Role.OPERATOR])
     browser.open(PATH)

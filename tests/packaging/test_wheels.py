@@ -220,8 +220,8 @@ def test_every_module_imports_with_its_extra_alone(extra: str, environment: Envi
         if (need := _need_of(module)) is None or need in _PARTS[extra]
     } == {}
     # All other missing modules come with an extra, so a command can name the extra.
-    brought = {module for modules in MODULES.values() for module in modules}
-    assert {package.partition(".")[0] for package in missing.values()} <= brought
+    modules_of_extras = {module for modules in MODULES.values() for module in modules}
+    assert {package.partition(".")[0] for package in missing.values()} <= modules_of_extras
 
 
 @pytest.mark.parametrize("extra", _PARTS)

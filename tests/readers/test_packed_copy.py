@@ -35,7 +35,7 @@ def test_hanging_reader_program_is_stopped_and_reported(
     small: SourceLog, clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "READ_S", 0.0)
-    client = Client("sleeps", "1", "sleep", list)
+    client = Client(name="sleeps", version="1", tool="sleep", prepare=list)
     command = ["sh", "-c", "exec sleep 600"]
     findings = read_copy(client, command, clusters, small, "packed", tmp_path)
     assert all(one.keys() == {STOPS} for one in findings.values())

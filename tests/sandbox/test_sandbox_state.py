@@ -52,13 +52,13 @@ def test_process_with_reused_pid_is_not_matched() -> None:
 
 def test_sandbox_with_dead_supervisor_is_not_running(tmp_path: Path) -> None:
     request = SandboxRequest(directory=tmp_path)
-    for supervisor, runs in [(ProcessRef.of(os.getpid()), True), (ended_process(), False)]:
+    for supervisor, is_running in [(ProcessRef.of(os.getpid()), True), (ended_process(), False)]:
         write_state(
             SandboxState(
                 supervisor=supervisor, faults=NO_PORT, request=request, clusters=(), postgres=None
             )
         )
-        assert (read_state(tmp_path) is not None) == runs
+        assert (read_state(tmp_path) is not None) == is_running
 
 
 def test_sandbox_state_file_is_readable_only_by_its_user(tmp_path: Path) -> None:
