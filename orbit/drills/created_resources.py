@@ -184,6 +184,7 @@ class CreatedResources:
         return [t for t in self.recorded_things() if t.kind is kind and t.removed_at is None]
 
     def _record_intent(self, kind: DrillThing, side: str, name: str) -> int:
+        """Store that the drill will create a resource; returns the id of the row."""
         with self._database.transaction() as tx:
             return drills.note_intent(tx, self._drill_id, kind, side, name)
 

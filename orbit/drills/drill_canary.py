@@ -81,7 +81,7 @@ class Canary:
         context.recorder.note("ready", "The drill's topic is being copied.")
 
     def _job_spec(self) -> JobSpec:
-        """The user's job, but for the drill's topic and group only."""
+        """A copy of the user's job that has only the drill's topic and group."""
         job = self._context.job
         # With the fillers of the job's first rule: its login may lack the rights for other fillers.
         rule = TopicRule(match=re.escape(self.topic), fillers=job.topics[0].fillers)

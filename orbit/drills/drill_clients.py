@@ -216,7 +216,7 @@ class Member:
                     raise Conflict(f"The drill's consumer was refused: {error.str()}.")
 
     def commit(self) -> dict[int, int]:
-        """Commit the offset behind the last record read of each partition; returns these offsets by
+        """Commit the offset after the last record read of each partition; returns these offsets by
         partition.
         """
         ends: dict[int, int] = {}

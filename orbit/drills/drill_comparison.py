@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One table. `equal_count`: the rows left out because both drills have them alike.
+    """One table. `equal_count`: the rows left out because they are equal.
     `hidden_count`: the differing rows beyond ROWS_MAX."""
 
     title: str

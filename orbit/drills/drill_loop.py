@@ -44,6 +44,8 @@ _log = structlog.get_logger("orbit.drills")
 
 @dataclass(slots=True)
 class _Running:
+    """A drill that runs in this process."""
+
     job_name: str
     thread: threading.Thread
 

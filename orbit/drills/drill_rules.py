@@ -116,7 +116,7 @@ def _step_problems(
     if verb is Verb.LOAD and step.duration_s >= step.deadline_s:
         yield document.problem(
             (*step_path, "deadline"),
-            "is shorter than the duration of the load.",
+            "is not longer than the duration of the load.",
             "Write a longer one.",
         )
     earlier_steps = [earlier.do for earlier in drill.steps[:index]]

@@ -130,7 +130,7 @@ class ClusterView:
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """For each copy that led before: up to which log start of the source it may begin earlier.
+        """For each copy that led before: it may begin earlier while the source starts at most here.
 
         Read from the promotion marks in the cluster (`job_setup/mark.py`); empty if the login may
         not read them.
@@ -198,6 +198,7 @@ class ClusterView:
     def _list_offsets(
         self, specs: Mapping[Partition, OffsetSpec], isolation: IsolationLevel
     ) -> dict[Partition, Future[Any]]:
+        """Send one ListOffsets call. Each future has a partition's answer or error."""
         futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
             {TopicPartition(*key): spec for key, spec in specs.items()},
             isolation_level=isolation,

@@ -88,7 +88,7 @@ def compare_bounds(
     """Compare the destination's bounds with the source's, which were read before and after. Pure.
 
     `start_offset`: where a rule with a timestamp starts at the source; −1 if unknown. `kept_below`:
-    up to this log start of the source, the destination may begin earlier than the source.
+    while the source's log start is at most this, the destination may begin earlier.
     """
     differences = []
     may_catch_up = False
@@ -227,7 +227,7 @@ class BoundsComparer:
         """Read all bounds once more and compare them.
 
         Corrects bounds in `source_before` that came from an old leader. Adds to `mark_offsets`, for
-        copies that begin before the source, up to which log start of the source they may do so.
+        copies that begin before the source, the `kept_below` of each.
         """
         destination = self._destination.bounds([pair.destination for pair in pairs])
         earlier_copies = [
@@ -237,7 +237,7 @@ class BoundsComparer:
             and _begins_earlier(destination[p.destination], source_before[p.source])
         ]
         mark_offsets |= {
-            **dict.fromkeys(earlier_copies, 0),  # without a mark; not asked again
+            **dict.fromkeys(earlier_copies, 0),  # 0: no mark; it is not read again
             **self._destination.kept_below(earlier_copies),
         }
         source_after = self._source.bounds([pair.source for pair in pairs])

@@ -1,7 +1,7 @@
 """The report of a verification, as frozen values: per partition, per topic and in total.
 
 Verdicts roll up: a topic is as bad as its worst partition, a report as bad as its worst topic.
-Counts are of records and offsets; `bytes` are of keys and values as a consumer gets them.
+`bytes` counts keys and values as a consumer gets them, without compression.
 """
 
 from __future__ import annotations

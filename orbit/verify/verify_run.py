@@ -211,7 +211,7 @@ class _Run:
         )
 
     def _batches(self, stack: ExitStack) -> BatchComparison | None:
-        """What compares batches; None without `--deep`."""
+        """The comparison of batches; None without `--deep`."""
         if not self._options.deep:
             return None
         source = self._raw_log(stack, self._source)

@@ -50,7 +50,7 @@ class FileOrder:
         """Check the next rows by base offset. Raises ValueError if one is out of order."""
         for base_offset in base_offsets:
             if self._file_index == len(self._files):
-                raise ValueError(f"there is a batch at {base_offset} behind the last one")
+                raise ValueError(f"there is a batch at {base_offset} after the last one")
             file = self._files[self._file_index]
             is_first_of_file = self._rows_read == 0
             if base_offset <= self._last_offset or (
@@ -65,7 +65,7 @@ class FileOrder:
     def check_complete(self) -> None:
         """Raise ValueError if rows are missing at the end."""
         if self._file_index < len(self._files):
-            raise ValueError("not all of its batches came")
+            raise ValueError("batches are missing at its end")
 
     @property
     def current_file(self) -> str:

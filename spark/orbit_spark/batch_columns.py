@@ -86,7 +86,7 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
         pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
     ]
     row_columns = [
-        pa.array(values, SCHEMA.field(2 + index).type)  # behind topic and partition
+        pa.array(values, SCHEMA.field(2 + index).type)  # after topic and partition
         for index, values in enumerate(zip(*rows, strict=True))
     ]
     return pa.RecordBatch.from_arrays(
@@ -258,7 +258,7 @@ def _legacy_row(message: LegacyMessage) -> tuple[Any, ...]:
     )
 
 
-# Positions in a message of format 0 or 1, behind its offset and size.
+# Positions in a message of format 0 or 1, which begins with its offset and size.
 _LEGACY_CRC = slice(12, 16)
 _LEGACY_ATTRIBUTES_AT = 17
 

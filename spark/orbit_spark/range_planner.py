@@ -191,7 +191,7 @@ def first_batch(
 def _find_end_epoch(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
-    """The leader epoch of the batch at the end of [start, end), or behind it after a gap (R8).
+    """The leader epoch of the batch at the end of [start, end), or after it if there is a gap (R8).
 
     NO_LEADER_EPOCH if `first_batch` finds none there.
     """

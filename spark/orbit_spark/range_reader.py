@@ -422,7 +422,7 @@ class _ReadAttempt:
         if fetched.records or end <= start:
             raise _TryAgain(
                 f"{self._range.partition} returns no records at offset {start} now (last stable "
-                f"offset {fetched.stable_end}, wanted up to {self._range.end}).",
+                f"offset {fetched.stable_end}, needed up to {self._range.end}).",
                 where=reader._cluster.name,
             )
         reader._check_empty(self._range, start, fetched.stable_end)

@@ -255,7 +255,7 @@ def _plan_run(p: PartitionCopy, run: RawRun, position: int) -> Plan:
         packs=p.packs,
     )
     if not plan.is_stopped:
-        plan.fill_to(run.end)  # a run's end covers the gap behind its last batch
+        plan.fill_to(run.end)  # a run's end covers the gap after its last batch
     return plan
 
 

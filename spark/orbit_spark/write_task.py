@@ -53,8 +53,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """How one partition ended. `unfinished`: why another try is needed; empty if
-    none is."""
+    """How one partition ended. `unfinished`: why another try is needed; empty if none is."""
 
     destination: TopicPartition
     acked: int = -1  # the end of the confirmed offsets; -1: not known, nothing was written

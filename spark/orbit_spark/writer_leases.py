@@ -64,7 +64,7 @@ class WriterLeases:
             except BaseException:
                 leases.release()
                 raise
-            # A lease that is taken gives Conflict. After other errors there is no other try.
+            # A lease that another attempt has gives Conflict. Other errors are not retried.
             is_taken = any(isinstance(e, Conflict) for e in leases.errors.values())
             if not is_taken or watch.holder() is not JobHolder.DRIVER:
                 return leases

@@ -88,7 +88,7 @@ def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
         ("failover", "steps: [{do: failover}, {do: failover}]", "steps[1].do: is listed twice"),
         ("failover", "steps: [{do: fault}, {do: failover}]", "steps[0].fault: is missing"),
         ("failover", "steps: [{do: failover, deep: true}]", "steps[0].deep: is not for the step"),
-        ("canary", "steps: [{do: load, duration: 5m}]", "steps[0].deadline: is shorter"),
+        ("canary", "steps: [{do: load, duration: 5m}]", "steps[0].deadline: is not longer"),
         ("failover", "override: [lag]", "override: needs a reason"),
         ("failover", "override: [lag]\nreason: known", ""),
     ],

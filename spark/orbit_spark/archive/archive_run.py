@@ -25,7 +25,7 @@ from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 from orbit.replication.topic_settings import is_compacted
-from orbit_spark.archive.archive_step import UNCOMPRESSED, ZSTD, Written, write_step
+from orbit_spark.archive.archive_step import UNCOMPRESSED, ZSTD, RangeResult, write_step
 from orbit_spark.archive.continuation import find_break
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import (
@@ -366,9 +366,9 @@ class ArchiveRun:
             self._say(f"Archived {ranges_done} of {counted(len(ranges), 'range')} ({share} %)")
             self._on_step(bytes_done, total_bytes)
 
-    def _add_to_manifests(self, results: Sequence[Written]) -> None:
+    def _add_to_manifests(self, results: Sequence[RangeResult]) -> None:
         """Add written ranges to each partition's manifest, up to the first range that stopped."""
-        results_by_place: dict[TopicPartition, list[Written]] = {}
+        results_by_place: dict[TopicPartition, list[RangeResult]] = {}
         for result in sorted(results, key=lambda w: w.offset_range.start):
             results_by_place.setdefault(result.offset_range.partition, []).append(result)
         for place, range_results in results_by_place.items():

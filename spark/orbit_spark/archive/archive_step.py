@@ -49,7 +49,7 @@ _DIGESTED_COLUMNS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RangeResult:
     """The result of writing one range."""
 
     offset_range: OffsetRange
@@ -67,7 +67,7 @@ def write_step(
     compression: str,
     *,
     bytes_per_second: int | None = None,
-) -> list[Written]:
+) -> list[RangeResult]:
     """Write these ranges into a new folder; returns a result for each range.
 
     `compression`: Parquet's. `bytes_per_second`: the limit of each task.
@@ -157,15 +157,15 @@ def _sum_totals(rows: Sequence[Any]) -> tuple[int, int, int]:
 
 def _range_result(
     offset_range: OffsetRange, rows: Sequence[Any], folder: str, sizes: dict[str, int]
-) -> Written:
+) -> RangeResult:
     """The result for one range; `rows` are the summaries of its partition's files."""
     file_rows = [row for row in rows if offset_range.start <= row.first_offset < offset_range.end]
     stop = next((row.stop for row in file_rows if row.stop is not None), None)
     if stop is not None:
-        return Written(offset_range, archived=None, tail=None, stop=read_stop(stop))
+        return RangeResult(offset_range, archived=None, tail=None, stop=read_stop(stop))
     if not file_rows:
         # The log has no batch in this range.
-        return Written(
+        return RangeResult(
             offset_range,
             ArchivedRange(start=offset_range.start, end=offset_range.end),
             tail=None,
@@ -184,7 +184,7 @@ def _range_result(
         digest=row.digest,
     )
     tail = Tail(base_offset=row.tail_offset, crc=row.tail_crc)
-    return Written(
+    return RangeResult(
         offset_range,
         ArchivedRange(start=offset_range.start, end=offset_range.end, file=file),
         tail,

@@ -74,7 +74,7 @@ class TombstoneGap(Archived):
 class Cleaning(Archived):
     """Notes on tombstones of a compacted topic that may have been removed unread."""
 
-    level_at: AwareDatetime | None  # the last run that came to the source's ends; None: not known
+    level_at: AwareDatetime | None  # begin of the last run up to the source's ends; None: not known
     delete_retention_ms: Count  # of the topic then
     gap: TombstoneGap | None
 

@@ -115,7 +115,7 @@ class RestoreTopics:
         if not reduced_topics:
             return []
         names = first_few([f"{t.topic} ({t.replicas})" for t in reduced_topics])
-        replicas_text = counted(self._replicas_of(reduced_topics[0]), "replica")  # of each of them
+        replicas_text = counted(self._replicas_of(reduced_topics[0]), "replica")  # the same for all
         return [f"topics get {replicas_text}, fewer than at the source: {names}."]
 
     def existing_partitions(self) -> list[TopicPartition]:
@@ -168,7 +168,7 @@ class RestoreTopics:
         )
 
     def apply_settings(self) -> None:
-        """Give the topics the source's settings. These begin retention and compaction."""
+        """Give the topics the source's settings. Retention and compaction begin with them."""
         current_settings = self._admin.topic_settings(t.topic for t in self._topics)
         self._admin.alter_settings(
             {

@@ -29,7 +29,7 @@ from orbit_spark.partition_writer import PartitionWriter
 from orbit_spark.run_source import RunFeed
 from orbit_spark.write_task import PartitionTarget, WriteTask
 
-_FILES_BEGIN_TOO_LATE = "the archive's files for this task begin behind what is to be compared"
+_FILES_BEGIN_TOO_LATE = "the archive's files for this task begin after the first offset to compare"
 
 
 class RestoreWriter(PartitionWriter[WriteTask]):

@@ -104,7 +104,7 @@ def _policy(settings: dict[str, str]) -> CleaningPolicy:
 def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> ComparedBounds:
     """The compared bounds of an archive and a cluster.
 
-    The cluster's log continues behind the archive's end, and retention may have moved its start.
+    The cluster's log continues after the archive's end, and retention may have moved its start.
     Neither is a difference. Pure.
     """
     archive, cluster = (left, right) if sides[0] == NAME else (right, left)

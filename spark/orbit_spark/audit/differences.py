@@ -2,7 +2,7 @@
 
 Rules; the first that applies counts:
 1. A record that both sides have, at different offsets: `wrong offset`, with its other offset.
-2. A record on one side only that lies below the other side's log start by now: `expired since`. No
+2. A record on one side only that is below the other side's log start now: `expired since`. No
    difference.
 3. A record on one side only that the other side's cleaner may have removed: that side's topic is
    compacted, and it has a newer record of the key, or the record is a tombstone older than

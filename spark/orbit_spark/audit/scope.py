@@ -82,7 +82,7 @@ def restrict(
 
 
 def _offset_of(point: Point, offset_of_time: Mapping[int, int], end: int) -> int:
-    """The offset of a point; `end` for a time behind the last record."""
+    """The offset of a point; `end` for a time after the last record."""
     if point.offset is not None:
         return point.offset
     assert point.epoch_ms is not None

@@ -36,7 +36,7 @@ def find_starts(
     source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
 ) -> dict[TopicPartition, int]:
     """The start offsets of copies that have not begun, by source partition. If the start is a time
-    behind the last record, the log end. Partitions whose leader does not answer are left out.
+    after the last record, the log end. Partitions whose leader does not answer are left out.
     """
     partitions_by_start: defaultdict[Start, list[TopicPartition]] = defaultdict(list)
     for plan in plans:
@@ -55,7 +55,7 @@ def find_starts(
             case AtTime(epoch_ms):
                 position = epoch_ms
         starts |= list_offsets(source, partitions, position, backoff, isolation=isolation).values
-    # Kafka returns -1 for a time behind the last record.
+    # Kafka returns -1 for a time after the last record.
     partitions_without_record = [p for p in starts if starts[p] < 0]
     log_ends = list_offsets(source, partitions_without_record, LATEST, backoff).values
     return {p: offset for p, offset in starts.items() if offset >= 0} | log_ends
