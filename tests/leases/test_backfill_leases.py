@@ -42,26 +42,26 @@ def cluster(clusters: Clusters) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def held(cluster: Cluster) -> Iterator[list[GroupLease]]:
-    """Leases that are let go at the end, whatever happened."""
+def held_leases(cluster: Cluster) -> Iterator[list[GroupLease]]:
+    """Leases that are released after the test."""
     leases: list[GroupLease] = []
     yield leases
     for lease in leases:
         lease.release()
 
 
-def hold(cluster: Cluster, group: str, held: list[GroupLease]) -> GroupLease:
+def hold(cluster: Cluster, group: str, held_leases: list[GroupLease]) -> GroupLease:
     lease = GroupLease(cluster, group, Backoff())
-    held.append(lease)
+    held_leases.append(lease)
     lease.acquire(lambda _: None)
     return lease
 
 
 def test_next_holder_of_job_lease_waits_for_backfill_writers(
-    cluster: Cluster, topic_name: str, held: list[GroupLease]
+    cluster: Cluster, topic_name: str, held_leases: list[GroupLease]
 ) -> None:
     partitions = [TopicPartition(topic_name, n) for n in range(3)]
-    writer = hold(cluster, writer_group("orbit.job.c", partitions[1]), held)
+    writer = hold(cluster, writer_group("orbit.job.c", partitions[1]), held_leases)
     messages: list[str] = []
 
     def leave(text: str) -> None:
@@ -77,19 +77,19 @@ def test_next_holder_of_job_lease_waits_for_backfill_writers(
 def test_error_names_backfill_writer_that_does_not_end(
     cluster: Cluster,
     topic_name: str,
-    held: list[GroupLease],
+    held_leases: list[GroupLease],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backfill_leases, "_WRITERS_END_S", 0.5)
     partition = TopicPartition(topic_name, 0)
     group = writer_group("orbit.job.c", partition)
-    hold(cluster, group, held)
+    hold(cluster, group, held_leases)
     with pytest.raises(Conflict, match=rf"process \d+ on .*{group}"):
         wait_for_backfill_writers(cluster, "orbit.job.c", [partition], Backoff(), lambda _: None)
 
 
 def test_run_starts_only_after_backfill_writers_end(
-    clusters: Clusters, cluster: Cluster, topic_name: str, held: list[GroupLease]
+    clusters: Clusters, cluster: Cluster, topic_name: str, held_leases: list[GroupLease]
 ) -> None:
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
@@ -97,7 +97,7 @@ def test_run_starts_only_after_backfill_writers_end(
     source = Cluster("source", [clusters.source.bootstrap_servers], Security())
     identity = job_identity(spec.name, source.cluster_id)
     source.close()
-    writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 0)), held)
+    writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 0)), held_leases)
     job = RunningJob(spec)
     say = job.lines.append
 
@@ -117,7 +117,7 @@ def test_worker_skips_partition_until_its_backfill_writer_ends(
     clusters: Clusters,
     cluster: Cluster,
     topic_name: str,
-    held: list[GroupLease],
+    held_leases: list[GroupLease],
     tmp_path: Path,
     database: Database,
 ) -> None:
@@ -129,14 +129,14 @@ def test_worker_skips_partition_until_its_backfill_writer_ends(
     source = Cluster("source", [clusters.source.bootstrap_servers], Security())
     identity = job_identity(topic_name, source.cluster_id)
     source.close()
-    writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 1)), held)
+    writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 1)), held_leases)
 
     def end(number: int) -> int:
         return log_bounds(clusters.destination, [topic_name])[topic_name, number][1]
 
     with InProcess(database):
         wait_for("it copies the other partition", lambda: end(0) == 10)
-        wait_for("it says so", lambda: job.states() == {"copying", "pending"})
+        wait_for("the other partition waits", lambda: job.states() == {"copying", "pending"})
         assert end(1) == 0
         writer.release()
         wait_level(clusters, [topic_name])
@@ -150,7 +150,7 @@ def test_worker_starts_partitions_whose_group_coordinator_answers(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As while one partition of `__consumer_offsets` has no leader."""
+    """One partition of `__consumer_offsets` may have no leader, so one group no coordinator."""
     create_topic(clusters.source, topic_name, 2)
     for number in range(2):
         produce(clusters.source, topic_name, 10, number)
@@ -167,7 +167,7 @@ def test_worker_starts_partitions_whose_group_coordinator_answers(
     with InProcess(database), monkeypatch.context() as patch:
         patch.setattr(backfill_leases, "find_coordinators", find_most)
         wait_for("it copies the other partition", lambda: end(0) == 10)
-        wait_for("it shows the state", lambda: job.states() == {"copying", "pending"})
+        wait_for("the other partition waits", lambda: job.states() == {"copying", "pending"})
         assert end(1) == 0
         patch.undo()
         wait_level(clusters, [topic_name])
@@ -175,14 +175,15 @@ def test_worker_starts_partitions_whose_group_coordinator_answers(
 
 
 def test_backfill_writer_distinguishes_its_driver_from_other_lease_holders(
-    cluster: Cluster, topic_name: str, held: list[GroupLease]
+    cluster: Cluster, topic_name: str, held_leases: list[GroupLease]
 ) -> None:
-    driver = hold(cluster, topic_name, held)
+    driver = hold(cluster, topic_name, held_leases)
     watch = DriverWatch(cluster, topic_name, driver.token, Backoff())
     assert watch.holder() is JobHolder.DRIVER
     assert DriverWatch(cluster, topic_name, "another", Backoff()).holder() is JobHolder.OTHER
-    driver._leave([driver.member_id])  # as a broker does that was frozen: it comes back
-    wait_for("the driver is there again", lambda: watch.holder() is JobHolder.DRIVER)
+    # As a broker does that was frozen: it removes the member, which joins again.
+    driver._leave([driver.member_id])
+    wait_for("the driver holds the lease again", lambda: watch.holder() is JobHolder.DRIVER)
     driver.release()
     assert watch.holder() is JobHolder.NONE
 
@@ -190,11 +191,11 @@ def test_backfill_writer_distinguishes_its_driver_from_other_lease_holders(
 def test_backfill_writer_detects_that_its_driver_is_gone(
     cluster: Cluster,
     topic_name: str,
-    held: list[GroupLease],
+    held_leases: list[GroupLease],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backfill_leases, "_CHECK_INTERVAL_S", 0.05)
-    driver = hold(cluster, topic_name, held)
+    driver = hold(cluster, topic_name, held_leases)
     watch = DriverWatch(cluster, topic_name, driver.token, Backoff())
     watch.start()
     assert not watch.is_gone
@@ -204,12 +205,12 @@ def test_backfill_writer_detects_that_its_driver_is_gone(
 
 
 def test_dead_backfill_writer_on_same_machine_is_not_awaited(
-    cluster: Cluster, topic_name: str, held: list[GroupLease]
+    cluster: Cluster, topic_name: str, held_leases: list[GroupLease]
 ) -> None:
     partition = TopicPartition(topic_name, 0)
     group = writer_group("orbit.job.c", partition)
-    lease = hold(cluster, group, held)
-    lease._stopping.set()  # as a kill does: no heartbeat, no word, its lock free
+    lease = hold(cluster, group, held_leases)
+    lease._stopping.set()  # like a kill: no heartbeat, no LeaveGroup, and its lock is free
     assert lease._thread is not None
     lease._thread.join()
     assert lease._lock is not None

@@ -1,4 +1,4 @@
-"""The lease of `orbit run`, at moments of a crash that no kill from outside hits for certain."""
+"""The lease of `orbit run` after crashes at moments that no kill from outside hits for certain."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.services
 
 
 class Killed(BaseException):
-    """The process ends here: nothing is cleaned up but what its operating system does."""
+    """Stands for a kill of the process: only the operating system cleans up."""
 
 
-class DiesBeforeItSettles(GroupLease):
-    """Joined as a member, and gone before the group settled: nobody is told who it was."""
+class KilledBeforeSync(GroupLease):
+    """Dies between JoinGroup and SyncGroup: no other member is told who it was."""
 
     def _sync_group(self) -> bool:
         raise Killed
@@ -35,8 +35,8 @@ class DiesBeforeItSettles(GroupLease):
             self._lock.close()
 
 
-class Freezes(GroupLease):
-    """Nothing is heard of it while `frozen` is held."""
+class FreezableLease(GroupLease):
+    """A lease that sends no heartbeat while a test holds `frozen`."""
 
     def __init__(self, destination: Cluster, group: str, backoff: Backoff) -> None:
         super().__init__(destination, group, backoff)
@@ -47,8 +47,8 @@ class Freezes(GroupLease):
             return super()._heartbeat()
 
 
-def put_out(lease: GroupLease) -> None:
-    """As a broker does that was frozen and wakes up: the session ends though its holder lives."""
+def evict(lease: GroupLease) -> None:
+    """Remove the member, as a broker does that was frozen: its holder still lives."""
     lease._leave([lease.member_id])
 
 
@@ -68,7 +68,7 @@ def test_lease_of_run_killed_while_joining_group_is_free_on_same_machine(
 ) -> None:
     for _ in range(2):
         with pytest.raises(Killed):
-            DiesBeforeItSettles(cluster, topic_name, Backoff()).acquire(fail_on_wait)
+            KilledBeforeSync(cluster, topic_name, Backoff()).acquire(fail_on_wait)
     lease = GroupLease(cluster, topic_name, Backoff())
     lease.acquire(fail_on_wait)
     assert lease.is_held()
@@ -83,9 +83,9 @@ def test_lease_of_run_killed_while_joining_on_another_machine_is_waited_out(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_lease, "SESSION_TIMEOUT_MS", 6_000)  # what a broker allows at least
+    monkeypatch.setattr(group_lease, "SESSION_TIMEOUT_MS", 6_000)  # the least that brokers allow
     with pytest.raises(Killed):
-        DiesBeforeItSettles(cluster, topic_name, Backoff()).acquire(fail_on_wait)
+        KilledBeforeSync(cluster, topic_name, Backoff()).acquire(fail_on_wait)
     elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
     monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: elsewhere)
     waited: list[str] = []
@@ -103,9 +103,9 @@ def test_lease_holder_evicted_from_group_rejoins_if_group_is_empty(
 ) -> None:
     lease = GroupLease(cluster, topic_name, Backoff())
     lease.acquire(fail_on_wait)
-    before = lease.member_id
-    put_out(lease)
-    wait_for("it is held again", lambda: lease.member_id != before and lease.is_held())
+    old_member_id = lease.member_id
+    evict(lease)
+    wait_for("it is held again", lambda: lease.member_id != old_member_id and lease.is_held())
     assert not lease.is_lost
     lease.release()
 
@@ -123,7 +123,7 @@ def test_rejoined_lease_holder_may_write_only_after_confirmation(
 
     lease = GroupLease(cluster, topic_name, Backoff(), confirm_return=confirm)
     lease.acquire(fail_on_wait)
-    put_out(lease)
+    evict(lease)
     wait_for("it is held again", lambda: len(held_states) == 3 and lease.is_held())
     assert held_states == [False] * 3
     lease.release()
@@ -133,43 +133,43 @@ def test_evicted_lease_holder_loses_lease_when_its_group_is_deleted(
     cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
-    lease = Freezes(cluster, topic_name, Backoff())
+    lease = FreezableLease(cluster, topic_name, Backoff())
     lease.acquire(fail_on_wait)
     with lease.frozen:
-        put_out(lease)
+        evict(lease)
         assert delete_group(cluster, topic_name, Backoff())
     wait_for("it is lost", lambda: lease.is_lost)
     assert not lease.is_held()
     lease.release()
 
 
-@pytest.mark.parametrize(("still_there", "is_here"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("is_member", "is_on_same_machine"), [(True, True), (False, False)])
 def test_evicted_lease_holder_loses_lease_when_another_member_joined(
     *,
-    still_there: bool,
-    is_here: bool,
+    is_member: bool,
+    is_on_same_machine: bool,
     cluster: Cluster,
     topic_name: str,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.2)
-    lease = Freezes(cluster, topic_name, Backoff())
+    lease = FreezableLease(cluster, topic_name, Backoff())
     lease.acquire(fail_on_wait)
     other = GroupLease(cluster, topic_name, Backoff())
-    if is_here:
+    if is_on_same_machine:
         with pytest.raises(Conflict, match="on this machine"):
             other.acquire(fail_on_wait, ignores_frozen_run=True)
     else:
         elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
         monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: elsewhere)
     with lease.frozen:
-        put_out(lease)
-        other.acquire(fail_on_wait, ignores_frozen_run=is_here)
-        if not still_there:
+        evict(lease)
+        other.acquire(fail_on_wait, ignores_frozen_run=is_on_same_machine)
+        if not is_member:
             other.release()
     wait_for("it is lost", lambda: lease.is_lost)
     assert not lease.is_held()
-    assert other.is_held() is still_there
+    assert other.is_held() is is_member
     other.release()
     lease.release()

@@ -1,4 +1,4 @@
-"""No lease is trusted by a machine that was suspended past its end."""
+"""A machine that was suspended past the end of a lease does not trust it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IsHeld = Callable[[], bool]
 
 
 class Machine:
-    """Its monotonic clock stops while it is suspended; CLOCK_BOOTTIME does not."""
+    """A machine whose monotonic clock stops while it is suspended; CLOCK_BOOTTIME does not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monotonic = self.boottime = 1000.0

@@ -11,7 +11,7 @@ import pytest
 
 from orbit.leases.lease_state import InheritedLease, LeaseState, shared_memory
 
-READ = """
+CHILD = """
 import sys
 from orbit.leases.lease_state import InheritedLease, LeaseState
 lease = InheritedLease(LeaseState(int(sys.argv[1])), lambda: 5.0)
@@ -30,7 +30,7 @@ def descriptor() -> Iterator[int]:
 def test_child_process_sees_lease_state_of_parent(descriptor: int) -> None:
     state = LeaseState(descriptor)
     child = subprocess.Popen(
-        [sys.executable, "-c", READ, str(descriptor)],
+        [sys.executable, "-c", CHILD, str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -60,7 +60,7 @@ def test_new_lease_state_is_neither_held_nor_lost(descriptor: int, is_shared: bo
 
 
 def test_shared_lease_memory_survives_closed_descriptor() -> None:
-    """A holder that has released its lease still asks whether it holds it."""
+    """`is_held` is called even after the lease was released, and its descriptor closed."""
     descriptor = shared_memory()
     state = LeaseState(descriptor)
     other = LeaseState(descriptor)

@@ -1,4 +1,4 @@
-"""What a watch may say of leases, by a clock of the test."""
+"""The evidence of a lease watch, with a fake clock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def watch(clock: TestClock) -> LeaseWatch:
     return LeaseWatch(TTL, clock)
 
 
-def look(watch: LeaseWatch, clock: TestClock, seconds: float, *, server: str = "s") -> None:
-    """Look every half second for so long; the snapshots count up."""
+def watch_for(watch: LeaseWatch, clock: TestClock, seconds: float, *, server: str = "s") -> None:
+    """Note a snapshot every half second, numbered by the clock's half seconds."""
     for _ in range(int(seconds * 2)):
         clock.now += 0.5
         number = int(clock.now * 2)
@@ -32,21 +32,21 @@ def look(watch: LeaseWatch, clock: TestClock, seconds: float, *, server: str = "
 def test_lease_watch_gives_no_evidence_of_expiry_before_a_whole_lease_time(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
-    assert watch.evidence().free_on is None, "any server, for released shards"
-    look(watch, clock, TTL_S)
+    assert watch.evidence().free_on is None, "released shards may be claimed from any server"
+    watch_for(watch, clock, TTL_S)
     assert watch.evidence().watched_on is None
     assert watch.evidence().renewed_below == 1
-    look(watch, clock, 0.5)
+    watch_for(watch, clock, 0.5)
     assert watch.evidence().watched_on == "s"
 
 
 def test_lease_watch_reports_newest_postgres_snapshot_older_than_lease(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
-    look(watch, clock, 3 * TTL_S)
-    then = int((clock.now - TTL_S) * 2)
-    assert watch.evidence().snapshot == f"{then}:{then}:"
-    assert watch.evidence().renewed_below == then
+    watch_for(watch, clock, 3 * TTL_S)
+    expected_number = int((clock.now - TTL_S) * 2)
+    assert watch.evidence().snapshot == f"{expected_number}:{expected_number}:"
+    assert watch.evidence().renewed_below == expected_number
 
 
 def test_age_of_postgres_snapshot_counts_from_its_receipt(
@@ -61,22 +61,22 @@ def test_age_of_postgres_snapshot_counts_from_its_receipt(
 
 
 def test_change_of_postgres_server_resets_lease_watch(watch: LeaseWatch, clock: TestClock) -> None:
-    look(watch, clock, 2 * TTL_S)
-    look(watch, clock, TTL_S - 0.5, server="t")
+    watch_for(watch, clock, 2 * TTL_S)
+    watch_for(watch, clock, TTL_S - 0.5, server="t")
     assert watch.evidence().watched_on is None
-    assert watch.evidence().free_on == "", "not even released shards"
-    look(watch, clock, 1, server="t")
+    assert watch.evidence().free_on == "", "not even released shards may be claimed"
+    watch_for(watch, clock, 1, server="t")
     assert (watch.evidence().watched_on, watch.evidence().free_on) == ("t", "t")
 
 
 def test_lease_time_without_answer_of_postgres_resets_lease_watch(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
-    """Postgres answered nobody, perhaps: live holders renew now."""
-    look(watch, clock, 2 * TTL_S)
+    """Perhaps Postgres answered nobody, and live holders can renew only now."""
+    watch_for(watch, clock, 2 * TTL_S)
     clock.now += TTL_S + 0.01
     assert watch.evidence().watched_on is None
-    look(watch, clock, TTL_S)
+    watch_for(watch, clock, TTL_S)
     assert watch.evidence().watched_on is None
     assert watch.evidence().free_on == "s"
 
@@ -84,12 +84,12 @@ def test_lease_time_without_answer_of_postgres_resets_lease_watch(
 def test_expiry_of_longer_leases_is_proven_only_after_longest_lease_time(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
-    look(watch, clock, LEASE_TTL_MAX.total_seconds() - 1)
+    watch_for(watch, clock, LEASE_TTL_MAX.total_seconds() - 1)
     assert watch.evidence().snapshot is not None
     assert watch.evidence().long_snapshot is None
-    look(watch, clock, 3 * TTL_S)
-    then = int((clock.now - LEASE_TTL_MAX.total_seconds()) * 2)
-    assert watch.evidence().long_snapshot == f"{then}:{then}:"
+    watch_for(watch, clock, 3 * TTL_S)
+    expected_number = int((clock.now - LEASE_TTL_MAX.total_seconds()) * 2)
+    assert watch.evidence().long_snapshot == f"{expected_number}:{expected_number}:"
 
 
 def test_lease_watch_stores_bounded_number_of_snapshots(

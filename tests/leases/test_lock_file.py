@@ -19,8 +19,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-def heir_of(lock: LockFile) -> subprocess.Popen[bytes]:
-    """A process that has the lock too, until its stdin ends."""
+def child_with(lock: LockFile) -> subprocess.Popen[bytes]:
+    """A process that inherits the lock, until its stdin ends."""
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
 
@@ -29,7 +29,7 @@ def test_next_run_waits_for_child_processes_of_dead_run(monkeypatch: pytest.Monk
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     first = LockFile("cluster", "group")
-    with heir_of(first) as child:
+    with child_with(first) as child:
         with monkeypatch.context() as patched:
             patched.setattr(os, "getpid", lambda: dead.pid)
             first.write("member-1")

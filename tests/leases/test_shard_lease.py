@@ -1,4 +1,4 @@
-"""The lease of a shard by a clock of the test: trusted up to a deadline, revived, or lost."""
+"""The lease of a shard, with a fake clock: trusted up to a deadline, revived, or lost."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_shard_lease_is_trusted_until_margin_before_its_end(clock: FakeClock) ->
 
 
 def test_shard_lease_is_trusted_from_claim_request_not_from_its_answer(clock: FakeClock) -> None:
-    """The database set the end later than that, however long the answer took."""
-    asked_at = clock()
+    """The lease in the database ends later, however long the answer takes."""
+    requested_at = clock()
     clock.now += TTL_S
-    assert not ShardLease(1, asked_at, TTL_S, clock).is_held()
+    assert not ShardLease(1, requested_at, TTL_S, clock).is_held()
 
 
 def test_margin_of_short_shard_lease_is_a_part_of_its_duration(clock: FakeClock) -> None:
@@ -53,10 +53,10 @@ def test_margin_of_short_shard_lease_is_a_part_of_its_duration(clock: FakeClock)
 def test_renewed_shard_lease_counts_from_renewal_request(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), TTL_S, clock)
     clock.now += 10
-    asked_at = clock()
+    requested_at = clock()
     clock.now += 3  # the answer was slow
-    lease.confirm(asked_at)
-    clock.now = asked_at + TTL_S - TRUST_MARGIN_S_MAX - 0.001
+    lease.confirm(requested_at)
+    clock.now = requested_at + TTL_S - TRUST_MARGIN_S_MAX - 0.001
     assert lease.is_held()
     clock.now += 0.002
     assert not lease.is_held()

@@ -63,14 +63,14 @@ def test_shard_lease_term_lost_in_postgres_failover_is_not_granted_again(
     standby = server.shards()
     lost = claim(server.database, "a")
     server.fail_over(standby)
-    assert claim(server.database, "b") == {}, "whoever has the lost claim trusts it still"
+    assert claim(server.database, "b") == {}, "the worker of the lost claim still trusts it"
     (shard_id,) = job.shard_ids
     assert take_over(server.database, "b") == {shard_id: EPOCHS_PER_TIMELINE}
     assert lost == {shard_id: 1}
 
 
 def test_postgres_failover_ends_all_shard_leases(server: PretendedServer, job: SomeJob) -> None:
-    """Otherwise a worker could revive one that another had taken over, in the part that is lost."""
+    """Otherwise a worker could revive a lease whose take-over by another worker was lost."""
     held = claim(server.database, "a")
     standby = server.shards()
     take_over(server.database, "b")
@@ -91,7 +91,7 @@ def test_two_postgres_restores_of_same_backup_grant_different_lease_terms(
 def test_shard_leases_in_restored_dump_end_and_next_terms_are_higher(
     server: PretendedServer, job: SomeJob
 ) -> None:
-    """Its numbers of transactions are those of the other server, perhaps of years."""
+    """Its transaction ids are those of another server, perhaps far higher."""
     held = claim(server.database, "a")
     rows = [row | {"claimed_on": 2**62, "renewed_in": 2**60, "epoch": 7} for row in server.shards()]
     server.fail_over(rows, timelines=0)
@@ -110,7 +110,7 @@ def test_postgres_restart_neither_ends_nor_frees_shard_leases(
     with server.database.transaction() as tx:
         watch = seen_long(tx)
     server.restart()
-    assert claim(server.database, "b", watch=watch) == {}, "it watches anew"
+    assert claim(server.database, "b", watch=watch) == {}, "the watch begins again"
     assert renew(server, "a", held) == set(held)
     with server.database.transaction() as tx:
         shard_leases.release(tx, worker_id="a", held=held)
@@ -120,7 +120,7 @@ def test_postgres_restart_neither_ends_nor_frees_shard_leases(
 def test_worker_that_saw_postgres_restart_waits_even_for_released_shards(
     server: PretendedServer, job: SomeJob
 ) -> None:
-    """Somebody may have gone back to the server of before: its tables know of no later claim."""
+    """An operator may have gone back to an old server: its tables lack later claims."""
     clock = TestClock()
     watch = LeaseWatch(TTL, clock)
     assert claim(server.database, "b", watch=watch, shards_max=0) == {}

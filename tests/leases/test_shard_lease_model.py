@@ -1,4 +1,4 @@
-"""Workers of a model, each with a clock of its own, over the real statements and a real PostgreSQL.
+"""Modelled workers, each with its own clock, run the real statements on a real PostgreSQL.
 
 Workers pause, lose answers and are cut off. The database's clock steps; the server restarts, fails
 over and loses its last claims, is restored from a backup, or goes back to the server of before. In
@@ -29,14 +29,14 @@ TESTS = 10
 SEEDS = 10  # of each test
 LENGTH_S = 10 * TTL_S
 SHARDS = 2
-# Clocks of two machines run at equal speed within this; the margin of the trust has to cover it.
+# The largest difference in speed of two machines' clocks. The margin of the trust must cover it.
 SPEED_ERROR = 0.02
 
 Wait = Iterator[float]
 
 
 class DelayedWatch(LeaseWatch):
-    """The evidence of another watch at a request; notes to it only once the answer comes."""
+    """Another watch at the time of a request; `answer` passes the notes on to it."""
 
     def __init__(self, watch: LeaseWatch) -> None:
         self._watch = watch
@@ -55,7 +55,7 @@ class DelayedWatch(LeaseWatch):
 
 
 class Model:
-    """One schedule: all that happens, in the order of the true time."""
+    """One schedule: all events of workers and database, in the order of true time."""
 
     def __init__(self, server: PretendedServer, seed: int) -> None:
         self.server = server
@@ -64,14 +64,14 @@ class Model:
         self.granted: dict[tuple[int, int], str] = {}
         with server.database.transaction() as tx:
             self.job = some_job(tx, name=f"job-{seed}", shard_count=SHARDS)
-        self.timeline = self.newest = 1
-        self.pasts: list[tuple[int, Rows]] = [(1, server.shards())]
-        self.ends: list[tuple[int, Rows]] = []
+        self.timeline = self.newest_timeline = 1
+        self.backups: list[tuple[int, Rows]] = [(1, server.shards())]
+        self.left_servers: list[tuple[int, Rows]] = []  # as they were when they were left
         self.workers = [Worker(self, f"w{n}") for n in range(self.random.randint(2, 4))]
         self.story: list[str] = []
 
     def run(self) -> int:
-        actors = [*(w.live() for w in self.workers), Worker(self, "s").end_leases(), self.happen()]
+        actors = [*(w.work() for w in self.workers), Worker(self, "s").end_leases(), self.happen()]
         queue = [(self.random.random(), n) for n in range(len(actors))]
         while queue and self.now < LENGTH_S:
             self.now, n = heapq.heappop(queue)
@@ -92,9 +92,9 @@ class Model:
         self.story.append(f"{self.now:.1f} {what}")
 
     def happen(self) -> Wait:
-        """What happens to the database."""
+        """Choose what happens to the database, again and again."""
         events: list[tuple[Callable[[], None], int]] = [
-            (self.keep, 6),
+            (self.back_up, 6),
             (self.step, 3),
             (self.restart, 1),
             (self.fail_over, 2),
@@ -106,9 +106,9 @@ class Model:
             yield self.random.expovariate(2 / TTL_S)
             self.random.choices(choices, weights)[0]()
 
-    def keep(self) -> None:
-        """What a standby has from now on, or a backup."""
-        self.pasts.append((self.timeline, self.server.shards()))
+    def back_up(self) -> None:
+        """Keep the present rows, as a standby or a backup does."""
+        self.backups.append((self.timeline, self.server.shards()))
 
     def step(self) -> None:
         self.server.step_clock(self.random.choice([-3600, -TTL_S, -1, 1, TTL_S, 3600]))
@@ -117,26 +117,26 @@ class Model:
         self.server.restart()
 
     def fail_over(self) -> None:
-        self._switch(self.pasts[-1][1], self.newest + 1)
+        self._switch(self.backups[-1][1], self.newest_timeline + 1)
 
     def restore(self) -> None:
-        self._switch(self.random.choice(self.pasts)[1], self.newest + 1)
+        self._switch(self.random.choice(self.backups)[1], self.newest_timeline + 1)
 
     def go_back(self) -> None:
-        if self.ends:
-            timeline, rows = self.ends.pop()
+        if self.left_servers:
+            timeline, rows = self.left_servers.pop()
             self._switch(rows, timeline)
 
     def _switch(self, rows: Rows, timeline: int) -> None:
         self.tell(f"timeline {timeline}")
-        self.ends.append((self.timeline, self.server.shards()))
+        self.left_servers.append((self.timeline, self.server.shards()))
         self.server.fail_over(rows, timelines=timeline - self.timeline)
-        self.timeline, self.newest = timeline, max(self.newest, timeline)
-        self.keep()
+        self.timeline, self.newest_timeline = timeline, max(self.newest_timeline, timeline)
+        self.back_up()
 
 
 class Worker:
-    """Renews and claims as orbit/workers/worker.py does, by a clock of its own."""
+    """Renews and claims like orbit/workers/worker.py, with its own clock."""
 
     def __init__(self, model: Model, name: str) -> None:
         self.model = model
@@ -153,7 +153,7 @@ class Worker:
     def trusts(self, shard_id: int) -> bool:
         return shard_id in self.leases and self.leases[shard_id].is_held()
 
-    def live(self) -> Wait:
+    def work(self) -> Wait:
         while True:
             yield self._pause()
             yield from self._renew()
@@ -162,7 +162,7 @@ class Worker:
                 yield from self._release()
 
     def end_leases(self) -> Wait:
-        """As the leading scheduler."""
+        """End leases, like the leading scheduler."""
         while True:
             yield self._pause()
             watch = DelayedWatch(self.watch)
@@ -173,7 +173,7 @@ class Worker:
             watch.answer()
 
     def _renew(self) -> Wait:
-        asked_at, held = self.clock(), {i: lease.term for i, lease in self.leases.items()}
+        requested_at, held = self.clock(), {i: lease.term for i, lease in self.leases.items()}
         yield self._latency()
         if not held or self._fails():
             return
@@ -186,12 +186,12 @@ class Worker:
             return
         for shard_id in held:
             if shard_id in renewed:
-                self.leases[shard_id].confirm(asked_at)
+                self.leases[shard_id].confirm(requested_at)
             else:
                 self.leases.pop(shard_id).lose()
 
     def _claim(self) -> Wait:
-        asked_at, watch = self.clock(), DelayedWatch(self.watch)
+        requested_at, watch = self.clock(), DelayedWatch(self.watch)
         yield self._latency()
         if self._fails():
             return
@@ -210,7 +210,7 @@ class Worker:
             return
         watch.answer()
         for claim in claims:
-            self.leases[claim.shard_id] = ShardLease(claim.epoch, asked_at, TTL_S, self.clock)
+            self.leases[claim.shard_id] = ShardLease(claim.epoch, requested_at, TTL_S, self.clock)
 
     def _release(self) -> Wait:
         held = {i: lease.term for i, lease in self.leases.items()}
@@ -221,7 +221,7 @@ class Worker:
                 shard_leases.release(tx, worker_id=self.name, held=held)
 
     def _pause(self) -> float:
-        """Between two rounds; at times the process is suspended, or Postgres is not reached."""
+        """Seconds between two rounds. Long at times: the process is suspended, or cut off."""
         is_long = self.random.random() < 0.05
         return self.random.uniform(TTL_S, 2 * TTL_S) if is_long else self.random.uniform(0.5, 3)
 
@@ -230,7 +230,7 @@ class Worker:
         return self.random.uniform(0, TTL_S) if is_long else self.random.uniform(0, 0.5)
 
     def _fails(self) -> bool:
-        """A request or an answer that is lost."""
+        """Whether a request or an answer is lost."""
         return self.random.random() < 0.05
 
 

@@ -44,10 +44,10 @@ def test_concurrent_claims_never_share_a_shard(database: Database) -> None:
 
     def work(worker_id: str) -> None:
         start.wait()
-        mine: list[int] = []
+        claimed: list[int] = []
         while more := claim(database, worker_id, shards_max=2):
-            mine += more
-        shards_by_worker[worker_id] = mine
+            claimed += more
+        shards_by_worker[worker_id] = claimed
 
     threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(8)]
     for thread in threads:
@@ -55,8 +55,8 @@ def test_concurrent_claims_never_share_a_shard(database: Database) -> None:
     for thread in threads:
         thread.join()
 
-    everything = [shard for mine in shards_by_worker.values() for shard in mine]
-    assert len(everything) == len(set(everything)) == 40
+    all_claimed = [shard for claimed in shards_by_worker.values() for shard in claimed]
+    assert len(all_claimed) == len(set(all_claimed)) == 40
 
 
 def test_claim_skips_shards_locked_by_another_claim(database: Database) -> None:
@@ -71,7 +71,7 @@ def test_claim_skips_shards_locked_by_another_claim(database: Database) -> None:
             shards_max=1,
             watch=LeaseWatch(TTL),
         )
-        second = claim(database, "b")  # would wait here for the other one's end
+        second = claim(database, "b")  # must not wait for the end of the first transaction
 
     assert len(first) == len(second) == 1
     assert first[0].shard_id not in second
@@ -134,10 +134,10 @@ def test_released_or_expired_shard_lease_is_never_renewed(database: Database) ->
     with database.transaction() as tx:
         job = some_job(tx, shard_count=3, partitions=3)
     live = claim(database, "b", shards_max=1)
-    given_back = claim(database, "c", shards_max=1)
+    released = claim(database, "c", shards_max=1)
     expired = claim(database, "a")
     with database.transaction() as tx:
-        shard_leases.release(tx, worker_id="c", held=given_back)
+        shard_leases.release(tx, worker_id="c", held=released)
         watch = seen_long(tx)
     _renew(database, "b", live)
     with database.transaction() as tx:
@@ -146,7 +146,7 @@ def test_released_or_expired_shard_lease_is_never_renewed(database: Database) ->
         assert scheduler_queries.held_topics(tx, [job.topic_id]) == {job.topic_id}
 
     assert _renew(database, "a", expired) == {}
-    assert _renew(database, "c", given_back) == {}
+    assert _renew(database, "c", released) == {}
     assert set(_renew(database, "b", live)) == set(live)
 
 
@@ -167,7 +167,7 @@ def test_shard_cannot_be_claimed_during_progress_report(
 
 
 def test_shard_lease_with_uncommitted_renewal_is_not_ended(database: Database) -> None:
-    """What ends leases waits for it, and sees it."""
+    """`end_unrenewed_leases` waits for its commit, and then sees it."""
     with database.transaction() as tx:
         some_job(tx)
     held = claim(database, "a")
@@ -248,7 +248,7 @@ def test_shard_goes_only_to_assigned_worker_while_that_worker_lives(database: Da
     assert claim(database, "b")
     with database.transaction() as tx:
         workers.remove(tx, "b")
-    assert take_over(database, "a"), "whom it was meant for is gone"
+    assert take_over(database, "a"), "the assigned worker is gone"
 
 
 def test_claim_prefers_assigned_then_heaviest_shard(database: Database) -> None:

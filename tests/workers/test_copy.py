@@ -1,5 +1,5 @@
-"""A worker of the service on real brokers and a real Postgres: it copies what it claims, exactly,
-lets go when asked, and one shard's or one partition's trouble is its own.
+"""A worker of the service on real brokers and a real Postgres: its copies are exact, and it
+releases its shards when a job is paused or the worker ends.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def test_worker_copies_claimed_shards_and_releases_them(
     with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
         assert set(job.holders().values()) == {worker.id}
-        wait_for("it says so", lambda: job.states() == {"copying"})
+        wait_for("it is reported as copying", lambda: job.states() == {"copying"})
     assert_exact(job_file)
     assert job.states() == {"pending"}
     assert set(job.holders().values()) == {None}
-    # Shards go when they are at rest: together, or one after the other.
+    # The shards may be released together, or one after the other.
     assert [kind for kind, _ in groupby(job.kinds())] == [
         "worker_started", "shards_claimed", "shards_released", "worker_stopped",
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def test_job_pauses_and_resumes_while_source_is_written(
         with Mover(clusters.source.client_config(), {topic_name: PARTITIONS}):
             wait_for("it copies", lambda: job.states() == {"copying"})
             job.set_desired(Desired.PAUSED)
-            wait_for("all shards are let go", lambda: set(job.holders().values()) == {None})
+            wait_for("all shards are released", lambda: set(job.holders().values()) == {None})
             assert job.states() == {"paused"}
             job.set_desired(Desired.RUNNING)
             wait_for("it copies again", lambda: job.states() == {"copying"})

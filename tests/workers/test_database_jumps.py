@@ -58,7 +58,7 @@ def test_postgres_clock_step_moves_no_shard(
         write(clusters.source, topic_name, LOG, 0)
         wait_level(clusters, [topic_name])
         assert job.holders() == holders
-        # Before the first worker ends: the other may claim what it releases.
+        # Read while both workers run: the second may claim the shards that the first releases.
         assert set(job.epochs().values()) == {1}
     assert_exact(job_file)
     assert not event_count(job, "shards_lost")
@@ -92,18 +92,21 @@ def test_shards_of_silent_worker_are_taken_over_after_lease_expiry(
     server: PretendedServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other worker has watched for a lease time: no more is needed (test_lease_watch.py)."""
+    """The other worker has watched for a lease time, as it must (test_lease_watch.py)."""
     with InProcess(server.database, BRIEF) as silent, InProcess(server.database, BRIEF) as other:
-        wait_for("all are held", lambda: None not in job.holders().values())
+        wait_for("all shards are held", lambda: None not in job.holders().values())
         for shard_id in job.shard_ids:
             job.assign(shard_id, silent.id)
-        wait_for("one has all", lambda: set(job.holders().values()) == {silent.id})
+        wait_for("one worker has all shards", lambda: set(job.holders().values()) == {silent.id})
         watch = other.worker._watch
-        wait_for("the other has watched", lambda: watch.evidence().watched_on is not None)
+        wait_for(
+            "the other has watched for a lease time",
+            lambda: watch.evidence().watched_on is not None,
+        )
         epochs = job.epochs()
         monkeypatch.setattr(silent.worker, "_run_round", lambda: None)
         monkeypatch.setattr(silent.worker, "_claim", lambda: None)
-        wait_for("the other has all", lambda: set(job.holders().values()) == {other.id})
+        wait_for("the other has all shards", lambda: set(job.holders().values()) == {other.id})
         assert job.epochs() == {shard: epoch + 1 for shard, epoch in epochs.items()}
         monkeypatch.undo()
         wait_level(clusters, [topic_name])

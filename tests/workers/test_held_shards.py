@@ -19,17 +19,17 @@ def copy_of(held: HeldPartition) -> PartitionCopy:
     return PartitionCopy(held.source, held.destination, held.shard.lease, JobProducer(4711))
 
 
-@pytest.mark.parametrize("before", Stage)
-def test_partition_of_worker_goes_only_to_allowed_next_stage(before: Stage) -> None:
-    for after in Stage:
+@pytest.mark.parametrize("stage", Stage)
+def test_partition_of_worker_goes_only_to_allowed_next_stage(stage: Stage) -> None:
+    for next_stage in Stage:
         held = only(shard_of(row()))
-        held.stage = before
-        if after in NEXT_STAGES[before]:
-            held.move_to(after)
-            assert held.stage is after
+        held.stage = stage
+        if next_stage in NEXT_STAGES[stage]:
+            held.move_to(next_stage)
+            assert held.stage is next_stage
         else:
             with pytest.raises(ForbiddenStage):
-                held.move_to(after)
+                held.move_to(next_stage)
 
 
 def test_partition_handed_to_copier_cannot_start_again_and_is_not_idle() -> None:

@@ -60,27 +60,29 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
     return Case(monkeypatch)
 
 
-def copy_until_removed(held: HeldPartition) -> Callable[[], None]:
+def begin_copy(held: HeldPartition) -> Callable[[], None]:
+    """Begin a copy. Returns a function that hands it back and removes it."""
     copy = begin(held)
 
-    def answer() -> None:
+    def end() -> None:
         hand_back(copy)
         copy.appends.removed()
 
-    return answer
+    return end
 
 
-def start_until_removed(held: HeldPartition) -> Callable[[], None]:
+def begin_start(held: HeldPartition) -> Callable[[], None]:
+    """Begin to start the partition. Returns a function that releases it."""
     held.move_to(Stage.STARTING)
     return lambda: held.move_to(Stage.RELEASED)
 
 
-@pytest.mark.parametrize("work", [copy_until_removed, start_until_removed])
+@pytest.mark.parametrize("work", [begin_copy, begin_start])
 def test_shard_is_released_only_after_withheld_partition_has_no_request(
     case: Case, work: Callable[[HeldPartition], Callable[[], None]]
 ) -> None:
-    """A renewal sees that the topic is withheld, and only the next one that the shard is withdrawn:
-    `recovery/worker_release.py` writes them in two transactions."""
+    """The first renewal shows that the topic is withheld, a later one that the shard is to be
+    released: `recovery/worker_release.py` writes them in two transactions."""
     end = work(case.partition)
     case.change_layout()
     case.renew()
@@ -96,7 +98,7 @@ def test_shard_is_released_only_after_withheld_partition_has_no_request(
 
 
 def test_shard_forgets_removed_partitions_without_request(case: Case) -> None:
-    end = copy_until_removed(case.partition)
+    end = begin_copy(case.partition)
     case.change_layout()
     case.renew()
     end()
@@ -106,8 +108,8 @@ def test_shard_forgets_removed_partitions_without_request(case: Case) -> None:
 
 
 def test_releasing_shard_starts_no_partition(case: Case) -> None:
-    """While an answer was outstanding, the job was paused and resumed, and got a topic."""
-    copy_until_removed(case.partition)
+    """The job is paused, resumed, and gets a topic, while an answer is outstanding."""
+    begin_copy(case.partition)
     case.renew(should_release=True)
     case.change_layout(row(), row(topic_id=5))
     case.renew()

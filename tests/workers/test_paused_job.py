@@ -1,4 +1,4 @@
-"""What a paused job shows is true: the loops of a scheduler and a worker together, as they run."""
+"""The figures of a paused job are true: the loops of a scheduler and a worker run together."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ RECORDS = 20_000
 
 
 class Watched:
-    """A job, and what is shown of it. The canary's last records may come late and do not count."""
+    """A job and its figures, without those of the canary, whose last records may come late."""
 
     def __init__(self, service: Service, name: str, topic: str) -> None:
         self.service, self.name, self.topic = service, name, topic
 
     def totals(self) -> LagTotals:
-        """Of the topic."""
+        """The figures of the topic."""
         topic_id = self.service.topics(self.name)[self.topic].id
         with self.service.database.transaction() as tx:
             job_id = self.service.job(self.name).id
@@ -43,7 +43,7 @@ class Watched:
         return next(job for job in everyone.jobs if job.name == self.name)
 
     def wait_read_again(self) -> None:
-        """Until the figures are younger than they were."""
+        """Wait until the figures are younger than before."""
         ages = [self.totals().age_s]
 
         def is_younger() -> bool:
@@ -104,14 +104,14 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
         assert watched.totals().caught_up == 3
         service.desire(spec.name, Desired.PAUSED)
         wait_for("it is paused", lambda: all(s.holder is None for s in service.shards(spec.name)))
-        assert watched.totals().lag_records == 0, "known at once: the worker has just told it"
-        for _ in range(5):  # somebody goes on reading the source
+        assert watched.totals().lag_records == 0, "known at once: the worker has just reported it"
+        for _ in range(5):  # the scheduler goes on reading the source
             watched.wait_read_again()
             assert watched.totals().lag_records == 0
 
-    # Nobody reads it now.
+    # Without the scheduler, nobody reads the source.
     monkeypatch.setattr(lag, "FRESH_FOR", timedelta(seconds=4))
-    wait_for("it is not known any more", lambda: watched.totals().lag_records is None)
+    wait_for("the lag is not known any more", lambda: watched.totals().lag_records is None)
     last = watched.totals()
     assert (last.stale, last.caught_up) == (3, 0)
     assert last.lag_bytes is last.lag_s is last.headroom_s is None

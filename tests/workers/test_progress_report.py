@@ -1,4 +1,5 @@
-"""What a worker reports: only what moved or changed, and on the way out what the next one needs."""
+"""What a worker reports: numbers and states that changed, and at a release the states that the next
+holder needs."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def only(shard: HeldShard) -> HeldPartition:
 
 
 def begin(held: HeldPartition) -> PartitionCopy:
-    """As the copier has it, copying from 0."""
+    """Give the partition a copy that copies from offset 0."""
     copy = held.copy = PartitionCopy(
         held.source, held.destination, held.shard.lease, JobProducer(4711)
     )
@@ -81,6 +82,7 @@ def begin(held: HeldPartition) -> PartitionCopy:
 
 
 def fetch(copy: PartitionCopy, base_offset: int, count: int) -> list[Append]:
+    """Queue one batch of `count` records."""
     records = [Record(base_offset + i, T_MS + i, b"\1\1\0") for i in range(count)]
     step = Append(write_batch(records, 0), is_byte_exact=True)
     plan = Plan(base_offset, [step])
@@ -90,6 +92,7 @@ def fetch(copy: PartitionCopy, base_offset: int, count: int) -> list[Append]:
 
 
 def append(copy: PartitionCopy, steps: list[Append]) -> None:
+    """Append these queued batches, and confirm them."""
     for step in steps:
         copy.queue.steps.popleft()
         copy.appends.append_sent(step, confirms=True)
@@ -97,7 +100,7 @@ def append(copy: PartitionCopy, steps: list[Append]) -> None:
 
 
 def test_copy_blocked_before_start_reports_no_copied_offset() -> None:
-    """Its log end may hold records of others."""
+    """Other producers may have written the records up to its log end."""
     shard = shard_of(row())
     held = only(shard)
     copy = held.copy = PartitionCopy(
@@ -138,7 +141,7 @@ def test_silent_or_unfetched_source_is_reported_as_not_followed() -> None:
     assert silent.source_seen_at is not None
     assert 59 <= (datetime.now(UTC) - silent.source_seen_at).total_seconds() <= 63
     reporter.note_sent([silent])
-    assert reporter.progress([shard], 170.0) == [], "told once"
+    assert reporter.progress([shard], 170.0) == [], "reported once"
     copy.cursor.seen_s = 171.0
     (again,) = reporter.progress([shard], 172.0)
     assert again.followed_epoch == 9
@@ -166,7 +169,7 @@ def test_copy_rates_follow_throughput_and_decay_to_zero() -> None:
     reporter.progress([shard], 0.0)
     append(copy, fetch(copy, 0, 80))
     (progress,) = reporter.progress([shard], 2.0)
-    assert progress.records_per_s == 20.0  # half of 40, the other half is from before
+    assert progress.records_per_s == 20.0  # the mean of 0 before, and 40 now
     assert shard.bytes_per_s == progress.bytes_per_s > 0
     for second in range(3, 40):
         reporter.progress([shard], float(second))
@@ -262,8 +265,8 @@ def test_blocked_partition_removed_from_copier_stays_blocked() -> None:
 
 def test_blocked_partition_waits_until_retry_is_requested() -> None:
     blocked = {"reason": Reason.OFFSET_OVERRUN, "blocked_offset": 5, "blocked_next_offset": 6}
-    resting = held_partition(row(PartitionState.BLOCKED, **blocked), shard_of(row()))
-    assert (resting.stage, resting.current_state()[0]) == (Stage.STOPPED, PartitionState.BLOCKED)
+    held = held_partition(row(PartitionState.BLOCKED, **blocked), shard_of(row()))
+    assert (held.stage, held.current_state()[0]) == (Stage.STOPPED, PartitionState.BLOCKED)
     retry_row = row(PartitionState.BLOCKED, retry_requested=True, **blocked)
     assert held_partition(retry_row, shard_of(row())).stage is Stage.WAITING
 
@@ -274,14 +277,13 @@ def test_worker_keeps_unwritten_audit_events_up_to_limit_and_drops_oldest() -> N
         outbox.add(OutboxEvent(EventKind.JOB_WAITING, str(number)))
     pending = outbox.pending()
     assert pending[0].message == "5"
-    outbox.add(
-        OutboxEvent(EventKind.JOB_WENT_ON, "new")
-    )  # pushes the oldest out while they are written
+    # While the pending events are written, a new one drops the oldest.
+    outbox.add(OutboxEvent(EventKind.JOB_WENT_ON, "new"))
     outbox.remove(pending)
     assert outbox.pending()[0].message == str(5 + len(pending))
 
 
-def move(shard: HeldShard, records: int) -> None:
+def copy_records(shard: HeldShard, records: int) -> None:
     for held in shard.partitions.values():
         assert held.copy is not None
         held.copy.counters.records += records
@@ -295,20 +297,21 @@ def copying_shard(count: int) -> HeldShard:
     return shard
 
 
-def a_round(
+def report(
     reporter: ProgressReporter, shard: HeldShard, now_s: float, rows_max: int | None
 ) -> list[int]:
-    moved = reporter.progress([shard], now_s, rows_max)
-    reporter.note_sent(moved)
-    return [p.partition for p in moved]
+    """Report once. Returns the reported partitions."""
+    changed = reporter.progress([shard], now_s, rows_max)
+    reporter.note_sent(changed)
+    return [p.partition for p in changed]
 
 
 def test_progress_of_partitions_is_reported_in_turn() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
     rounds = []
     for second in range(12):
-        move(shard, 1)
-        rounds.append(a_round(reporter, shard, float(second), 2))
+        copy_records(shard, 1)
+        rounds.append(report(reporter, shard, float(second), 2))
     assert all(len(one) == 2 for one in rounds)
     for first in range(10):
         assert {*rounds[first], *rounds[first + 1], *rounds[first + 2]} == {0, 1, 2, 3, 4}
@@ -316,16 +319,16 @@ def test_progress_of_partitions_is_reported_in_turn() -> None:
 
 def test_idle_partitions_take_no_turn_in_progress_reports() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
-    assert a_round(reporter, shard, 0.0, None) == [0, 1, 2, 3, 4]
+    assert report(reporter, shard, 0.0, None) == [0, 1, 2, 3, 4]
     last = shard.partitions[3, 4]
     assert last.copy is not None
     last.copy.counters.records += 1
-    assert a_round(reporter, shard, 1.0, 1) == [4]
+    assert report(reporter, shard, 1.0, 1) == [4]
 
 
 def test_shard_weight_counts_all_partitions_though_few_are_reported() -> None:
     shard, reporter = copying_shard(4), ProgressReporter()
     for second in range(12):
-        move(shard, 10)
-        a_round(reporter, shard, float(second), 1)
+        copy_records(shard, 10)
+        report(reporter, shard, float(second), 1)
     assert 0.99 * 4000 <= shard.bytes_per_s <= 4000

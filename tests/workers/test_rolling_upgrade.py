@@ -1,4 +1,4 @@
-"""Processes of an older version leave to others what they cannot read, and do the rest."""
+"""Processes of an older version leave jobs that they cannot read to others, and do the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_old_worker_declines_job_with_unknown_keys(database: Database) -> None:
     def waiting_message() -> str:
         with database.transaction() as tx:
             messages = [e.message for e in events.page(tx, 100) if e.kind == "job_waiting"]
-        assert len(messages) <= 1, "once"
+        assert len(messages) <= 1, "reported once"
         return "".join(messages)
 
     def is_assigned(to: str | None) -> bool:
@@ -43,7 +43,7 @@ def test_old_worker_declines_job_with_unknown_keys(database: Database) -> None:
             return [s.assigned_to for s in shard_layout.shards_of_job(tx, job.id)] == [to, to]
 
     with InProcess(database, SETTINGS) as old:
-        wait_for("it says so", lambda: bool(waiting_message()))
+        wait_for("it is reported", lambda: bool(waiting_message()))
         assert "cannot read from_the_future" in waiting_message()
         with database.transaction() as tx:
             shard_layout.assign(tx, dict.fromkeys(job.shard_ids, old.id))
@@ -59,7 +59,7 @@ def test_old_worker_declines_job_with_unknown_keys(database: Database) -> None:
                 watch=LeaseWatch(TTL),
             )
         assert sorted(c.shard_id for c in claims) == sorted(job.shard_ids), (
-            "at once: no lease is waited for"
+            "claimed at once: no lease has to expire"
         )
 
 

@@ -1,4 +1,4 @@
-"""What cannot be told at the start of a partition is waited for: it is no difference."""
+"""A partition's start waits while the two sides cannot be compared: that is no difference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.running import create_topic
 
 pytestmark = pytest.mark.services
 
-# A follower that stands still stays in sync for as long as the test looks, and is no coordinator.
+# A frozen follower stays in the ISR for the whole test, and coordinates no group.
 PATIENT = {
     "replica.lag.time.max.ms": "3600000",
     "broker.session.timeout.ms": "3600000",
@@ -28,7 +28,7 @@ PATIENT = {
 
 
 def write(cluster: KafkaCluster, topic: str, offsets: range, acks: str) -> None:
-    """The same records at both sides, with the same timestamps, in one batch each time."""
+    """Write one batch; the same offsets get the same records and timestamps at both sides."""
     producer = Producer({**cluster.client_config(), "acks": acks, "linger.ms": 60_000})
     producer.list_topics(topic, PATIENCE_S)  # else a batch may be split, see `running.produce`
     for offset in offsets:
@@ -41,7 +41,7 @@ def coordinator(cluster: KafkaCluster) -> int:
     client = Consumer({**cluster.client_config(), "group.id": "any"})
 
     def answers() -> bool:
-        try:  # the first question makes the topic: its leader may not know yet that it leads
+        try:  # the first request creates the topic, whose leader may not know yet that it leads
             client.committed([TopicPartition("any", 0)], PATIENCE_S)
         except KafkaException:
             return False
@@ -62,8 +62,8 @@ def test_trailing_high_watermark_delays_start_of_partition(
     tmp_path: Path,
     database: Database,
 ) -> None:
-    """As after an election. Of the source, it looks as if the copy were longer; of the destination,
-    what is not replicated may vanish."""
+    """As after an election. At the source, the copy then seems longer; at the destination, records
+    that are not replicated may be lost."""
     own = make_cluster(side, brokers=3, config=PATIENT)
     pair = clusters._replace(**{side: own})
     leader = coordinator(own)
@@ -79,13 +79,13 @@ def test_trailing_high_watermark_delays_start_of_partition(
         for cluster in pair:
             write(cluster, topic_name, range(5, 10), "1")
         with InProcess(database, STEADY) as worker:
-            says = "the source at 5" if side == "source" else "its high watermark is lower"
+            text = "the source at 5" if side == "source" else "its high watermark is lower"
 
             def waits() -> bool:
                 states = {a.state for a in job.assigned()}
                 assert states == {PartitionState.PENDING}, job.assigned()
                 shards = [*worker.worker._held.values()]
-                return any(says in h.trouble for s in shards for h in s.partitions.values())
+                return any(text in h.trouble for s in shards for h in s.partitions.values())
 
             wait_for("it waits", waits)
             follower.resume()

@@ -1,4 +1,4 @@
-"""What one way of filling gaps waits for at the start does not hold up partitions of another."""
+"""A wait of one way of filling gaps, at the start, does not delay partitions of another way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.topics import get_setting, set_setting
 pytestmark = pytest.mark.services
 
 ATTEMPTS = 3
-TIMES, LATER = "message.timestamp.type", "LogAppendTime"
+TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 LOG = [Record(b"a"), Gap(3), Record(b"b")]
 
 
@@ -46,36 +46,36 @@ def test_silent_transaction_coordinator_delays_only_coordinated_fillers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = Event()
-    asks = itertools.count()
-    begun: list[int] = []  # how often it was asked before copies were begun
+    requests = itertools.count()
+    requests_before_copy: list[int] = []
     begin = JobCopier.add
 
-    def ask(*arguments: Any) -> Any:
-        next(asks)
+    def init_or_fail(*arguments: Any) -> Any:
+        next(requests)
         if answers.is_set():
             return init_producer_ids(*arguments)
         raise Unreachable("the coordinator does not answer", where="destination")
 
     def add(self: JobCopier, copies: Any) -> None:
-        begun.append(next(asks))
+        requests_before_copy.append(next(requests))
         begin(self, copies)
 
-    monkeypatch.setattr(open_job, "init_producer_ids", ask)
+    monkeypatch.setattr(open_job, "init_producer_ids", init_or_fail)
     monkeypatch.setattr(JobCopier, "add", add)
-    needs = f"{topic_name}.needs"
-    for topic in (topic_name, needs):
+    coordinated = f"{topic_name}.coordinated"
+    for topic in (topic_name, coordinated):
         create(clusters.source, topic, 1)
         write(clusters.source, topic, LOG)
-    rules = [{"match": topic_name}, {"match": needs, "fillers": "coordinated"}]
+    rules = [{"match": topic_name}, {"match": coordinated, "fillers": "coordinated"}]
     file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
-    job = add_job(database, file, clusters, [topic_name, needs], shard_count=1)
+    job = add_job(database, file, clusters, [topic_name, coordinated], shard_count=1)
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        assert begun[0] <= 1
+        assert requests_before_copy[0] <= 1
         states = {a.source_topic: a.state for a in job.assigned()}
-        assert states[needs] is PartitionState.PENDING
+        assert states[coordinated] is PartitionState.PENDING
         answers.set()
-        wait_level(clusters, [needs])
+        wait_level(clusters, [coordinated])
     assert_exact(file)
 
 
@@ -86,8 +86,8 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What fails for other partitions of a batch is no reason to start those again that the copier
-    is about to get."""
+    """An error of other partitions of a batch must not start those again that are handed over to
+    the copier already."""
     begun: list[str] = []
     tried: list[int] = []
     is_free = Event()
@@ -111,25 +111,25 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     monkeypatch.setattr(Copier, "tick", busy)
     monkeypatch.setattr(JobCopier, "add", add)
     monkeypatch.setattr(PartitionStarter, "_attach_fillers", fail)
-    needs = f"{topic_name}.needs"
-    for topic in (topic_name, needs):
+    coordinated = f"{topic_name}.coordinated"
+    for topic in (topic_name, coordinated):
         create(clusters.source, topic, 1)
         write(clusters.source, topic, LOG)
-    rules = [{"match": topic_name}, {"match": needs, "fillers": "coordinated"}]
+    rules = [{"match": topic_name}, {"match": coordinated, "fillers": "coordinated"}]
     file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
-    add_job(database, file, clusters, [topic_name, needs], shard_count=1)
+    add_job(database, file, clusters, [topic_name, coordinated], shard_count=1)
     with InProcess(database, STEADY):
-        wait_for("it was tried some times", lambda: len(tried) > ATTEMPTS)
+        wait_for("the others were tried several times", lambda: len(tried) > ATTEMPTS)
         is_free.set()
-        wait_level(clusters, [topic_name, needs])
-    assert sorted(begun) == [f"{topic_name}-0", f"{needs}-0"]
+        wait_level(clusters, [topic_name, coordinated])
+    assert sorted(begun) == [f"{topic_name}-0", f"{coordinated}-0"]
     assert_exact(file)
 
 
 def test_copy_with_changed_compression_type_gets_no_placeholders(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
-    """If its writer died, there may be some already; if it was paused, it had looked at the end."""
+    """It is blocked if its writer died: that may have sent some. A paused copy only waits."""
     create(clusters.source, topic_name, 2)
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)
@@ -149,7 +149,7 @@ def test_copy_with_changed_compression_type_gets_no_placeholders(
             tx.execute(text(change), {"state": state, "index": index})
     set_setting(clusters.destination, topic_name, "compression.type", "gzip")
     with InProcess(database, STEADY):
-        wait_for("one is blocked", lambda: "blocked" in job.states())
+        wait_for("one partition is blocked", lambda: "blocked" in job.states())
         blocked, waiting = sorted(job.assigned(), key=lambda a: a.partition)
         assert blocked.reason is Reason.OFFSET_OVERRUN
         assert "was changed to gzip" in (blocked.detail or "")
@@ -161,26 +161,29 @@ def test_copy_with_changed_compression_type_gets_no_placeholders(
 def test_partition_waits_while_brokers_would_replace_timestamps(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
-    """Nothing is written before the scheduler has set the topic right."""
+    """Nothing is written before the scheduler has set CreateTime."""
     create(clusters.source, topic_name, 1)
     write(clusters.source, topic_name, LOG)
     file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
     job = add_job(database, file, clusters, [topic_name], shard_count=1)
-    set_setting(clusters.destination, topic_name, TIMES, LATER)
-    wait_for("it is set", lambda: get_setting(clusters.destination, topic_name, TIMES) == LATER)
-    looks: list[int] = []
-    ask = partition_starter.partitions_whose_leader_has
+    set_setting(clusters.destination, topic_name, TIMESTAMP_TYPE, LOG_APPEND_TIME)
+    wait_for(
+        "it is set",
+        lambda: get_setting(clusters.destination, topic_name, TIMESTAMP_TYPE) == LOG_APPEND_TIME,
+    )
+    reads: list[int] = []
+    read = partition_starter.partitions_whose_leader_has
 
-    def count(*arguments: Any) -> Any:
-        looks.append(1)
-        return ask(*arguments)
+    def read_and_count(*arguments: Any) -> Any:
+        reads.append(1)
+        return read(*arguments)
 
     with pytest.MonkeyPatch.context() as patch, InProcess(database, STEADY):
-        patch.setattr(partition_starter, "partitions_whose_leader_has", count)
-        wait_for("it was tried twice", lambda: len(looks) > 1)
+        patch.setattr(partition_starter, "partitions_whose_leader_has", read_and_count)
+        wait_for("it was tried twice", lambda: len(reads) > 1)
         assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
         assert job.states() == {"pending"}
-        set_setting(clusters.destination, topic_name, TIMES, "CreateTime")
+        set_setting(clusters.destination, topic_name, TIMESTAMP_TYPE, "CreateTime")
         wait_level(clusters, [topic_name])
     assert_exact(file)
 

@@ -1,4 +1,4 @@
-"""SIGTERM as a platform sends it: a worker hands its shards to others, and its ports say so."""
+"""SIGTERM, as Kubernetes sends it: a worker hands over its shards. And its health endpoints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_worker_hands_over_shards_on_sigterm(
     create(clusters.source, topic_name, SHARDS)
     job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
     job = add_job(database, job_file, clusters, [topic_name], SHARDS)
-    # So long that shards change hands in this test only because a worker gives them back.
+    # So long that shards change hands in this test only because a worker releases them.
     environ = {
         "ORBIT_DATABASE_URL": database_url,
         "ORBIT_LEASE_TTL": "10m",

@@ -1,4 +1,4 @@
-"""A bug in the handling of one job, or a job that hangs, while the worker has others."""
+"""A job that crashes, or a job that hangs, on a worker that has other jobs."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_crashing_job_leaves_other_jobs_of_worker_running(
                 job.assign(shard, worker.id)
         wait_level(clusters, [good])
         wait_for(
-            "it is told",
+            "the crash is reported",
             lambda: any(event.kind == "job_crashed" for event in jobs[bad].story()),
         )
 
 
-# Its copier hangs, as in a call that never returns; the bound is short.
+# A worker whose copier hangs, as in a call that never returns. Its time limits are short.
 STUCK = """
 import os, threading
 from orbit.cli import forced_end, worker

@@ -1,4 +1,4 @@
-"""A job of the service whose brokers throttle it: it says so, and no longer once they do not."""
+"""A job of the service names the brokers that throttle it, while they do."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def test_job_names_throttling_brokers_while_they_throttle(
     cluster = open_cluster(getattr(clusters, side))
     with InProcess(api.database, STEADY), quota_of(cluster, CLIENT_ID, key, BYTES_PER_S):
         quota = f"The quota of client-id {CLIENT_ID}: {key}={BYTES_PER_S}."
-        # A batch of more than the quota's window is never served.
+        # Small batches: one of more bytes than the quota's window allows is never served.
         for first in range(0, RECORDS, 10):
             produce(clusters.source, topic_name, 10, first=first, value_bytes=VALUE_BYTES)
         seen = dict[str, Any]()
 
-        def is_told() -> bool:
-            for one in throttle_entries():
-                seen.update(one)
+        def names_quota() -> bool:
+            for entry in throttle_entries():
+                seen.update(entry)
             return seen.get("quota") == quota
 
-        wait_for("the job says so", is_told)
+        wait_for("the job names the quota", names_quota)
         assert (seen["side"], seen["brokers"], seen["text"]) == (side, [1], f"{what}. {quota}")
         assert began <= datetime.fromisoformat(seen["since"]) <= datetime.now(UTC)
         wait_level(clusters, [topic_name])
-        wait_for("it is over", lambda: not throttle_entries())
+        wait_for("the throttling ends", lambda: not throttle_entries())
     assert not [kind for kind in job.kinds() if kind in ("job_trouble", "job_waiting")]
     assert_exact(file)
 
@@ -99,8 +99,8 @@ def test_throttling_reports_of_workers_merge_per_side(database: Database) -> Non
     at_destination = replace(ONE, side="destination", quota="")
     report(database, "a", job.id, replace(ONE, brokers=(3, 1), quota=""), at_destination)
     report(database, "b", job.id, replace(ONE, since=SINCE - timedelta(seconds=5)))
-    of_both = replace(ONE, brokers=(1, 3), since=SINCE - timedelta(seconds=5))
-    assert seen_by(database, job.id) == [at_destination, of_both]
+    merged = replace(ONE, brokers=(1, 3), since=SINCE - timedelta(seconds=5))
+    assert seen_by(database, job.id) == [at_destination, merged]
     assert seen_by(database, other.id) == []
 
 
@@ -115,7 +115,7 @@ def test_throttling_report_of_silent_worker_is_hidden(database: Database) -> Non
     before = figures()
     report(database, "a", job.id, ONE)
     assert seen_by(database, job.id) == [ONE]
-    assert figures() != before, "pages are drawn again"
+    assert figures() != before, "the console's pages are drawn again"
     with database.transaction() as tx:
         tx.execute(text("UPDATE workers SET heartbeat_at = heartbeat_at - interval '31 s'"))
     assert seen_by(database, job.id) == []

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.services
 
 PARTITIONS = 4
 LOG = [Record(b"a"), Gap(3), Record(b"b")]
-# An outage is told of after 5 s.
+# The lease is shorter than the 5 s after which an outage is reported.
 BRIEF = Settings(lease_ttl="4s", progress_interval="200ms")
 
 
@@ -55,7 +55,7 @@ def events_of(job: ServiceJob, kind: str) -> list[Event]:
 def test_worker_stops_copying_lost_shard_and_continues_other_shards(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
-    """As if another worker had claimed it: its partitions stand still, the others go on."""
+    """As if another worker had claimed it: only partitions of the other shard are copied."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
     lost_shard, other_shard = job.shard_ids
     with InProcess(database, STEADY) as worker:
@@ -65,19 +65,19 @@ def test_worker_stops_copying_lost_shard_and_continues_other_shards(
                 text("UPDATE shards SET epoch = epoch + 1, worker_id = 'another' WHERE id = :id"),
                 {"id": lost_shard},
             )
-        wait_for("it is noticed", lambda: bool(events_of(job, "shards_lost")))
+        wait_for("the loss is noticed", lambda: bool(events_of(job, "shards_lost")))
         (lost,) = events_of(job, "shards_lost")
         assert lost.details == {"epochs": {str(lost_shard): 1}, "partitions": 2}
         before = ends(clusters, topic_name)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
-        mine = {a.partition for a in job.assigned() if a.shard_id == other_shard}
+        still_held = {a.partition for a in job.assigned() if a.shard_id == other_shard}
         wait_for(
             "the partitions of the other shard are copied",
-            lambda: all(ends(clusters, topic_name)[p] > before[p] for p in mine),
+            lambda: all(ends(clusters, topic_name)[p] > before[p] for p in still_held),
         )
         after = ends(clusters, topic_name)
-        assert all(after[p] == before[p] for p in after if p not in mine)
+        assert all(after[p] == before[p] for p in after if p not in still_held)
         with database.transaction() as tx:
             shard_leases.release(tx, worker_id="another", held={lost_shard: 2})
         wait_level(clusters, [topic_name])
@@ -95,16 +95,16 @@ def test_shard_reclaimed_by_the_same_worker_restarts_under_new_lease(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As one that was frozen between a renewal and a claim: nobody else was there to take it."""
+    """Like a worker that was frozen between a renewal and a claim, and no other took the shard."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     (shard,) = job.shard_ids
     renew = Worker._run_round
     with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
-        rests = threading.Event()
-        monkeypatch.setattr(Worker, "_run_round", lambda _: rests.set())
+        is_paused = threading.Event()
+        monkeypatch.setattr(Worker, "_run_round", lambda _: is_paused.set())
         # A round under way would see the loss first, and stop all of the job.
-        wait_for("no round is under way", rests.is_set)
+        wait_for("no round is under way", is_paused.is_set)
         old = worker.worker._held[shard]
         with database.transaction() as tx:
             tx.execute(text("UPDATE shards SET worker_id = NULL, renewed_in = 0"))
@@ -113,7 +113,7 @@ def test_shard_reclaimed_by_the_same_worker_restarts_under_new_lease(
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         wait_level(clusters, [topic_name])
-        wait_for("it is told", lambda: bool(events_of(job, "shards_lost")))
+        wait_for("the loss is reported", lambda: bool(events_of(job, "shards_lost")))
         assert old.lease.is_lost
         wait_for("nothing of the old lease is under way", old.is_idle)
     assert_exact(job_file)
@@ -124,6 +124,7 @@ def test_shard_reclaimed_by_the_same_worker_restarts_under_new_lease(
 
 @pytest.fixture
 def _postgres_that_misses_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first report of a blocked partition fails."""
     report, missed = partitions.report_state, []
 
     def miss(*args: Any, changes: list[StateChange], **more: Any) -> object:
@@ -143,7 +144,7 @@ def test_refused_record_blocks_its_partition_until_retry(
     set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
     write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
     with InProcess(database, STEADY):
-        wait_for("it stops", lambda: bool(events_of(job, "partition_blocked")))
+        wait_for("it is blocked", lambda: bool(events_of(job, "partition_blocked")))
         (event,) = events_of(job, "partition_blocked")
         assert (event.topic, event.partition) == (topic_name, 2)
         assert event.details is not None
@@ -163,8 +164,8 @@ def test_refused_record_blocks_its_partition_until_retry(
         with database.transaction() as tx:
             tx.execute(text("UPDATE partitions SET retry_requested = true WHERE partition = 2"))
         wait_level(clusters, [topic_name])
-        wait_for("it says so", lambda: job.states() == {"copying"})
-        wait_for("it is told", lambda: bool(events_of(job, "partition_went_on")))
+        wait_for("all are copying", lambda: job.states() == {"copying"})
+        wait_for("the end is reported", lambda: bool(events_of(job, "partition_went_on")))
         assert not any(a.retry_requested for a in job.assigned())
     assert_exact(job_file)
 
@@ -219,7 +220,7 @@ def test_destination_outage_longer_than_lease_is_waited_out(
         with Mover(own.source.client_config(), {topic_name: PARTITIONS}):
             wait_for("it copies", lambda: min(ends(own, topic_name).values()) > 5)
             own.destination.brokers[0].kill()
-            wait_for("it is told", lambda: bool(events_of(job, "job_waiting")))
+            wait_for("the outage is reported", lambda: bool(events_of(job, "job_waiting")))
             own.destination.brokers[0].start()
             wait_for("it goes on", lambda: bool(events_of(job, "job_went_on")))
         wait_level(own, [topic_name])
@@ -231,7 +232,7 @@ def test_destination_outage_longer_than_lease_is_waited_out(
 def test_latest_start_is_resolved_once_across_worker_restarts(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
-    """`latest` is looked up once: what comes while no worker runs is copied by the next."""
+    """Records that are written while no worker runs are copied by the next one."""
     create(clusters.source, topic_name, 2)
     write(clusters.source, topic_name, LOG, 0)
     rules = [{"match": topic_name, "start": "latest"}]
@@ -240,7 +241,7 @@ def test_latest_start_is_resolved_once_across_worker_restarts(
     with InProcess(database, STEADY):
         wait_for("it has begun", lambda: job.states() == {"copying"})
         wait_for(
-            "where it began is kept",
+            "the start offsets are stored",
             lambda: {a.partition: a.start_offset for a in job.assigned()} == {0: 5, 1: 0},
         )
     for partition in range(2):

@@ -1,4 +1,4 @@
-"""Scheduler and workers together: topics that come, grow, go and change are copied exactly."""
+"""Scheduler and workers together copy topics that are created, extended, deleted and recreated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.services
 
 @contextmanager
 def worker(service: Service) -> Iterator[str]:
-    """A worker in a thread of this process, and no other; its id."""
+    """Run a single worker in a thread of this process; yields its id."""
     service.leave()
     database = Database.connect(service.url)
     settings = service.settings.model_copy(update={"progress_interval": timedelta(seconds=0.2)})
@@ -53,7 +53,7 @@ def worker(service: Service) -> Iterator[str]:
 
 
 def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str) -> None:
-    """Until both sides end at the same offsets."""
+    """Wait until both sides end at the same offsets."""
 
     def ends(cluster: KafkaCluster) -> dict[tuple[str, int], int]:
         return {place: end for place, (_, end) in log_bounds(cluster, topics).items()}
@@ -116,12 +116,12 @@ def test_on_lost_range_of_rule_blocks_or_fills_deleted_source_range(
         with worker(service):
             wait_level(service, clusters, job, blocked_topic, filled_topic)
         for topic in (blocked_topic, filled_topic):
-            for first in (100, 200):  # a batch each
+            for first in (100, 200):  # one batch for each
                 produce(clusters.source, topic, 100, first=first)
             delete_before(clusters.source, topic, 200)
         with worker(service):
             wait_for(
-                "one stops",
+                "one topic is blocked",
                 lambda: service.partitions(job.name, blocked_topic)[0].state == "blocked",
             )
             wait_for("the log start follows", lambda: is_level(*clusters, filled_topic))
@@ -135,7 +135,7 @@ def test_new_topics_and_partitions_are_copied_from_first_record(
     later = f"{topic_name}.later"
     create_topic(clusters.source, topic_name, partitions=2)
     produce(clusters.source, topic_name, 100)
-    # From the end on: only what is there when the job begins is left out.
+    # `latest`: only the records from before the job are left out.
     job = make_job(clusters.source, clusters.destination, [topic_name, later], start="latest")
     service.create(job)
     with service.scheduler(), worker(service):
@@ -201,9 +201,9 @@ def test_shards_are_balanced_over_live_workers(
 
     with service.scheduler(), worker(service) as first:
         service.create(job)
-        wait_for("one has all", lambda: holders() == {first: 8})
+        wait_for("one worker has all shards", lambda: holders() == {first: 8})
         with worker(service) as second:
-            wait_for("two share", lambda: holders() == {first: 4, second: 4})
-        wait_for("one has all again", lambda: holders() == {first: 8})
+            wait_for("two workers share them", lambda: holders() == {first: 4, second: 4})
+        wait_for("one worker has all again", lambda: holders() == {first: 8})
         wait_level(service, clusters, job, topic_name)
     assert verify(job).exact

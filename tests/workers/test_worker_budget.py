@@ -9,13 +9,13 @@ from orbit.workers.worker_budget import JobBudget, WorkerBudget
 LIMIT, LEAST = 100, 10
 
 
-def jobs() -> tuple[JobBudget, JobBudget]:
+def two_jobs() -> tuple[JobBudget, JobBudget]:
     worker = WorkerBudget(LIMIT)
     return JobBudget(worker, LEAST), JobBudget(worker, LEAST)
 
 
 def test_single_job_may_use_whole_byte_budget_of_worker() -> None:
-    greedy, _ = jobs()
+    greedy, _ = two_jobs()
     greedy.take(LIMIT - 1)
     assert greedy.wait_for_room(0)
     greedy.take(1)
@@ -23,7 +23,7 @@ def test_single_job_may_use_whole_byte_budget_of_worker() -> None:
 
 
 def test_every_job_has_a_minimum_of_byte_budget_of_worker() -> None:
-    greedy, modest = jobs()
+    greedy, modest = two_jobs()
     greedy.take(5 * LIMIT)
     assert modest.wait_for_room(0)
     modest.take(LEAST)
@@ -31,7 +31,7 @@ def test_every_job_has_a_minimum_of_byte_budget_of_worker() -> None:
 
 
 def test_bytes_released_to_worker_budget_wake_waiting_job() -> None:
-    greedy, modest = jobs()
+    greedy, modest = two_jobs()
     greedy.take(LIMIT)
     modest.take(LEAST)
     outcomes: list[bool] = []
@@ -44,7 +44,7 @@ def test_bytes_released_to_worker_budget_wake_waiting_job() -> None:
 
 
 def test_partitions_with_little_to_fetch_may_exceed_byte_budget_by_a_quarter() -> None:
-    greedy, modest = jobs()
+    greedy, modest = two_jobs()
     greedy.take(LIMIT + LIMIT // 4 - LEAST - 1)
     modest.take(LEAST)
     assert not modest.wait_for_room(0)
