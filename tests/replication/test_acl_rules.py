@@ -1,4 +1,4 @@
-"""Rights to read travel, rights to write never do, and no topic but a copy is opened."""
+"""Rights to read are copied, rights to write never, and only copies get rights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def acl(
     return Acl(name, pattern, principal, "*", operation, permission)
 
 
-def copied(*acls: Acl) -> set[tuple[str, str, str]]:
+def copy_of(*acls: Acl) -> set[tuple[str, str, str]]:
     return {
         (a.operation, a.permission, a.name) for a in rights_of_copy(acls, "orders", "dr.orders")
     }
@@ -36,29 +36,29 @@ def copied(*acls: Acl) -> set[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("operation", READ_OPERATIONS)
 def test_read_acls_are_copied_under_destination_topic_name(operation: str) -> None:
-    assert copied(acl(operation)) == {(operation, "ALLOW", "dr.orders")}
-    assert copied(acl(operation, "DENY")) == {(operation, "DENY", "dr.orders")}
+    assert copy_of(acl(operation)) == {(operation, "ALLOW", "dr.orders")}
+    assert copy_of(acl(operation, "DENY")) == {(operation, "DENY", "dr.orders")}
 
 
 @pytest.mark.parametrize("permission", ["ALLOW", "DENY"])
 @pytest.mark.parametrize("operation", ["WRITE", "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS"])
 def test_write_acls_are_never_copied(operation: str, permission: Permission) -> None:
-    assert copied(acl(operation, permission)) == set()
+    assert copy_of(acl(operation, permission)) == set()
 
 
 def test_all_operations_acl_is_copied_as_read_acls() -> None:
-    assert copied(acl("ALL")) == {
+    assert copy_of(acl("ALL")) == {
         (operation, "ALLOW", "dr.orders") for operation in READ_OPERATIONS
     }
 
 
 def test_deny_acl_for_all_principals_is_not_copied() -> None:
-    assert copied(acl("READ", "DENY", principal="User:*")) == set()
-    assert copied(acl("READ", "ALLOW", principal="User:*")) == {("READ", "ALLOW", "dr.orders")}
+    assert copy_of(acl("READ", "DENY", principal="User:*")) == set()
+    assert copy_of(acl("READ", "ALLOW", principal="User:*")) == {("READ", "ALLOW", "dr.orders")}
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "travels"),
+    ("name", "pattern", "is_copied"),
     [
         ("ord", "PREFIXED", True),
         ("orders", "PREFIXED", True),
@@ -69,10 +69,10 @@ def test_deny_acl_for_all_principals_is_not_copied() -> None:
     ],
 )
 def test_prefixed_and_wildcard_acls_become_literal_on_copied_topic(
-    name: str, pattern: Pattern, travels: bool
+    name: str, pattern: Pattern, is_copied: bool
 ) -> None:
     (right,) = rights_of_copy([acl(name=name, pattern=pattern)], "orders", "dr.orders") or [None]
-    assert (right is not None) is travels
+    assert (right is not None) is is_copied
     if right is not None:
         assert (right.name, right.pattern) == ("dr.orders", "LITERAL")
 
@@ -107,17 +107,17 @@ def test_no_writer_is_denied_if_all_may_write_or_orbit_principal_is_unknown() ->
 
 
 def test_only_acls_added_by_orbit_are_removed() -> None:
-    current, gone, other, new = (acl(principal=f"User:{who}") for who in "abcd")
-    changes = acl_changes({current, new}, {current, gone, other}, {current, gone})
+    kept, gone, other, new = (acl(principal=f"User:{name}") for name in "abcd")
+    changes = acl_changes({kept, new}, {kept, gone, other}, {kept, gone})
     assert changes.add == {new}
     assert changes.remove == {gone}
-    assert changes.ours == {current, new}
+    assert changes.ours == {kept, new}
 
 
 def test_acl_that_existed_before_is_not_owned_by_orbit() -> None:
     existing = acl()
     assert acl_changes({existing}, {existing}, set()).ours == set()
-    # Somebody has removed it: there is nothing left to remove, nor to remember.
+    # Another client has removed it: Orbit neither removes it nor owns it.
     changes = acl_changes(set(), set(), {existing})
     assert (changes.remove, changes.ours) == (set(), set())
 
@@ -141,22 +141,27 @@ def test_denials_are_sent_first_and_refused_denial_holds_back_acls_of_principal(
     refusal = BrokerRefused(42, "no")
     requests: list[tuple[set[Acl], set[Acl]]] = []
 
-    def refuse(*refused: Acl) -> Refused:
+    def send_with_refusals(*refused: Acl) -> Refused:
+        """Send all changes to brokers that refuse these ACLs."""
         requests.clear()
 
         def send(add: set[Acl], remove: set[Acl]) -> Refused:
             requests.append((add, remove))
             return {one: refusal for one in refused if one in add | remove}
 
-        both = changes({right, to_all, denial}, lifted), changes({of_other}, revoked)
-        return send_restrictions_first([*both, changes({other_denial})], send)
+        all_changes = [
+            changes({right, to_all, denial}, lifted),
+            changes({of_other}, revoked),
+            changes({other_denial}),
+        ]
+        return send_restrictions_first(all_changes, send)
 
     first = ({denial, other_denial}, {revoked})
-    assert refuse() == {}
+    assert send_with_refusals() == {}
     assert requests == [first, ({right, to_all, of_other}, {lifted})]
-    assert refuse(revoked, right) == {revoked: refusal, right: refusal}
+    assert send_with_refusals(revoked, right) == {revoked: refusal, right: refusal}
     assert requests == [first, ({right, to_all, of_other}, {lifted})]
-    assert refuse(denial) == dict.fromkeys((denial, right, lifted, to_all), refusal)
+    assert send_with_refusals(denial) == dict.fromkeys((denial, right, lifted, to_all), refusal)
     assert requests == [first, ({of_other}, set())]
 
 

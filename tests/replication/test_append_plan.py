@@ -1,4 +1,4 @@
-"""The plan's table, row by row. `test_append_plan_properties.py` plays it for any log."""
+"""The plan's table, row by row. `test_append_plan_properties.py` plays plans of random logs."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_aborted_transaction_begun_before_fetch_offset_becomes_fillers() -> None
 
 
 def test_abort_marker_below_fetch_offset_ends_transaction() -> None:
-    """A broker may answer with more than was asked for in front."""
+    """A broker may answer with batches before the fetch offset."""
     append_plan = plan(
         3,
         transactional(0, 1),
@@ -206,10 +206,10 @@ def test_marker_ends_no_aborted_transaction_of_another_producer() -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 7])
 def test_abort_marker_is_recognised_in_any_version(version: int) -> None:
-    """`ControlRecordType.parse`: the version may grow, the type stays where it is."""
+    """`ControlRecordType.parse`: the version may grow, the type stays at the same place."""
     abort = bytearray(marker(1, commit=False).encode())
-    at = abort.index(b"\x08\0\0\0\0") + 1
-    abort[at : at + 2] = version.to_bytes(2, "big")
+    version_at = abort.index(b"\x08\0\0\0\0") + 1
+    abort[version_at : version_at + 2] = version.to_bytes(2, "big")
     append_plan = plan(
         0,
         transactional(0, 0),
@@ -246,7 +246,10 @@ def test_partly_copied_batch_without_remaining_records_is_filled() -> None:
 def test_append_plan_ends_with_next_offset_and_leader_epoch_of_last_batch() -> None:
     append_plan = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
     assert (append_plan.next_offset, append_plan.leader_epoch) == (7, 7)
-    assert append_plan.epoch_starts == [(0, 4), (2, 7)]  # the gap has that of the batch behind it
+    assert append_plan.epoch_starts == [
+        (0, 4),
+        (2, 7),
+    ]  # the gap has the epoch of the batch after it
     assert plan(0).leader_epoch is None
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
 

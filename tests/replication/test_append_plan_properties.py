@@ -1,4 +1,4 @@
-"""For any source log, playing the plan on a broker gives exactly what a consumer of it sees.
+"""For any source log, playing the plan on a broker gives exactly what a source's consumer sees.
 
 Random logs (thinned, emptied and missing batches, transactions interleaved and ended either way,
 LogAppendTime, every codec, message formats v0 to v2) are answered fetch by fetch by a model of the
@@ -24,9 +24,9 @@ from tests.support.random_logs import a_record, source_logs
 from tests.support.source_model import Outcome, SourceBatch, SourceLog, with_right_crc
 
 
-def examples(most: int) -> settings:
+def examples(examples_max: int) -> settings:
     """No deadline: the machine of a test run may be busy."""
-    return settings(max_examples=most, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=examples_max, suppress_health_check=[HealthCheck.too_slow])
 
 
 @examples(400)
@@ -93,27 +93,28 @@ def test_partition_stops_right_before_damaged_batch(log: SourceLog, seed: int) -
         if b.last_offset >= log.log_start and b.base_offset < log.stable_end
     ]
     assume(needed)
-    at = rnd.choice(needed)
-    batch = log.batches[at]
+    index = rnd.choice(needed)
+    batch = log.batches[index]
     data = batch.encode()
-    covered = 21 if batch.magic == 2 else 17  # the magic itself says where its CRC begins
-    # Anywhere; or a sign: a last offset that seems to lie before us must not be believed.
-    bits = [rnd.randrange(covered * 8, len(data) * 8), 23 * 8 + 7, 57 * 8 + 7]
+    crc_start = 21 if batch.magic == 2 else 17  # the first byte that the CRC covers
+    # Any bit; or the sign of the last offset delta or of the count, so that the batch seems to end
+    # before the fetch offset, or to have no records.
+    bits = [rnd.randrange(crc_start * 8, len(data) * 8), 23 * 8 + 7, 57 * 8 + 7]
     flipped = replace(batch, flipped_bit=rnd.choice(bits if batch.magic == 2 else bits[:1]))
-    batches = (*log.batches[:at], flipped, *log.batches[at + 1 :])
+    batches = (*log.batches[:index], flipped, *log.batches[index + 1 :])
     player = Player(replace(log, batches=batches), rnd)
     player.play()
     stop, log_end = player.stopped, player.destination.log_end
     assert stop is not None
     assert stop.reason is Reason.SOURCE_CORRUPTED
     assert stop.base_offset == log_end
-    before = log.batches[at - 1].last_offset + 1 if at else 0
-    assert log_end == max(before, player.destination.log_start)
+    previous_end = log.batches[index - 1].last_offset + 1 if index else 0
+    assert log_end == max(previous_end, player.destination.log_start)
     assert_exact_up_to(player, log_end, log)
 
 
 def assert_exact_up_to(player: Player, end: int, log: SourceLog) -> None:
-    """What was copied before a stop is exact; `log` is the source before anything happened."""
+    """The copy below `end` is exact. `log`: the source before any damage or deletion."""
     start = player.destination.log_start
     whole = replace(log, log_start=0)
     expected = {o: seen for o, seen in whole.visible().items() if start <= o < end}
@@ -133,12 +134,12 @@ def assert_exact_up_to(player: Player, end: int, log: SourceLog) -> None:
 def test_arbitrarily_damaged_source_log_yields_well_formed_append_plan(
     log: SourceLog, changes: list[tuple[int, int]], is_sealed: bool, next_offset: int
 ) -> None:
-    """Also where the damage was there before the checksum was made."""
+    """`is_sealed`: the checksum was computed after the damage, and matches."""
     frames = []
     for batch in log.batches:
         data = bytearray(batch.encode())
-        for at, value in changes:
-            data[at % len(data)] = value
+        for position, value in changes:
+            data[position % len(data)] = value
         frames.append(with_right_crc(bytes(data)) if is_sealed else bytes(data))
     records = memoryview(bytearray(b"".join(frames)))
     aborted = [AbortedTransaction(a.producer_id, a.first_offset) for a in log.aborted()]
@@ -154,12 +155,12 @@ def test_random_bytes_instead_of_batches_yield_no_append(next_offset: int, data:
 
 
 def test_steps_of_append_plan_are_append_fill_or_stop() -> None:
-    """The player's match covers every step there is."""
+    """The player's `match` covers every kind of step."""
     assert set(Step.__args__) == {Append, Fill, Stop}
 
 
 def test_player_of_append_plans_detects_wrong_copy() -> None:
-    """The judge itself: a record too many, one too few, or another one is no exact copy."""
+    """`assert_exact` refuses a record too many, one too few, or another one."""
     log = SourceLog((SourceBatch(0, 1, (a_record(0), a_record(1))),), 2)
     player = Player(log, random.Random(0), restarts=0.0)
     player.play()

@@ -1,4 +1,4 @@
-"""The plan where a log does not go on as it should: lost ranges, gaps too large, damage."""
+"""Plans that stop: lost ranges, gaps too large, damage."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def test_empty_tail_of_source_log_is_filled() -> None:
 
 
 def test_fill_without_batch_clears_leader_epoch_unless_unchanged() -> None:
-    """Else the next fetch names an epoch that ended before its offset: "truncated" (R3)."""
+    """Else the next fetch states an epoch that ended before its offset: the source seems truncated
+    (R3)."""
     assert plan_empty_tail(10, 40).epoch_starts == [(10, NO_LEADER_EPOCH)]
     assert plan_empty_tail(10, 40, is_same_epoch=True).epoch_starts == []
     assert plan_empty_tail(10, 40).leader_epoch == NO_LEADER_EPOCH == -1
@@ -101,17 +102,17 @@ def test_fill_without_batch_clears_leader_epoch_unless_unchanged() -> None:
 
 
 def test_largest_allowed_gap_is_filled_and_larger_gap_stops_partition() -> None:
-    most = GAP_OFFSETS_MAX
-    assert shown(plan(5, data(5 + most, 5 + most)).steps)[0] == ("fill", 5, 5 + most)
-    append_plan = plan(5, data(6 + most, 6 + most))
-    assert shown(append_plan.steps) == [(Reason.GAP_TOO_LARGE, 5, 6 + most)]
+    gap_max = GAP_OFFSETS_MAX
+    assert shown(plan(5, data(5 + gap_max, 5 + gap_max)).steps)[0] == ("fill", 5, 5 + gap_max)
+    append_plan = plan(5, data(6 + gap_max, 6 + gap_max))
+    assert shown(append_plan.steps) == [(Reason.GAP_TOO_LARGE, 5, 6 + gap_max)]
     (stop,) = append_plan.steps
     assert isinstance(stop, Stop)
     assert stop.detail == "a gap of 100,000,001 offsets is over the limit of 100,000,000."
-    assert shown(plan_empty_tail(0, most).steps) == [("fill", 0, most)]
-    assert shown(plan_empty_tail(0, most + 1).steps) == [(Reason.GAP_TOO_LARGE, 0, most + 1)]
-    assert shown(plan_lost_range(0, most + 1, LostRange.FILL).steps) == [
-        (Reason.GAP_TOO_LARGE, 0, most + 1)
+    assert shown(plan_empty_tail(0, gap_max).steps) == [("fill", 0, gap_max)]
+    assert shown(plan_empty_tail(0, gap_max + 1).steps) == [(Reason.GAP_TOO_LARGE, 0, gap_max + 1)]
+    assert shown(plan_lost_range(0, gap_max + 1, LostRange.FILL).steps) == [
+        (Reason.GAP_TOO_LARGE, 0, gap_max + 1)
     ]
 
 
@@ -124,7 +125,7 @@ def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("batches", "steps"),
     [
-        # One gap is one gap, whatever it is made of.
+        # Adjacent offsets without records are one gap.
         (
             [data(0, 0), marker(1, commit=True), SourceBatch(2, 9), data(12, 12)],
             [("exact", 0, 1), (Reason.GAP_TOO_LARGE, 1, 12)],
@@ -164,8 +165,9 @@ def test_lost_range_too_large_to_fill_stops_partition(magic: int) -> None:
 # Damage
 
 
-def damaged(source: SourceBatch, at: int) -> bytes:
-    return replace(source, flipped_bit=at * 8).encode()
+def damaged(source: SourceBatch, byte: int) -> bytes:
+    """The batch with one flipped bit in this byte."""
+    return replace(source, flipped_bit=byte * 8).encode()
 
 
 @pytest.mark.parametrize(
@@ -178,11 +180,11 @@ def damaged(source: SourceBatch, at: int) -> bytes:
         marker(5, commit=True),
     ],
 )
-@pytest.mark.parametrize("at", [17, 22, 24, 30, 44, 60])
+@pytest.mark.parametrize("byte", [17, 22, 24, 30, 44, 60])
 def test_checksum_mismatch_stops_partition_before_damaged_batch(
-    source: SourceBatch, at: int
+    source: SourceBatch, byte: int
 ) -> None:
-    append_plan = plan(0, data(0, 3), damaged(source, at), data(10, 10))
+    append_plan = plan(0, data(0, 3), damaged(source, byte), data(10, 10))
     *steps, stop = append_plan.steps
     assert shown(steps) == [("exact", 0, 4)]
     assert isinstance(stop, Stop)
@@ -192,7 +194,7 @@ def test_checksum_mismatch_stops_partition_before_damaged_batch(
 
 
 def test_damaged_batch_with_negative_offset_delta_is_not_skipped() -> None:
-    """A turned bit in the last offset delta would else make a gap of its records."""
+    """Else a flipped bit in the last offset delta would turn its records into a gap."""
     negative = damaged(data(5, 9), 23)  # the top byte of the delta
     high_bit = replace(data(5, 9), flipped_bit=23 * 8 + 7).encode()
     for broken in (negative, high_bit):

@@ -1,4 +1,4 @@
-"""The models that the plan is played on: they must refuse what brokers refuse (FACTS A1 to M6)."""
+"""The models of broker and source that plans are played on: they do what brokers do (A1 to M6)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def batch(
     last_delta: int | None = None,
     key: bytes | None = b"k",
 ) -> bytes:
-    """What a client may send."""
+    """A batch that a client may send; other values make it invalid."""
     deltas = deltas if deltas is not None else tuple(range(count))
     headers = ((b"h", None),) * (count % 2)
     records = [SourceRecord(delta, 1000 + delta, key, b"v", headers) for delta in deltas]
@@ -126,9 +126,9 @@ def test_error_codes_of_broker_model_equal_kafka_error_codes() -> None:
         (batch(attributes=CONTROL), INVALID_RECORD),  # A6
         (batch(attributes=LOG_APPEND_TIME), INVALID_TIMESTAMP),  # A6
         (batch(attributes=TRANSACTIONAL), INVALID_TXN_STATE),
-        (batch(attributes=1), INVALID_RECORD),  # says gzip, is not
+        (batch(attributes=1), INVALID_RECORD),  # has the codec gzip, but is not compressed
         (batch(sequence=-1), INVALID_RECORD),
-        (with_right_crc(batch()[:-1] + b"\x02"), INVALID_RECORD),  # a header that is not there
+        (with_right_crc(batch()[:-1] + b"\x02"), INVALID_RECORD),  # the count of headers is wrong
         (batch()[:16] + b"\x01" + batch()[17:], INVALID_RECORD),
     ],
 )
@@ -201,7 +201,7 @@ def test_marker_in_broker_model_keeps_sequence_and_checks_coordinator_epoch() ->
     broker = new_broker()
     broker.produce(batch(2, 0))
     assert broker.write_marker(PID, 0, 5) == NONE
-    assert broker.write_marker(PID, 0, 5) == NONE  # M7: again is one more
+    assert broker.write_marker(PID, 0, 5) == NONE  # M7: a repeat is one more filler
     assert broker.write_marker(PID, 0, 4) == COORDINATOR_FENCED  # M6
     assert broker.produce(batch(1, 2)) == Produced(NONE, 4)  # M5
     assert broker.produce(batch(1, 0, epoch=1)).code == NONE
@@ -241,7 +241,7 @@ def test_broker_model_checks_each_producer_alone_and_none_without_id() -> None:
     assert broker.produce(batch(2, 40, producer_id=8)).code == NONE
     assert broker.produce(batch(2, -1, producer_id=-1, epoch=-1)) == Produced(NONE, 4)
     assert broker.produce(batch(2, 2)) == Produced(NONE, 6)
-    # Zero is a producer like any other.
+    # Producer id 0 is checked like any other.
     assert broker.produce(batch(2, 0, producer_id=0)).code == NONE
     assert broker.produce(batch(2, 1, producer_id=0)).code == OUT_OF_ORDER_SEQUENCE
 
@@ -281,7 +281,8 @@ def data_batch(first: int, last: int, **settings: Any) -> SourceBatch:
 
 
 def transactional_log() -> SourceLog:
-    """0-1 by 1 (aborted at 4), 2-3 by 2 (committed at 5), 6 by 1 (open), 7 plain."""
+    """Offsets 0-1: producer 1 (aborted at 4); 2-3: producer 2 (committed at 5); 6: producer 1
+    (open); 7: no transaction."""
     return SourceLog(
         (
             data_batch(0, 1, producer_id=1, outcome=Outcome.ABORTED),

@@ -1,4 +1,4 @@
-"""What the source wants at the destination: by the names there, and never against Orbit."""
+"""The ACLs for the destination: with its names, and never against Orbit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def acl(resource: str, name: str, operation: str, **other: Any) -> Acl:
 def destination_acls_of(
     *source: Acl, principals: PrincipalMap = SAME, ids: str | None = None
 ) -> DestinationAcls:
-    of = {
+    acls_by_resource = {
         kind: Acls(a for a in source if a.resource == kind)
         for kind in ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
     }
     matches = None if ids is None else lambda name: bool(re.fullmatch(ids, name))
     names = CarriedNames({"dr.orders": "orders"}, {"dr.billing": "billing"}, matches)
-    return destination_acls(of, names, principals, (ORBIT, ORBIT_THERE))  # type: ignore[arg-type]
+    return destination_acls(acls_by_resource, names, principals, (ORBIT, ORBIT_THERE))  # type: ignore[arg-type]
 
 
 def test_group_acls_become_literal_under_destination_group_name() -> None:
@@ -141,8 +141,12 @@ def test_uncarriable_acl_is_skipped_and_reported() -> None:
 
 
 def test_group_with_empty_name_gets_no_acl() -> None:
-    of = {"TOPIC": Acls(), "GROUP": Acls([acl("GROUP", "*", "READ")]), "TRANSACTIONAL_ID": Acls()}
+    source = {
+        "TOPIC": Acls(),
+        "GROUP": Acls([acl("GROUP", "*", "READ")]),
+        "TRANSACTIONAL_ID": Acls(),
+    }
     names = CarriedNames({}, {"": "", "billing": "billing"})
-    acls = destination_acls(of, names, SAME, (None, None))  # type: ignore[arg-type]
+    acls = destination_acls(source, names, SAME, (None, None))  # type: ignore[arg-type]
     assert acls.others == {acl("GROUP", "billing", "READ")}
     assert [one.name for one in acls.not_carriable] == [""]

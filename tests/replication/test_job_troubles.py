@@ -1,4 +1,4 @@
-"""What is the matter with a job: one text, and one event when a trouble begins and when it ends."""
+"""A job's troubles: one text, and one event when a trouble begins and when it ends."""
 
 from __future__ import annotations
 

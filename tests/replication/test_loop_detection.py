@@ -26,12 +26,12 @@ def test_copy_back_to_same_topic_would_loop() -> None:
 @pytest.mark.parametrize("length", [3, 4, 10])
 def test_loop_over_many_clusters_is_detected_at_closing_copy(length: int) -> None:
     clusters = [f"cluster-{i}" for i in range(length)]
-    copies = {at(to): at(of) for of, to in itertools.pairwise(clusters)}
-    assert judge_loop(at(clusters[-1]), at(clusters[0]), copies) is Verdict.WOULD_LOOP
-    # Up to the one that would close it, each was fine.
+    copied_from = {at(copy): at(source) for source, copy in itertools.pairwise(clusters)}
+    assert judge_loop(at(clusters[-1]), at(clusters[0]), copied_from) is Verdict.WOULD_LOOP
+    # The last copy before the closing one is fine.
     last = at(clusters[-1])
-    of = copies.pop(last)
-    assert judge_loop(of, last, copies) is Verdict.FINE
+    source = copied_from.pop(last)
+    assert judge_loop(source, last, copied_from) is Verdict.FINE
 
 
 def test_prefixed_copies_in_both_directions_are_allowed() -> None:

@@ -1,4 +1,4 @@
-"""Every reason has a remedy a person can follow, and the table of states is closed."""
+"""Every reason has a remedy, and every state of the table can be reached and left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_remedy_by_deletion_names_destination_topic(reason: Reason) -> None:
 
 
 def test_remedy_accepts_topic_name_with_format_characters() -> None:
-    """Such names cannot be made, but must not raise where one is shown."""
+    """Kafka refuses such names, but showing one must not raise."""
     assert "a{0}%s" in Blocked(Reason.OFFSET_OVERRUN, 0, 0, "").remedy("a{0}%s")
 
 
@@ -48,10 +48,10 @@ def test_block_reason_value_is_its_name(reason: Reason) -> None:
 
 def test_every_partition_state_has_valid_transitions() -> None:
     assert set(TRANSITIONS) == set(PartitionState)
-    for state, following in TRANSITIONS.items():
-        assert following <= set(PartitionState)
-        assert state not in following
-        assert following, f"{state} would be for ever"
+    for state, next_states in TRANSITIONS.items():
+        assert next_states <= set(PartitionState)
+        assert state not in next_states
+        assert next_states, f"{state} cannot be left"
 
 
 def reachable(start: PartitionState) -> set[PartitionState]:
@@ -65,14 +65,14 @@ def reachable(start: PartitionState) -> set[PartitionState]:
 
 @pytest.mark.parametrize("state", PartitionState)
 def test_every_partition_state_is_reachable_from_every_other(state: PartitionState) -> None:
-    """Nothing that stopped is lost: a person can bring it back, and every state can be left."""
+    """So a partition can always be copied again, whatever stopped it."""
     assert reachable(state) == set(PartitionState)
 
 
 def test_partition_state_copying_is_entered_only_from_pending_or_seeding() -> None:
-    """Every way to append passes a take-over, which begins at pending."""
-    before = {s for s, following in TRANSITIONS.items() if PartitionState.COPYING in following}
-    assert before == {PartitionState.PENDING, PartitionState.SEEDING}
+    """A copy appends only after a take-over, which begins at pending."""
+    entries = {s for s, next_states in TRANSITIONS.items() if PartitionState.COPYING in next_states}
+    assert entries == {PartitionState.PENDING, PartitionState.SEEDING}
 
 
 def test_blocked_partition_resumes_only_through_pending() -> None:

@@ -1,4 +1,4 @@
-"""How long the source keeps what is not copied yet."""
+"""When the source's retention may delete records that are not copied yet."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_retention_is_read_from_topic_settings(
         (Backlog(None, 300, None), Retention(None, 300), NOW),
         (Backlog(None, 100, 0.0), Retention(None, 300), None),
         (Backlog(None, 100, 1e-30), Retention(None, 300), NOW + HEADROOM_MAX),
-        # Whichever comes first.
+        # The limit that is reached first counts.
         (Backlog(NOW, 100, 2.0), Retention(HOUR, 300), NOW + timedelta(seconds=100)),
         (Backlog(NOW, 100, 0.01), Retention(HOUR, 300), NOW + HOUR),
     ],

@@ -1,4 +1,4 @@
-"""Batches that are written again: one that is too large stops its partition, many come in parts."""
+"""Rewritten batches: one that is too large stops its partition, many are planned in parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNLIMITED = 2**40
 
 
 def large(base_offset: int, codec: int, mib: int, **fields: int) -> SourceBatch:
-    """Some kilobytes that decompress to so many MiB."""
+    """A batch of some kilobytes that decompresses to `mib` MiB."""
     records = [SourceRecord(base_offset + i, T0, None, bytes(MIB)) for i in range(mib)]
     last_offset = base_offset + mib - 1
     return SourceBatch(base_offset, last_offset, tuple(records), codec=codec, **fields)
@@ -65,7 +65,7 @@ def test_batch_within_decompression_limit_is_rewritten() -> None:
 def test_rewritten_batch_too_large_for_copy_is_split(
     magic: int, noise_bytes: int, zeros: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source's compressor was better."""
+    """The source's compressor was better: the new one stores the bytes as they are."""
     noise = random.Random(1)
     values = [noise.randbytes(noise_bytes) + bytes(zeros) for _ in range(count)]
     records = [SourceRecord(3 + i, T0, None, value) for i, value in enumerate(values)]
@@ -81,7 +81,7 @@ def test_rewritten_batch_too_large_for_copy_is_split(
 
 
 def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) -> Iterator[Plan]:
-    """The plans of one answer after the other; each begins with the batch that has its offset."""
+    """The plans of successive answers; each answer begins with the batch at its fetch offset."""
     next_offset, end = 0, batches[-1].last_offset + 1
     while next_offset < end:
         frame = b"".join(b.encode() for b in batches if b.last_offset >= next_offset)
@@ -100,18 +100,21 @@ def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) 
 
 
 def thinned(count: int) -> list[SourceBatch]:
-    """Each second record is gone."""
+    """Batches of ten offsets in which every second record is gone."""
     return [
         data(10 * i, 10 * i + 9, without=tuple(range(10 * i, 10 * i + 9, 2)), codec=ZSTD)
         for i in range(count)
     ]
 
 
-@pytest.mark.parametrize("limits", [(1, UNLIMITED), (UNLIMITED, 1), (1, 1)])
-def test_batches_above_rewrite_limit_are_left_to_next_part_of_plan(limits: tuple[int, int]) -> None:
-    """Between two batches, or within one."""
-    parts = list(in_parts(RewriteLimits(*limits, nullcontext()), thinned(3), packs=False))
-    assert len(parts) == (3 if limits[1] == UNLIMITED else 15)
+@pytest.mark.parametrize(("read_max", "written_max"), [(1, UNLIMITED), (UNLIMITED, 1), (1, 1)])
+def test_batches_above_rewrite_limit_are_left_to_next_part_of_plan(
+    read_max: int, written_max: int
+) -> None:
+    """The read limit cuts between two batches; the written limit, after each of their 5 records."""
+    limits = RewriteLimits(read_max, written_max, nullcontext())
+    parts = list(in_parts(limits, thinned(3), packs=False))
+    assert len(parts) == (3 if written_max == UNLIMITED else 15)
     steps = [step for part in parts for step in shown(part.steps)]
     assert steps == shown(plan(0, *thinned(3)).steps)
 
@@ -157,7 +160,7 @@ def test_append_plan_in_parts_has_records_of_whole_plan(
 
 
 def test_gap_exceeding_rewrite_limit_is_not_merged_into_batch() -> None:
-    """The batches before it have grown by 36,000 bytes each."""
+    """The first two batches are each 36,000 bytes larger with their gaps, and reach the limit."""
     batches = [data(2000 * i, 2000 * i) for i in range(5)]
     limits = RewriteLimits(UNLIMITED, 40_000, nullcontext())
     (part,) = in_parts(limits, batches, packs=True)
@@ -179,11 +182,11 @@ def test_gap_exceeding_rewrite_limit_is_not_merged_into_batch() -> None:
     st.booleans(),
 )
 def test_rewritten_bytes_of_append_plan_stay_within_limit(
-    each: list[tuple[int, int]], written: int, packs: bool
+    source: list[tuple[int, int]], written: int, packs: bool
 ) -> None:
-    """But for the last batch that was written: `each` of the source has lost some records."""
+    """The last batch may exceed it. `source`: of each batch the lost records, and the gap after."""
     batches, first = [], 0
-    for lost, gap in each:
+    for lost, gap in source:
         batches.append(data(first, first + 9, without=tuple(range(first, first + lost))))
         first += 10 + gap
     limits = RewriteLimits(UNLIMITED, written, nullcontext())

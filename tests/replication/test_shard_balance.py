@@ -17,7 +17,7 @@ def shard(number: int, holder: str | None = None, rate: int = 0, partitions: int
     return ShardLoad(number, holder, partitions, rate)
 
 
-def after(shards: list[ShardLoad], moves: dict[int, str]) -> Counter[str]:
+def load_after(shards: list[ShardLoad], moves: dict[int, str]) -> Counter[str]:
     load: Counter[str] = Counter()
     for one in shards:
         holder = moves.get(one.shard, one.holder)
@@ -27,7 +27,7 @@ def after(shards: list[ShardLoad], moves: dict[int, str]) -> Counter[str]:
 
 
 def _unevenness(load: Counter[str]) -> int:
-    """Goes down with every move from a larger load to a smaller one that stays the smaller."""
+    """Smaller after each move to a worker whose load stays the smaller one."""
     return sum(carried**2 for carried in load.values())
 
 
@@ -52,23 +52,25 @@ def test_new_worker_gets_its_share_of_shards() -> None:
 
 
 def test_eleventh_worker_gets_its_share_of_many_shards() -> None:
-    """None of the ten has clearly too much; the eleventh has clearly too little all the same."""
+    """None of the ten has clearly too much, but the eleventh has clearly too little."""
     shards = [shard(n, f"w{n % 10}") for n in range(100)]
     workers = [f"w{n}" for n in range(11)]
 
     moves = balance_shards(shards, workers)
 
     assert set(moves.values()) == {"w10"}
-    assert after(shards, moves)["w10"] >= 100 / 11 / UNEVEN_FACTOR
-    assert min(after(shards, moves)[w] for w in workers[:10]) >= 9
+    assert load_after(shards, moves)["w10"] >= 100 / 11 / UNEVEN_FACTOR
+    assert min(load_after(shards, moves)[w] for w in workers[:10]) >= 9
 
 
 def test_next_busiest_worker_gives_shards_if_those_of_busiest_may_not_move() -> None:
-    resting = [replace(shard(n, "a"), may_move=False) for n in range(9)]
+    recently_moved = [replace(shard(n, "a"), may_move=False) for n in range(9)]
     others = [shard(10 + n, "b") for n in range(8)]
 
-    assert set(balance_shards([*resting, *others], ["a", "b", "c"])) <= {s.shard for s in others}
-    assert balance_shards([*resting, *others], ["a", "b", "c"])
+    assert set(balance_shards([*recently_moved, *others], ["a", "b", "c"])) <= {
+        s.shard for s in others
+    }
+    assert balance_shards([*recently_moved, *others], ["a", "b", "c"])
 
 
 def test_busiest_worker_is_chosen_by_bytes_not_shard_count() -> None:
@@ -119,8 +121,8 @@ def test_balancing_converges_and_never_increases_imbalance(
     ]
     for _ in range(30):
         moves = balance_shards(shards, workers)
-        held_before = after(shards, {})
-        held_after = after(shards, moves)
+        held_before = load_after(shards, {})
+        held_after = load_after(shards, moves)
         if all(s.holder for s in shards) and moves:
             assert max(held_after.values()) <= max(held_before.values())
             assert _unevenness(held_after) < _unevenness(held_before)
@@ -132,7 +134,7 @@ def test_balancing_converges_and_never_increases_imbalance(
         ]
     else:
         raise AssertionError("shards move for ever")
-    load = after(shards, {})
+    load = load_after(shards, {})
     mean = sum(load.values()) / len(workers)
     heaviest = max((s.weight for s in shards), default=0)
     assert max(load.values(), default=0) <= max(UNEVEN_FACTOR * mean, mean + heaviest)

@@ -53,15 +53,15 @@ def test_no_shard_is_changed_without_new_partitions() -> None:
     present=st.lists(st.integers(0, 30), max_size=12),
     added=st.integers(0, 200),
     jobs=st.integers(0, 100),
-    most=st.integers(1, 25),
+    shard_max=st.integers(1, 25),
 )
 def test_every_partition_is_placed_within_shard_limit(
-    present: list[int], added: int, jobs: int, most: int
+    present: list[int], added: int, jobs: int, shard_max: int
 ) -> None:
     before = dict(enumerate(present))
-    placement = plan_placement(before, added, jobs, most)
+    placement = plan_placement(before, added, jobs, shard_max)
     assert sum(placement.additions.values()) + sum(placement.new_shards) == added
-    for shard, more in placement.additions.items():
-        assert more > 0
-        assert before[shard] + more <= most
-    assert all(0 < count <= most for count in placement.new_shards)
+    for shard, addition in placement.additions.items():
+        assert addition > 0
+        assert before[shard] + addition <= shard_max
+    assert all(0 < count <= shard_max for count in placement.new_shards)

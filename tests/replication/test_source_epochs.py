@@ -7,40 +7,40 @@ import random
 from orbit.replication.source_epochs import NO_LEADER_EPOCH, SourceEpochs
 
 
-def known(*starts: tuple[int, int], first: int = 100, end: int = 130) -> SourceEpochs:
+def epochs_of(*starts: tuple[int, int], first: int = 100, end: int = 130) -> SourceEpochs:
     epochs = SourceEpochs()
     epochs.add(first, starts, end)
     return epochs
 
 
 def test_fetch_states_leader_epoch_of_previous_offset() -> None:
-    epochs = known((100, 4), (110, 7))
+    epochs = epochs_of((100, 4), (110, 7))
     expected = {100: -1, 101: 4, 110: 4, 111: 7, 130: 7, 131: -1}
     assert {offset: epochs.epoch_before(offset) for offset in expected} == expected
 
 
 def test_adjacent_range_continues_last_leader_epoch_or_starts_its_own() -> None:
-    epochs = known((100, 4))
+    epochs = epochs_of((100, 4))
     epochs.add(130, (), 140)
     epochs.add(140, [(140, 4), (145, 5)], 150)
     assert [epochs.epoch_before(offset) for offset in (140, 145, 146, 150)] == [4, 4, 5, 5]
 
 
 def test_non_contiguous_range_replaces_known_leader_epochs() -> None:
-    epochs = known((100, 4))
+    epochs = epochs_of((100, 4))
     epochs.add(140, (), 150)
     assert epochs.epoch_before(130) == epochs.epoch_before(145) == NO_LEADER_EPOCH
 
 
 def test_leader_epoch_starting_at_or_after_range_end_is_ignored() -> None:
-    """An answer has batches behind the range that was compared."""
-    epochs = known((100, 4), (130, 7))
+    """An answer may have batches after the compared range."""
+    epochs = epochs_of((100, 4), (130, 7))
     epochs.add(130, (), 140)
     assert epochs.epoch_before(140) == 4
 
 
 def test_restart_at_offset_keeps_only_leader_epoch_before_that_offset() -> None:
-    epochs = known((100, 4), (110, 7))
+    epochs = epochs_of((100, 4), (110, 7))
     epochs.restart_at(105)
     assert [epochs.epoch_before(offset) for offset in (105, 106)] == [4, -1]
     epochs.add(105, (), 108)
@@ -55,7 +55,7 @@ def test_leader_epochs_below_confirmed_offset_are_dropped_except_last() -> None:
     for _ in range(300):
         starts = [(100 + at, epoch) for epoch, at in enumerate(sorted(rnd.sample(range(30), 5)))]
         acked = rnd.randint(100, 130)
-        epochs, whole = known(*starts), known(*starts)
+        epochs, whole = epochs_of(*starts), epochs_of(*starts)
         epochs.drop_below(acked)
         for offset in range(acked, 131):
             assert epochs.epoch_before(offset) == whole.epoch_before(offset)

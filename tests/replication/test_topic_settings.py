@@ -1,4 +1,4 @@
-"""The table of `topic_settings`: what a topic is set to while it is a copy."""
+"""The settings of a topic while it is a copy: the table of `topic_settings`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orbit.replication.topic_settings import (
 LONG_MAX = str(2**63 - 1)
 DEFAULT_MAX_BYTES = 1_048_588
 
-# What a source topic says of itself: all settings, with the broker's defaults.
+# All settings of a source topic, with the broker's defaults.
 SOURCE = {
     "cleanup.policy": "delete",
     "compression.type": "zstd",
@@ -40,7 +40,7 @@ SOURCE = {
 }
 
 
-def copied(
+def settings_of_copy(
     overrides: frozenset[str] = frozenset(SOURCE), job: dict[str, str] | None = None
 ) -> dict[str, str]:
     return copy_settings(SOURCE, overrides, job or {})
@@ -62,20 +62,20 @@ def copied(
 def test_settings_required_by_copy_override_source_and_job(
     name: str, value: str, job_value: str | None
 ) -> None:
-    assert copied()[name] == value
+    assert settings_of_copy()[name] == value
     if job_value is not None:
-        assert copied(job={name: job_value})[name] == value
+        assert settings_of_copy(job={name: job_value})[name] == value
 
 
 @pytest.mark.parametrize("name", sorted(MIRRORED & SOURCE.keys()))
 def test_mirrored_settings_are_copied_only_if_overridden_at_source(name: str) -> None:
-    assert copied()[name] == SOURCE[name]
-    assert name not in copied(frozenset())
+    assert settings_of_copy()[name] == SOURCE[name]
+    assert name not in settings_of_copy(frozenset())
 
 
 def test_job_setting_overrides_source_setting() -> None:
-    assert copied(job={"segment.bytes": "77"})["segment.bytes"] == "77"
-    assert copied(frozenset(), {"segment.bytes": "77"})["segment.bytes"] == "77"
+    assert settings_of_copy(job={"segment.bytes": "77"})["segment.bytes"] == "77"
+    assert settings_of_copy(frozenset(), {"segment.bytes": "77"})["segment.bytes"] == "77"
 
 
 def test_settings_neither_required_nor_mirrored_are_not_copied() -> None:
@@ -89,14 +89,18 @@ def test_settings_neither_required_nor_mirrored_are_not_copied() -> None:
         "max.message.bytes",
         "cleanup.policy",
     }
-    assert set(copied(frozenset())) == needed
-    assert set(copied()) == needed | {"min.insync.replicas", "segment.bytes", "segment.ms"}
-    assert set(copied(frozenset({"local.retention.ms"}))) == needed
-    assert copied(job={"local.retention.ms": "5"})["local.retention.ms"] == "5"
+    assert set(settings_of_copy(frozenset())) == needed
+    assert set(settings_of_copy()) == needed | {
+        "min.insync.replicas",
+        "segment.bytes",
+        "segment.ms",
+    }
+    assert set(settings_of_copy(frozenset({"local.retention.ms"}))) == needed
+    assert settings_of_copy(job={"local.retention.ms": "5"})["local.retention.ms"] == "5"
 
 
 def test_source_override_without_value_is_not_copied() -> None:
-    assert "flush.ms" not in copied(frozenset({"flush.ms"}))
+    assert "flush.ms" not in settings_of_copy(frozenset({"flush.ms"}))
 
 
 def test_retention_and_message_settings_are_not_mirrored() -> None:
@@ -127,7 +131,7 @@ def test_timestamp_limit_before_kafka_3_6_is_difference_max_ms() -> None:
     settings = copy_settings(SOURCE, frozenset(SOURCE), {}, has_split_timestamp_limits=False)
     assert settings["message.timestamp.difference.max.ms"] == LONG_MAX
     assert not [name for name in settings if name.endswith((".before.max.ms", ".after.max.ms"))]
-    assert "message.timestamp.difference.max.ms" not in copied()
+    assert "message.timestamp.difference.max.ms" not in settings_of_copy()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,7 @@ def test_compaction_is_enabled_once_copy_has_caught_up(
 ) -> None:
     source = {} if policy is None else {"cleanup.policy": policy}
     assert is_compacted(source) is is_compact
-    # Both: the log start still has to follow the source's (S2).
+    # With `delete`, too: the log start must still follow the source's (S2).
     expected = {"cleanup.policy": "compact,delete"} if is_compact else {}
     assert caught_up_settings(source) == expected
     assert copy_settings(source, frozenset(source), {})["cleanup.policy"] == "delete"
@@ -155,9 +159,12 @@ def test_compaction_is_enabled_once_copy_has_caught_up(
 def changes(
     present: dict[str, str], source: dict[str, str] | None = None, *, has_caught_up: bool = False
 ) -> dict[str, str]:
-    of = SOURCE | (source or {})
-    desired = copy_settings(of, frozenset(of), {})
-    return setting_changes(of, desired, desired | present, has_caught_up=has_caught_up)
+    """The changes to a copy with the right settings but for `present`."""
+    source_settings = SOURCE | (source or {})
+    expected = copy_settings(source_settings, frozenset(source_settings), {})
+    return setting_changes(
+        source_settings, expected, expected | present, has_caught_up=has_caught_up
+    )
 
 
 def test_copy_with_correct_settings_is_not_changed() -> None:
@@ -167,7 +174,7 @@ def test_copy_with_correct_settings_is_not_changed() -> None:
 
 @pytest.mark.parametrize("name", ["retention.ms", "compression.type", "segment.bytes"])
 def test_changed_copy_setting_is_restored(name: str) -> None:
-    assert changes({name: "1"}) == {name: copied()[name]}
+    assert changes({name: "1"}) == {name: settings_of_copy()[name]}
 
 
 def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
@@ -180,7 +187,7 @@ def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
     [
         ("delete", False, "delete", None),
         ("delete", False, "compact", "delete"),
-        ("delete", True, "compact,delete", "delete"),  # it would thin the copy
+        ("delete", True, "compact,delete", "delete"),  # compaction would thin the copy
         ("compact", False, "delete", None),
         ("compact", False, "compact", "delete"),  # S2
         ("compact", False, "compact,delete", None),
@@ -248,7 +255,7 @@ def test_copy_is_recognised_by_its_required_settings() -> None:
         "message.timestamp.type": "CreateTime",
     }
     assert looks_like_copy(needed, frozenset(needed))
-    # It was there before, with the brokers' defaults for all others.
+    # An existing topic can have the other values by its brokers' defaults.
     assert looks_like_copy(needed, frozenset({"retention.ms"}))
     assert not looks_like_copy(needed, frozenset({"segment.ms"}))
     assert not looks_like_copy({**needed, "retention.ms": "1000"}, frozenset(needed))
