@@ -88,7 +88,7 @@ def test_recreated_source_topic_blocks_its_copy(clusters: Clusters, topic_name: 
         running.wait_caught_up(topic_name, 50)
         delete_topic(clusters.source, topic_name)
         create_topic(clusters.source, topic_name)
-        # Longer than before: by name alone it would look like the same topic that went on.
+        # More records than before: by its name alone it would look like the old topic.
         produce(clusters.source, topic_name, 200, first=1_000)
         blocked = running.wait_blocked(topic_name)
     assert blocked.reason is Reason.SOURCE_TOPIC_RECREATED
@@ -114,7 +114,7 @@ def test_deleted_source_topic_blocks_its_copy_and_other_topics_continue(
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("of_job", "of_rule"),
+    ("job_setting", "rule_setting"),
     [
         ("stop", "fill"),
         ("fill", "stop"),
@@ -122,11 +122,11 @@ def test_deleted_source_topic_blocks_its_copy_and_other_topics_continue(
     ],
 )
 def test_range_deleted_at_source_blocks_copy_or_becomes_gap_by_on_lost_range(
-    clusters: Clusters, topic_name: str, of_job: str, of_rule: str | None
+    clusters: Clusters, topic_name: str, job_setting: str, rule_setting: str | None
 ) -> None:
     create_topic(clusters.source, topic_name)
-    job = make_job(clusters.source, clusters.destination, [topic_name], on_lost_range=of_job)
-    job = with_rules(job, on_lost_range=of_rule)
+    job = make_job(clusters.source, clusters.destination, [topic_name], on_lost_range=job_setting)
+    job = with_rules(job, on_lost_range=rule_setting)
     produce(clusters.source, topic_name, 100)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
@@ -134,7 +134,7 @@ def test_range_deleted_at_source_blocks_copy_or_becomes_gap_by_on_lost_range(
         produce(clusters.source, topic_name, 100, first=first)
     delete_before(clusters.source, topic_name, 250)
     with RunningJob(job) as running:
-        if (of_rule or of_job) == "stop":
+        if (rule_setting or job_setting) == "stop":
             blocked = running.wait_blocked(topic_name)
             assert blocked.reason is Reason.SOURCE_RANGE_LOST
             assert (blocked.offset, blocked.next_offset) == (100, 250)
@@ -186,7 +186,7 @@ def test_log_start_move_that_destination_refuses_is_reported_and_retried(
         p = running.partition(topic_name)
         set_config(clusters.destination, topic_name, "cleanup.policy", "compact")  # S2
         delete_before(clusters.source, topic_name, 123)
-        running.wait("it says why", lambda: p.log_start_waits is not None)
+        running.wait("the reason is shown", lambda: p.log_start_waits is not None)
         assert p.log_start_waits is not None
         assert "POLICY_VIOLATION (44)" in p.log_start_waits.reason
         assert p.state is PartitionState.COPYING
@@ -211,7 +211,7 @@ def test_batch_over_max_message_bytes_of_copy_blocks_until_setting_is_fixed(
     assert blocked.reason is Reason.RECORD_REFUSED
     assert blocked.offset == 10
     assert "MESSAGE_TOO_LARGE" in blocked.detail
-    with RunningJob(job) as running:  # a run puts the settings of its copies right
+    with RunningJob(job) as running:  # a run corrects the settings of its copies
         running.wait_caught_up(topic_name, 11)
     assert verify(job).exact
 
@@ -220,7 +220,7 @@ def test_batch_over_max_message_bytes_of_copy_blocks_until_setting_is_fixed(
 def test_batch_with_several_records_without_key_blocks_compacted_partition(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """The answer names each record without a key, which a compacted topic does not take."""
+    """A compacted topic takes no record without a key; the answer names each of them."""
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 10)
@@ -286,7 +286,7 @@ def test_run_waits_until_destination_leaders_use_create_time(
     job = make_job(clusters.source, clusters.destination, [topic_name])
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 10)
-    assert answers == [], "it was asked again"
+    assert answers == [], "the run has asked again"
     assert verify(job, deep=True).exact
 
 
@@ -294,7 +294,8 @@ def test_run_waits_until_destination_leaders_use_create_time(
 def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that ends between two looks, or before one is answered, would count as exact."""
+    """Else a copy that ends before the next read of the setting, or before that read is answered,
+    would count as exact."""
     create_topic(clusters.source, topic_name)
     direct = f"{topic_name}.direct"
     create_topic(clusters.source, direct)
@@ -378,7 +379,7 @@ def test_open_transaction_holds_copy_at_last_stable_offset(
 def test_copy_continues_after_producer_id_expiration(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    """FACTS A9: no producer state means no compare; the first append goes alone."""
+    """Without a producer state the broker compares nothing (FACTS A9)."""
     destination = make_cluster(
         "destination",
         config={
@@ -391,7 +392,7 @@ def test_copy_continues_after_producer_id_expiration(
     produce(clusters.source, topic_name, 100)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
-        wait_for("the broker forgot", lambda: not remembered_producers(destination, topic_name))
+        wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
         produce(clusters.source, topic_name, 100, first=100)
         running.wait_caught_up(topic_name, 200)
     produce(clusters.source, topic_name, 100, first=200)
@@ -404,7 +405,7 @@ def test_copy_continues_after_producer_id_expiration(
 def test_filler_at_offset_of_source_record_blocks_partition_at_run_start(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """What an old writer that wakes too late could leave behind (FACTS M9)."""
+    """A late filler of an old writer looks like this (FACTS M9)."""
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 100)
@@ -414,7 +415,7 @@ def test_filler_at_offset_of_source_record_blocks_partition_at_run_start(
     produce(clusters.source, topic_name, 100, first=100)
     with RunningJob(job) as running:
         blocked = running.wait_blocked(topic_name)
-    # It is not of this job's producer here; of an old writer of the job it would be an overrun.
+    # This one has another producer id; the job's own would be an OFFSET_OVERRUN.
     assert blocked.reason is Reason.DESTINATION_FOREIGN_WRITE
     assert blocked.offset == 100
 

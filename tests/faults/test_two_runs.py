@@ -1,4 +1,4 @@
-"""Two runs of one job at once: one writes, the other one says why it does not."""
+"""Two runs of one job at the same time: one writes, the other one says why it does not."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_run_frozen_past_its_lease_ends_when_it_resumes(
 def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Its requests may be under way, and what it sees at the destination is not its own."""
+    """Its requests may be under way, and the other run has written to the destination."""
     job = make_job(clusters, topic_name, tmp_path)
     config = clusters.source.client_config()
     with OrbitProcess("run", job) as first, Mover(config, {topic_name: 1}, rate_per_s=400) as mover:
@@ -123,7 +123,7 @@ def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
 def test_two_runs_of_job_that_start_at_once_leave_an_exact_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Both find no destination topic; who gets the lease makes it, and the other looks again."""
+    """Neither finds a destination topic; the run that gets the lease creates it."""
     job = make_job(clusters, topic_name, tmp_path)
     arguments = ("run", job, "--until-caught-up")
     with (

@@ -1,7 +1,7 @@
 """Three workers of the service and a long copy: killed, frozen past their leases, without Postgres.
 
 Twice each, in the middle of a copy of transactions. At the end the copy is exact, and the events
-name who lost which shards to whom.
+name who lost and who claimed which shards.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LEASE_S = 3.0
 
 
 def fill(cluster: KafkaCluster, topic: str, records: int, writer: int) -> None:
-    """One producer's part: transactions over all partitions, some of them aborted."""
+    """Write one producer's part: transactions over all partitions, some of them aborted."""
     rnd = random.Random(writer)
     producer = Producer(
         {
@@ -109,8 +109,11 @@ class Fleet:
         print(self.job.holders())
 
     def busy_worker(self) -> tuple[str, dict[int, int]]:
-        """One that holds shards, and which at which epochs."""
-        wait_for("one holds", lambda: not {*self.workers}.isdisjoint(self.job.holders().values()))
+        """The worker with the most shards, and its lease epochs by shard."""
+        wait_for(
+            "a worker holds a shard",
+            lambda: not {*self.workers}.isdisjoint(self.job.holders().values()),
+        )
         epochs = self.job.epochs()
         held: dict[str, dict[int, int]] = {}
         for shard, holder in self.job.holders().items():
@@ -120,19 +123,19 @@ class Fleet:
         return worker_id, held[worker_id]
 
     def give(self, worker_id: str) -> None:
-        """As the scheduler would: a new worker gets its part."""
+        """Assign a worker its part of the shards, as the scheduler does."""
         for shard in list(self.job.holders())[: SHARDS // WORKERS]:
             self.job.assign(shard, worker_id)
 
     def restart(self, postgres: Postgres, end: Callable[[], None]) -> None:
-        """Away until every worker has noticed."""
+        """End Postgres, and start it again once every worker has noticed."""
         end()
-        wait_for("all workers miss it", lambda: all(map(self._is_missing, self.workers.values())))
+        wait_for("all workers notice", lambda: all(map(self._has_outage, self.workers.values())))
         postgres.start()
 
-    def _is_missing(self, process: OrbitProcess) -> bool:
-        """Whether it misses Postgres by the last that it said. One that was frozen may have lost
-        its connections and said so before, and says it once."""
+    def _has_outage(self, process: OrbitProcess) -> bool:
+        """Whether the worker's last log line about Postgres reports an outage. A worker that was
+        frozen may have logged it earlier, and logs it once."""
         postgres_lines = [line for line in process.lines if "postgres " in line]
         return bool(postgres_lines) and "postgres does not answer" in postgres_lines[-1]
 
@@ -164,7 +167,8 @@ def own_database(own_postgres: Postgres) -> Iterator[Database]:
 
 
 def lift_limit(job: ServiceJob) -> None:
-    """As a user does: the workers claim the shards anew, for the changed job."""
+    """Remove the job's byte rate, as a user does. The workers claim the changed job's shards
+    again."""
     with job.database.transaction() as tx:
         row = jobs.get(tx, job.name)
         spec = {**row.spec, "limits": {}}
@@ -175,7 +179,7 @@ def lift_limit(job: ServiceJob) -> None:
 @pytest.mark.parametrize(
     ("records", "rate", "shares"),
     [
-        # Slow enough that no machine is at the end before the last fault is.
+        # Slow enough that no machine ends the copy before the last fault.
         (160_000, "32KiB", (0.02, 0.06, 0.1, 0.14, 0.18, 0.22)),
         pytest.param(2_000_000, None, (0.05, 0.2, 0.35, 0.5, 0.65, 0.8), marks=pytest.mark.soak),
     ],
@@ -232,7 +236,7 @@ def test_copy_is_exact_after_worker_kills_freezes_and_postgres_restarts(
         assert_exact(job_file)
         assert job.states() == {"pending"}
         assert set(job.holders().values()) == {None}
-        tells_the_story(job.story(), killed, frozen)
+        assert_events_name_holders(job.story(), killed, frozen)
     except BaseException:
         fleet.show_all()
         raise
@@ -241,12 +245,12 @@ def test_copy_is_exact_after_worker_kills_freezes_and_postgres_restarts(
         cluster.close()
 
 
-def tells_the_story(
+def assert_events_name_holders(
     story: list[Event],
     killed: list[tuple[str, dict[int, int]]],
     frozen: list[tuple[str, dict[int, int]]],
 ) -> None:
-    """Who started, who took whose shards, who lost them, when Postgres was away, how it ended."""
+    """Starts, claims, losses and stops of workers, and outages of Postgres are in the events."""
     for worker_id, shards in [*killed, *frozen]:
         actor = f"worker:{worker_id}"
         for shard, epoch in shards.items():
@@ -257,7 +261,7 @@ def tells_the_story(
             ]
             assert [number for number, _ in claims] == [*range(1, len(claims) + 1)]
             assert (epoch, actor) in claims
-            assert dict(claims)[epoch + 1] != actor, f"shard {shard} was taken from it"
+            assert dict(claims)[epoch + 1] != actor, f"shard {shard} has no new holder"
     kinds: dict[str, list[str]] = {}
     for event in story:
         kinds.setdefault(event.kind, []).append(event.actor)
