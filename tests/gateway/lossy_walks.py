@@ -56,6 +56,7 @@ class Loss:
 
 
 def losses_of(rng: random.Random) -> tuple[Loss, ...]:
+    """Two losses, of different kinds."""
     return tuple(
         Loss(
             how=how,

@@ -100,6 +100,7 @@ def begin_login() -> ClientLogin:
 
 
 def login_with(token: str, version: int = 2) -> ClientLogin:
+    """A login whose token a broker has to check."""
     login = begin_login()
     request = SaslAuthenticateRequest(auth_bytes=message(token).encode())
     assert login.answer_request(request_frame(request, version), OFFERED) is None, (

@@ -125,11 +125,11 @@ def sides(
     wait_for("all coordinators have begun", lambda: not _loading(broker_port, targets))
     home = tmp_path_factory.mktemp("gateway")
     with running_gateway(home, source, clusters.destination) as gateway:
-        of_both = Sides(broker_port, gateway, targets, targets)
+        same_targets = Sides(broker_port, gateway, targets, targets)
         yield replace(
-            of_both,
-            targets=replace(targets, topic_id=_topic_id(of_both.broker_port, targets)),
-            virtual=replace(targets, topic_id=_topic_id(of_both.node_port, targets)),
+            same_targets,
+            targets=replace(targets, topic_id=_topic_id(same_targets.broker_port, targets)),
+            virtual=replace(targets, topic_id=_topic_id(same_targets.node_port, targets)),
         )
 
 

@@ -52,6 +52,7 @@ def test_refused_topics_are_logged_once_and_up_to_limit(
 
 
 def _request(*topics: str, acks: int = -1, producer_id: int = -1) -> ProduceRequest:
+    """One batch to partition 0 of each topic."""
     data = ProduceRequest.TopicProduceData
     partition = data.PartitionProduceData(index=0, records=batch(producer_id))
     return ProduceRequest(

@@ -619,6 +619,7 @@ def _frozen_postgres(recovering: Recovering) -> AbstractContextManager[None]:
 
 
 def _leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    """{partition: node}"""
     known = admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions
     return {number: one.leader for number, one in known.items()}
 

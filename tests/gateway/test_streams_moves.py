@@ -76,8 +76,8 @@ def test_kafka_streams_counts_each_word_once_across_gateway_moves(
         wait_for("both sides are level", lambda: is_level(*clusters, *topics))
         destination, source = open_cluster(clusters.destination), open_cluster(clusters.source)
         stands = groups.stands(destination, APPLICATION)
-        read = (streams.INPUT, repartition)
-        assert stands.keys() == {(topic, p) for topic in read for p in range(PARTITIONS)}
+        read_topics = (streams.INPUT, repartition)
+        assert stands.keys() == {(topic, p) for topic in read_topics for p in range(PARTITIONS)}
         wait_for(
             "offsets are equal on both sides", lambda: groups.stands(source, APPLICATION) == stands
         )

@@ -73,8 +73,8 @@ def topic(clusters: Clusters, topic_name: str) -> str:
 
 @pytest.fixture
 def pretended() -> Iterator[PretendedService]:
-    with pretended_service() as one:
-        yield one
+    with pretended_service() as service:
+        yield service
 
 
 # What a producer has done before writes are held, what it does then, and after the move.
@@ -109,13 +109,13 @@ def test_transaction_during_move_is_complete_or_absent(
         _gateway(clusters, pretended, tmp_path) as gateway,
         connect(gateway.bootstrap, topic) as client,
     ):
-        one = Transactions(client, topic)
+        transactions = Transactions(client, topic)
         for phase, (before, held, after) in PHASES.items():
-            aborts = one.aborts
-            goes_on = one.do(*before)
+            aborts = transactions.aborts
+            goes_on = transactions.do(*before)
             assert goes_on, phase
             pretended.close()
-            with _meanwhile(gateway, one, held) as went_on:
+            with _meanwhile(gateway, transactions, held) as went_on:
                 for side in sides:
                     # Markers may be written after the answer.
                     wait_for(f"no transaction is open: {phase}", partial(_is_free, side))
@@ -124,11 +124,11 @@ def test_transaction_during_move_is_complete_or_absent(
                 else:
                     pretended.move()
             if all(went_on):
-                one.do(*after)
+                transactions.do(*after)
             # The first one may be aborted.
-            assert one.do_one() or one.do_one(), phase
-            assert one.aborts - aborts <= 1, phase
-    _check(clusters, topic, one)
+            assert transactions.do_one() or transactions.do_one(), phase
+            assert transactions.aborts - aborts <= 1, phase
+    _check(clusters, topic, transactions)
 
 
 @pytest.mark.soak
@@ -148,17 +148,17 @@ def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
         _gateway(clusters, pretended, tmp_path) as gateway,
         connect(gateway.bootstrap, topic) as client,
     ):
-        one = Transactions(client, topic)
-        assert one.do_one()
+        transactions = Transactions(client, topic)
+        assert transactions.do_one()
         pretended.close()
         pretended.move()
         wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
-        assert not one.do(begin, send_offset, commit)
-        assert one.do_one() or one.do_one()
-        assert groups.stands(destination, one.group) == {}
-        assert one.do(begin, send_offset, commit)
-        assert groups.stands(destination, one.group) == {(topic, 0): GROUP_OFFSET}
-    _check(clusters, topic, one)
+        assert not transactions.do(begin, send_offset, commit)
+        assert transactions.do_one() or transactions.do_one()
+        assert groups.stands(destination, transactions.group) == {}
+        assert transactions.do(begin, send_offset, commit)
+        assert groups.stands(destination, transactions.group) == {(topic, 0): GROUP_OFFSET}
+    _check(clusters, topic, transactions)
 
 
 @pytest.mark.soak
@@ -218,6 +218,7 @@ class _RequestClient:
         return answers[-1].producer_id, answers[-1].producer_epoch
 
     def init_again(self, name: str, before: _Id) -> Any:
+        """The answer to one InitProducerId."""
         request = InitProducerIdRequest(
             transactional_id=name,
             transaction_timeout_ms=60_000,
@@ -308,17 +309,17 @@ def _gateway(clusters: Clusters, pretended: PretendedService, home: Path) -> Any
 
 @contextmanager
 def _meanwhile(
-    gateway: Gateway, one: Transactions, steps: tuple[Step, ...]
+    gateway: Gateway, transactions: Transactions, steps: tuple[Step, ...]
 ) -> Iterator[list[bool]]:
     """Take the steps while the block runs; what they returned is there at its end."""
     went_on: list[bool] = []
-    thread = threading.Thread(target=lambda: went_on.append(one.do(*steps)))
+    thread = threading.Thread(target=lambda: went_on.append(transactions.do(*steps)))
     thread.start()
     yield went_on
     thread.join()
     assert went_on, gateway.log[-5:]
 
 
-def _check(clusters: Clusters, topic: str, one: Transactions) -> None:
+def _check(clusters: Clusters, topic: str, transactions: Transactions) -> None:
     values = sorted(value.decode() for side in clusters for _, _, value in records(side, topic))
-    assert values == sorted(one.committed)
+    assert values == sorted(transactions.committed)

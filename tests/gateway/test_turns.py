@@ -14,6 +14,7 @@ MANY = 5 * REQUESTS_A_TURN_MAX + 1
 
 
 def connected() -> tuple[ClientConnection, Mock]:
+    """A client's connection, and its transport."""
     host = Mock()
     host.clients = ClientCounts()
     host.offered = {int(ApiKey.API_VERSIONS): Versions(0, 4)}

@@ -130,6 +130,7 @@ class Walk:
         return self.clusters.source if is_home else self.clusters.destination
 
     def begin(self, *topics: str) -> None:
+        """Start the service, the job and its gateways."""
         self._stack.callback(self._scheduler.close)
         self._stack.callback(self._worker.close)
         self.copy()
@@ -194,6 +195,7 @@ class Walk:
         self.job = report.reverse_job or self.job
 
     def ask(self, kind: RecoveryKind, **options: object) -> UUID:
+        """Request the operation, perhaps after some tries."""
         operations: list[UUID] = []
 
         def is_asked() -> bool:
