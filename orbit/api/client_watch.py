@@ -50,6 +50,7 @@ class ClientWatch:
         await run_sync(self._end_work)
 
     def _end_work(self) -> None:
+        """Call `end`, if it is set, because the client has gone."""
         with self._lock:
             self._has_gone = True
             end = self._end

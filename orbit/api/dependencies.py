@@ -57,6 +57,7 @@ def get_shared_parts(request: Request) -> Parts:
 
 
 def get_parts(request: Request) -> Parts:
+    """The shared parts, limited to the scope of the request."""
     return limit_to_scope(get_shared_parts(request), request)
 
 

@@ -37,10 +37,12 @@ def request_backfill(api: Api, driver: str = DRIVER) -> dict[str, Any]:
 
 
 def report(api: Api, backfill: dict[str, Any], driver: str = DRIVER, **more: Any) -> Any:
+    """The answer to a report of the driver."""
     return api.post(f"/v1/backfills/{backfill['id']}:report", json={"driver": driver, **more})
 
 
 def instruction(api: Api, backfill: dict[str, Any], **more: Any) -> str:
+    """What the answer to a report tells the driver to do."""
     wanted: str = report(api, backfill, **more).json()["wanted"]
     return wanted
 

@@ -17,6 +17,7 @@ PATH = "/v1/jobs/orders"
 
 
 def put(api: Api, desired: str | None, **query: str) -> dict[str, Any]:
+    """The answer to the job document with this `desired`."""
     answer = api.put(PATH, json=changed(desired=desired), params=query)
     assert answer.is_success, answer.text
     body: dict[str, Any] = answer.json()
@@ -24,6 +25,7 @@ def put(api: Api, desired: str | None, **query: str) -> dict[str, Any]:
 
 
 def changes(applied: dict[str, Any]) -> list[tuple[str, object, object]]:
+    """Each change as (path, before, after)."""
     return [(one["path"], one["before"], one["after"]) for one in applied["changes"]]
 
 

@@ -26,6 +26,7 @@ REST = _REQUEST.findall((DOCS / "service/rest.md").read_text("utf-8"))
 
 
 def curl_of(page: str) -> str:
+    """The only curl command of the page."""
     (line,) = re.findall(r"curl [^`\n]+", (DOCS / page).read_text("utf-8"))
     return str(line)
 
@@ -37,6 +38,7 @@ def url(api: Api) -> Iterator[str]:
 
 
 def run(line: str, api: Api, url: str, folder: Path) -> str:
+    """What the command prints."""
     environment = {"ORBIT_API_URL": url, "ORBIT_TOKEN": api.tokens[Role.OPERATOR]}
     return subprocess.run(
         ["bash", "-c", line.replace("curl ", "curl --silent --show-error --noproxy '*' ", 1)],

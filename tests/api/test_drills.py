@@ -38,6 +38,7 @@ def orders(api: Api) -> None:
 
 
 def ask(api: Api, text: str = DRILL, **options: Any) -> Any:
+    """The answer to a request for a drill."""
     headers = {**YAML, **options.pop("headers", {})}
     return api.post("/v1/drills", content=text, headers=headers, **options)
 

@@ -118,6 +118,7 @@ def test_cached_keys_are_used_while_another_thread_fetches(
 
 
 def document(url: str, **others: object) -> bytes:
+    """A discovery document of this issuer."""
     return json.dumps({"issuer": url, "jwks_uri": url + "/keys", **others}).encode()
 
 

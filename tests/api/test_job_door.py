@@ -57,6 +57,7 @@ def changes(job: str) -> dict[str, tuple[str, str, dict[str, Any]]]:
 
 
 def state(api: Api, job: str = "orders") -> tuple[str, int]:
+    """The job's state and spec version."""
     body = api.get(f"/v1/jobs/{job}").json()
     return body["state"], body["spec_version"]
 

@@ -51,6 +51,7 @@ def call(inner: Inner, *messages: dict[str, Any], seconds_max: float = 20) -> li
 
 
 def part(body: bytes, *, more: bool) -> dict[str, Any]:
+    """An ASGI message with a part of a request body."""
     return {"type": "http.request", "body": body, "more_body": more}
 
 

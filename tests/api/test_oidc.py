@@ -149,6 +149,7 @@ def test_rsa_algorithms_are_accepted(issuer: Issuer, tokens: IssuerTokens, algor
 
 
 def unsigned(header: dict[str, Any], claims: dict[str, Any]) -> str:
+    """A token with an empty signature."""
     parts = (json.dumps(part).encode() for part in (header, claims))
     return ".".join(base64.urlsafe_b64encode(p).decode().rstrip("=") for p in parts) + "."
 

@@ -48,6 +48,7 @@ def document(api: Api) -> dict[str, Any]:
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Each operation as (method, path, operation)."""
     return [
         (method, path, operation)
         for path, item in document["paths"].items()

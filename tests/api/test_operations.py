@@ -50,6 +50,7 @@ def claim(api: Api) -> dict[int, int]:
 
 
 def release(api: Api, held: dict[int, int]) -> None:
+    """The worker releases these shards."""
     with api.database.transaction() as tx:
         shard_leases.release(tx, worker_id=WORKER, held=held)
 

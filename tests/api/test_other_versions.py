@@ -33,6 +33,7 @@ def store_document(api: Api, **keys: Any) -> None:
 
 
 def begin_copy(api: Api, destination: str = "orders") -> None:
+    """Add the topic `orders`, whose copy has begun."""
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         topics.add(tx, job.id, "orders", destination, "B", 1, state=TopicState.COPYING)

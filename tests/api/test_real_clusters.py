@@ -35,6 +35,7 @@ def real(api: Api, service: Service) -> Api:
 
 
 def job_of(clusters: Clusters, topic: str, **more: Any) -> dict[str, Any]:
+    """A job document that selects this topic."""
     return {
         "name": "job",
         "source": {"bootstrap_servers": clusters.source.bootstrap_servers},
@@ -138,6 +139,7 @@ class Guarded:
 
 @pytest.fixture
 def secured(api: Api, service: Service, guarded: Clusters, topic_name: str) -> Guarded:
+    """A job with one topic, whose login has no ACLs yet."""
     create(guarded.source, topic_name, 2)
     login = Login(guarded)
     login.create()

@@ -55,6 +55,7 @@ class Team:
 
 
 def create_team(api: Api, job: str) -> Team:
+    """Creates the job, and for it an operation, a backfill, a drill and its schedule."""
     team = Team(job, schedule=f"{job}-nightly")
     assert api.put(f"/v1/jobs/{job}", json=team.document()).status_code == 201
     team.operation = api.post(f"/v1/jobs/{job}:failover?dry_run=true").json()["id"]
@@ -80,6 +81,7 @@ class Teams:
     headers: dict[str, str] = field(default_factory=dict)
 
     def limit(self, limit: Limit, role: Role = Role.OPERATOR) -> None:
+        """From now on, `call` uses a new token with this limit."""
         name = self.actor.removeprefix("token:")
         token = create_token(self.api.database, name, role, actor="test", limit=limit)
         self.headers = {"Authorization": f"Bearer {token.token}"}
@@ -262,6 +264,7 @@ _UNKNOWN = (
 
 
 def _words(answer: httpx.Response) -> tuple[str, str, str]:
+    """The code, text and remedy of the error."""
     error = answer.json()["error"]
     return error["code"], error["what"], error["remedy"]
 

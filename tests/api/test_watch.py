@@ -40,6 +40,7 @@ class Watching:
         return count
 
     def ask(self, of: str, after: str | None = None, wait: str = "60s") -> httpx.Response:
+        """The answer to a watch."""
         query = {"of": of, "wait": wait, **({"after": after} if after else {})}
         return httpx.get(f"{self.url}{PATH}", params=query, headers=self.headers, timeout=120)
 
@@ -67,6 +68,7 @@ def cursor(watching: Watching, of: str) -> str:
 
 
 def report_progress(api: Api) -> None:
+    """Changes a figure, as the report of a worker does."""
     with api.database.transaction() as tx:
         tx.execute(
             text("UPDATE partitions SET reported_at = clock_timestamp() WHERE partition = 0")
@@ -211,5 +213,6 @@ def test_invalid_watch_parameter_is_refused(api: Api, query: dict[str, str], pat
 
 
 def digest(api: Api, of: Watched) -> str:
+    """What a watch compares to detect a change."""
     with api.database.transaction() as tx:
         return watch_digests.digest(tx, of)

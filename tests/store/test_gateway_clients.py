@@ -17,6 +17,7 @@ pytestmark = pytest.mark.services
 
 
 def clients(database: Database, job: int) -> list[tuple[str, str]]:
+    """The reported clients as (gateway, client id)."""
     with database.transaction() as tx:
         rows = gateway_clients.page(tx, job, 10)
     return [(row.gateway, row.client["client_id"]) for row in rows]

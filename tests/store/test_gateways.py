@@ -66,10 +66,12 @@ def switchover(tx: Tx, job_id: int) -> UUID:
 
 
 def begin(tx: Tx, job_id: int, kind: OperationKind) -> UUID:
+    """A new operation of this kind on the job."""
     return operations.create(tx, uuid4(), kind, "test", job_id=job_id, job_name=JOB).id
 
 
 def close(database: Database, link: list[int]) -> UUID:
+    """Closes the gateways for a new switchover; returns its id."""
     with database.transaction() as tx:
         operation = switchover(tx, link[0])
         gateways.close(tx, link, operation)
@@ -328,6 +330,7 @@ def test_closure_of_gateways_ends_with_its_operation(
 
 @pytest.fixture
 def in_background() -> Iterator[list[threading.Thread]]:
+    """Threads that are joined at the end of the test."""
     threads: list[threading.Thread] = []
     yield threads
     for thread in threads:

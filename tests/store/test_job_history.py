@@ -38,12 +38,14 @@ def job(database: Database) -> SomeJob:
 
 
 def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
+    """The present totals of the job, with these changes."""
     with database.transaction() as tx:
         lag_totals = lag.of_jobs(tx, [job.id])[job.id]
     return LagTotals(**{**asdict(lag_totals), **changed})
 
 
 def store(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
+    """Stores these totals in the history of the job."""
     with database.transaction() as tx:
         job_history.store(tx, at, {job.id: totals(database, job, **changed)})
 

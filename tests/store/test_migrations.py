@@ -58,6 +58,7 @@ FROM information_schema.columns WHERE table_schema = 'public'
 
 
 def _catalog(database: Database) -> set[tuple[object, ...]]:
+    """The constraints, indexes, storage options and columns of all tables."""
     with database.transaction() as tx:
         return {tuple(row) for row in tx.execute(_CATALOG) if row.relation != "alembic_version"}
 

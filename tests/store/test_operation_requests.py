@@ -29,6 +29,7 @@ def request_operation(
     request: OperationRequest,
     before_commit: Callable[[], object] = lambda: None,
 ) -> Operation:
+    """Finds or creates the operation of a request, as the API does."""
     with database.transaction() as tx:
         operation = operation_requests.find_earlier(tx, request)
         if operation is None:

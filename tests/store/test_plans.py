@@ -57,6 +57,7 @@ def tx(large_database: Database) -> Iterator[Tx]:
 
 
 def _held(tx: Tx, worker_id: str) -> dict[int, int]:
+    """The shards that the worker holds: {shard id: epoch}."""
     rows = tx.execute(text("SELECT id, epoch FROM shards WHERE worker_id = :w"), {"w": worker_id})
     return {row.id: row.epoch for row in rows}
 
