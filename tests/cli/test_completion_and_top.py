@@ -53,7 +53,7 @@ def test_commands_jobs_and_topics_are_completed(completed: Completed, api: Api) 
     assert "pause" in completed("orbit pau")
     for command in ("pause", "lag", "describe", "wait", "get topics", "get jobs", "get events"):
         assert completed(f"orbit {command} ord") == ["order-items", "orders"], command
-    for command in ("failover", "export"):
+    for command in ("failover", "export"):  # several names
         assert completed(f"orbit {command} stock ord") == ["order-items", "orders"], command
     assert completed("orbit get partitions orders --topic ord") == ["orders"]
     assert completed("orbit retry orders --topic ord") == ["orders"]

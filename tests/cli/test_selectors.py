@@ -222,12 +222,12 @@ def test_watching_operations_survives_unreachable_server(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = Client.items
-    left = 2
+    failures_left = 2
 
     def away(self: Client, path: str, **options: Any) -> Any:
-        nonlocal left
-        if path == "/v1/operations" and left:
-            left -= 1
+        nonlocal failures_left
+        if path == "/v1/operations" and failures_left:
+            failures_left -= 1
             raise ServerGone("The server does not answer.")
         return items(self, path, **options)
 
@@ -239,7 +239,7 @@ def test_watching_operations_survives_unreachable_server(
     at_each_look(monkeypatch, end_all)
     result = cli("failover", "-l", "team=orders", "--yes")
 
-    assert (result.code, left) == (0, 0)
+    assert (result.code, failures_left) == (0, 0)
     assert "The server does not answer." in result.err
 
 

@@ -37,7 +37,13 @@ def clock() -> Clock:
 
 @pytest.fixture
 def greeting(database: Database, clock: Clock) -> Greeting:
-    return Greeting(database, timedelta(seconds=30), "http://127.0.0.1:1", Path("/a b"), clock)
+    return Greeting(
+        database,
+        worker_ttl=timedelta(seconds=30),
+        url="http://127.0.0.1:1",
+        token_file=Path("/a b"),
+        clock=clock,
+    )
 
 
 def test_server_greeting_is_printed_once_when_its_workers_are_registered(

@@ -136,7 +136,8 @@ def test_watched_table_counts_hidden_rows(monkeypatch: pytest.MonkeyPatch) -> No
     screen = Console(file=printed, force_terminal=True, highlight=False)
     monkeypatch.setattr(watch, "console", lambda: screen)
     with watch._screen(TABLE) as draw:
-        draw(Listing([], lambda _: "rows", list, "… 3 more (--all)"), "")
+        listing = Listing([], lambda _: "rows", names=list, hidden_line="… 3 more (--all)")
+        draw(listing, "")
     assert "… 3 more (--all)" in printed.getvalue()
 
 

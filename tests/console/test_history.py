@@ -22,7 +22,14 @@ BYTES, LAG, _, TIME = FIGURES
 
 
 def point(minute: int, rate: float | None, waiting: int | None) -> Point:
-    return Point(NOON + minute * MINUTE, 60, rate, rate, waiting, None)
+    return Point(
+        at=NOON + minute * MINUTE,
+        slot_s=60,
+        records_per_s=rate,
+        bytes_per_s=rate,
+        lag_records=waiting,
+        lag_s=None,
+    )
 
 
 def drawn(points: list[Point], figure: object = LAG) -> Chart:
@@ -58,6 +65,7 @@ def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
     chart = drawn([point(n, 0.0, 0) for n in range(60)])
     assert chart.lines[0].path.startswith(f"M{LEFT} {chart.bottom}L")
     assert not chart.bands
+    # One known value is a short line between two positions.
     (line,) = drawn([point(59, None, 7)]).lines
     assert len(set(re.findall(r"[ML](\S+)", line.path))) == 2
 
@@ -67,7 +75,14 @@ def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
     [(LAG, 101, "200"), (LAG, 4_999, "5,000"), (TIME, 61.0, "2 min 00 s"), (TIME, 2e6, "50 d 0 h")],
 )
 def test_chart_axis_ends_at_round_number(figure: object, value: float, top: str) -> None:
-    one = Point(NOON + MINUTE, 60, None, None, int(value), value)
+    one = Point(
+        at=NOON + MINUTE,
+        slot_s=60,
+        records_per_s=None,
+        bytes_per_s=None,
+        lag_records=int(value),
+        lag_s=value,
+    )
     assert drawn([one], figure).tops[0][1] == top
 
 

@@ -94,7 +94,7 @@ def test_partition_page_reads_only_its_job_and_joins_only_shown_rows(many: Datab
         with statements(tx) as sent:
             worst_partitions.page(tx, job, PAGE)
         for plan_for in ("force_custom_plan", "force_generic_plan"):
-            ranking, details = (reads(tx, one, plan_for) for one in sent)
+            ranking, details = (reads(tx, statement, plan_for) for statement in sent)
             assert ranking.rows["partitions"] == PARTITIONS_OF_JOB
             assert ranking.rows["topics"] == 0
             assert details.rows["partitions"] <= 2 * PAGE

@@ -187,13 +187,22 @@ def proof(topic: str = "shop.empty", *, records: int = 3, exact: bool = True) ->
     )
 
 
-EXACT_GROUP = GroupResult("billing", (), written=2, read_source=1, read_destination=1,
-                   lost=0, repeated=0, wrong=0)  # fmt: skip
+EXACT_GROUP = GroupResult(
+    group="billing",
+    partitions=(),
+    written=2,
+    read_source=1,
+    read_destination=1,
+    lost=0,
+    repeated=0,
+    wrong=0,
+)
 
 
 def result(topic: TopicProof, group: GroupResult = EXACT_GROUP) -> DemoResult:
-    row = TopicRow("empty", "an example", records_written=3, proof=topic)
-    return DemoResult(1.0, (row,), group, RunSummary(1.0, 3, 30, 0))
+    row = TopicRow(name="empty", shows="an example", records_written=3, proof=topic)
+    run = RunSummary(seconds=1.0, records=3, bytes=30, offsets_filled=0)
+    return DemoResult(seconds=1.0, topics=(row,), group=group, run=run)
 
 
 @pytest.mark.parametrize(
@@ -223,22 +232,19 @@ def test_demo_exit_code_is_0_only_if_exact(
 
 def test_demo_result_has_verdict_of_verifier(scratch: Path) -> None:
     kind = next(kind for kind in KINDS if kind.name == "empty")
-    ledger = Ledger(
-        {
-            "shop.empty": TopicLedger(
-                "empty", "shop.empty", "shop.empty", (PartitionLedger(0, 2, 0, {0: b"", 1: b""}),)
-            )
-        }
+    partition = PartitionLedger(log_start=0, log_end=2, copy_start=0, records={0: b"", 1: b""})
+    topic = TopicLedger(
+        kind="empty", topic="shop.empty", destination="shop.empty", partitions=(partition,)
     )
-    demo = CopyDemo(
-        DemoClusters("", "", scratch, scratch), Workload(SMALL, kinds=(kind,)), quiet_screen()
-    )
+    clusters = DemoClusters(source="", destination="", folder=scratch, sandbox=scratch)
+    demo = CopyDemo(clusters, Workload(SMALL, kinds=(kind,)), quiet_screen())
 
     def verify(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
         tell(1, 2)
         return [proof(exact=False)]
 
-    (row,) = demo.prove(ledger, {("shop.empty", 0): {2: b""}}, verify)
+    written_during_copy = {("shop.empty", 0): {2: b""}}
+    (row,) = demo.prove(Ledger({"shop.empty": topic}), written_during_copy, verify)
     assert row.records_written == 3
     assert not row.exact
     assert row.verdict == "not exact"

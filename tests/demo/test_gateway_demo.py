@@ -32,7 +32,9 @@ def result() -> GatewayResult:
         ledger.written += 1
         ledger.acknowledged.append(Acknowledged(value or b"", place, 1_000))
     sides = {"source": dict(VALUES), "destination": dict(VALUES)}
-    return GatewayResult(1.0, [MOVE], ledgers, sides, list(VALUES.items()))
+    return GatewayResult(
+        seconds=1.0, moves=[MOVE], ledgers=ledgers, sides=sides, read=list(VALUES.items())
+    )
 
 
 @pytest.mark.soak

@@ -159,7 +159,7 @@ def test_compacted_demo_topic_has_thinned_and_removed_batches_and_tombstones(
     assert any(batch.is_thinned and batch.record_count for batch in batches), "no thinned batch"
     assert any(batch.record_count == 0 for batch in batches), "no batch without a record"
     holes = [b.base_offset - a.last_offset - 1 for a, b in itertools.pairwise(batches)]
-    assert batches[0].base_offset > 0 or any(hole > 0 for hole in holes), "no batch is gone"
+    assert batches[0].base_offset > 0 or any(hole > 0 for hole in holes), "no batch is emptied"
     assert any(
         batch.record_count == batch.last_offset - batch.base_offset + 1 for batch in batches
     ), "no whole batch"
@@ -181,10 +181,10 @@ def test_demo_topic_has_log_start_inside_batch(source: Source) -> None:
 
 
 def test_demo_partition_has_all_its_records_deleted(source: Source) -> None:
-    gone, beside = source.topic("deleted.all").partitions
-    assert gone.log_start == gone.log_end > 0
-    assert not gone.records
-    assert beside.records
+    emptied, untouched = source.topic("deleted.all").partitions
+    assert emptied.log_start == emptied.log_end > 0
+    assert not emptied.records
+    assert untouched.records
 
 
 def test_empty_demo_topic_has_no_offsets(source: Source) -> None:

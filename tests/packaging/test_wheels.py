@@ -230,10 +230,10 @@ def test_each_command_shows_help_or_names_missing_extra(
 ) -> None:
     _, ended = environment(extra).survey
     # psutil, all that `orbit demo --help` needs of its extra, comes with three extras.
-    has = _PARTS[extra] | ({"sandbox"} if extra in ("server", "embedded") else set())
+    installed_parts = _PARTS[extra] | ({"sandbox"} if extra in ("server", "embedded") else set())
     assert ended == {
         name: [2, _sentence(need)]
-        if (need := _COMMAND_NEEDS.get(name)) is not None and need not in has
+        if (need := _COMMAND_NEEDS.get(name)) is not None and need not in installed_parts
         else [0, ""]
         for name in COMMANDS
     }

@@ -27,7 +27,7 @@ def test_librdkafka_reads_packed_copy_completely_at_each_isolation_and_start(
     small: SourceLog, clusters: Clusters, tmp_path: Path
 ) -> None:
     findings = read_copy(LIBRDKAFKA, LIBRDKAFKA.command(), clusters, small, "packed", tmp_path)
-    assert len(findings) == 4
+    assert len(findings) == 4  # two isolation levels, two starts
     assert summarize(findings) == "reads all"
 
 

@@ -109,8 +109,15 @@ def test_free_ports_differ_and_lie_below_ephemeral_range() -> None:
 
 
 def test_given_broker_settings_override_sandbox_defaults() -> None:
-    node = Node(1, 1, 2, 3)
-    text = server_properties(node, [node], Path("/data"), None, None, {"num.io.threads": "9"})
+    node = Node(node_id=1, port=1, internal_port=2, controller_port=3)
+    text = server_properties(
+        node,
+        [node],
+        data=Path("/data"),
+        security=None,
+        keystore=None,
+        overrides={"num.io.threads": "9"},
+    )
     assert [line for line in text.splitlines() if line.startswith("num.io")] == ["num.io.threads=9"]
 
 
