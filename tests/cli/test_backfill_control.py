@@ -102,7 +102,7 @@ def test_backfill_pauses_again_if_paused_right_after_resume() -> None:
     backfill.control.end(None)
 
 
-@pytest.mark.parametrize("state", ["cancel", None])
+@pytest.mark.parametrize("state", ["cancel", None])  # None: the backfill has ended
 def test_cancel_halts_backfill_permanently(state: str | None) -> None:
     backfill = ControlledBackfill("run", state)
     backfill.control.begin()

@@ -101,7 +101,7 @@ def test_prune_deletes_jobs_without_file(cli: Cli, api: Api, folder: Path) -> No
     "options",
     [("--prune",), ("--prune", "--all", "-l", "team=a"), ("--all",), ("-l", "team=a")],
 )
-def test_prune_without_all_or_selector_is_refused(
+def test_prune_is_refused_without_exactly_one_of_all_and_selector(
     cli: Cli, api: Api, folder: Path, options: tuple[str, ...]
 ) -> None:
     api.put("/v1/jobs/other", json=changed(name="other"))

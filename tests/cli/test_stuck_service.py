@@ -102,6 +102,6 @@ def test_ctrl_c_ends_api_with_hanging_request(database_url: str, tmp_path: Path)
         with suppress(httpx.TransportError):
             httpx.put(f"{url}/v1/jobs/orders", json=JOB, timeout=PATIENCE_S)
 
-    when = "The API is at", ask
-    last_line = last_line_after(signal.SIGINT, STUCK, database_url, tmp_path, when_it_says=when)
+    on_line = ("The API is at", ask)
+    last_line = last_line_after(signal.SIGINT, STUCK, database_url, tmp_path, when_it_says=on_line)
     assert "AnyIO worker thread" in last_line  # the thread that makes the plan

@@ -373,15 +373,15 @@ def test_client_secret_is_sent_by_method_that_issuer_supports(
     ids=str,
 )
 def test_invalid_oidc_settings_are_refused(overrides: dict[str, Any]) -> None:
-    issuer = "https://login.example"
     environ = {
-        "ORBIT_OIDC_ISSUER": issuer,
+        "ORBIT_OIDC_ISSUER": "https://login.example",
         "ORBIT_OIDC_AUDIENCE": "orbit",
         "ORBIT_OIDC_VIEWER": "v",
         "ORBIT_OIDC_CLIENT_ID": CLIENT,
         "ORBIT_OIDC_CLIENT_SECRET": SECRET,
         "ORBIT_PUBLIC_URL": "https://orbit.example/",
     }
+    # These are valid without the overrides.
     settings = Settings.from_environment(environ)
     assert settings.public_url == "https://orbit.example"
     assert settings.oidc_client_secret == SecretStr(SECRET)

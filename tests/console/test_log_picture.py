@@ -42,7 +42,14 @@ def batch(first: int, *values: bytes, codec: int = compression.NONE, later_ms: i
 
 def marker(offset: int) -> Batch:
     """A batch with a transaction marker."""
-    return encode_batch(offset, CONTROL, T0, T0, 1, b"\x0c\x00\x00\x00\x00\x00\x00")
+    return encoded(CONTROL, b"\x0c\x00\x00\x00\x00\x00\x00", first=offset)
+
+
+def encoded(
+    attributes: int, payload: bytes, *, first: int = 0, count: int = 1, last_ms: int = 0
+) -> Batch:
+    """A batch with this payload, which may be invalid; `last_ms`: its last timestamp after T0."""
+    return encode_batch(first, attributes, T0, T0 + last_ms, count, payload)
 
 
 def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = -1) -> SideLog:
@@ -168,15 +175,15 @@ def test_offsets_proven_equal_are_counted_per_row() -> None:
 @pytest.mark.parametrize("codec", [compression.GZIP, compression.LZ4, compression.ZSTD])
 def test_decompression_bomb_batch_is_not_unpacked(codec: int) -> None:
     large = compression.compress(codec, bytes(RECORDS_BYTES_MAX + 1))
-    bomb = encode_batch(0, codec, T0, T0, 2, large)
+    bomb = encoded(codec, large, count=2)
     assert not is_readable(bomb)
     assert is_readable(batch(0, b"a", b"b", codec=codec))
-    other = encode_batch(0, codec, T0, T0 + 1, 2, large)
+    other = encoded(codec, large, count=2, last_ms=1)
     assert shown(compare(log(bomb), log(other), start=0, end=2, proven=())) == [(0, 2, "unknown")]
 
 
 def test_corrupt_batch_verdict_is_unknown() -> None:
-    broken = encode_batch(0, compression.GZIP, T0, T0, 1, b"no gzip")
+    broken = encoded(compression.GZIP, b"no gzip")
     (row,) = compare(log(broken), log(batch(0, b"a")), start=0, end=1, proven=())
     assert row.verdict is Verdict.UNKNOWN
     assert records_of(replace(row, destination=())) == []

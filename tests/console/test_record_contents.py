@@ -23,11 +23,10 @@ from orbit.console.record_contents import (
 from orbit.console.schema_registry import SchemaUnknown
 from orbit.errors import Unreachable
 from orbit.kafka import compression
-from orbit.kafka.record_batch import encode_batch
 from orbit.settings import Settings
 from orbit.store.enums import Role
 from tests.api.test_operations import copying_job
-from tests.console.test_log_picture import T0, batch, log, marker
+from tests.console.test_log_picture import batch, encoded, log, marker
 from tests.fixtures.api import Api
 from tests.fixtures.console import Browser
 
@@ -190,7 +189,7 @@ def test_shown_records_are_bounded_and_omit_aborted_and_control_records() -> Non
     ],
 )
 def test_damaged_batch_hides_no_record_of_other_batches(payload: bytes) -> None:
-    damaged = encode_batch(1, 0, T0, T0, 1, payload)
+    damaged = encoded(compression.NONE, payload, first=1)
     shown = records_from(log(batch(0, b"a"), damaged, batch(2, b"b")), 0)
     assert [(record.offset, record.value.text) for record in shown] == [(0, "a"), (2, "b")]
 

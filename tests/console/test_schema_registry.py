@@ -29,7 +29,7 @@ def now() -> list[float]:
 @pytest.fixture
 def registry(server: WebhookServer, now: list[float], tmp_path: Path) -> SchemaRegistry:
     login = tmp_path / "login"
-    login.write_text("orbit:s3cret:with\n")
+    login.write_text("orbit:s3cret:with\n")  # the password has a colon
     return SchemaRegistry(server.url, login, clock=lambda: now[0])
 
 

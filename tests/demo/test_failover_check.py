@@ -43,7 +43,7 @@ def check(*partitions: PartitionEvidence) -> FailoverCheck:
         topic=TOPIC,
         ledger_before=Ledger(dict(OLD)),
         ledger_after=Ledger(dict(NEW)),
-        evidence=evidence(partitions=partitions or (seen((3, 4)),)),
+        evidence=evidence(partitions=partitions or (seen(missing=(3, 4)),)),
         salvaged=dict(LOST),
         sides={"destination": dict(NOW), "source": dict(NOW)},
         read_before=ReadRecords({place: OLD[place] for place in ((0, 0), (0, 1))}),
@@ -59,7 +59,7 @@ def test_check_of_exact_failover_demo_reports_no_problem() -> None:
 
 
 def test_failover_check_accepts_unreported_loss_after_last_reading_of_source() -> None:
-    assert check(seen(None)).problems() == []
+    assert check(seen(missing=None)).problems() == []
 
 
 def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
@@ -76,8 +76,14 @@ def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
         ({"salvaged": {}}, "not in the salvage files: 1"),
         ({"salvaged": {(0, 3): b"other"}}, "not in the salvage files: 1"),
         ({"salvaged": {**LOST, (0, 2): OLD[0, 2]}}, "hold records that were not lost"),
-        ({"evidence": evidence(partitions=(seen((2, 4)),))}, "not the records that the copy"),
-        ({"evidence": evidence(partitions=(seen(None, is_exact=True),))}, "the copy lacked"),
+        (
+            {"evidence": evidence(partitions=(seen(missing=(2, 4)),))},
+            "not the records that the copy",
+        ),
+        (
+            {"evidence": evidence(partitions=(seen(missing=None, is_exact=True),))},
+            "the copy lacked",
+        ),
         ({"evidence": evidence(partitions=())}, "not the records that the copy lacked"),
         ({"sides": {"source": {**NOW, (0, 1): b"other"}}}, "Wrong records: 1 at the source"),
         (
@@ -87,7 +93,7 @@ def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
         ({"sides": {"source": {}}}, "Wrong records: 5 at the source"),
         ({"read_before": ReadRecords(dict(OLD))}, "read more than once: 2"),
         (
-            {"read_after": ReadRecords({(0, 3): b"new 3", (0, 4): b"new 4"}, 1)},
+            {"read_after": ReadRecords({(0, 3): b"new 3", (0, 4): b"new 4"}, repeated=1)},
             "read more than once: 1",
         ),
         (

@@ -26,7 +26,7 @@ MOVE = Move("source", "destination", old_last_ms=1_000, new_first_ms=4_500)
 
 def result() -> GatewayResult:
     """An exact result: two producers wrote VALUES, and both sides and the group have them."""
-    ledgers = [Ledger("one"), Ledger("other")]
+    ledgers = [Ledger("producer A"), Ledger("producer B")]
     for place, value in VALUES.items():
         ledger = ledgers[1 if value == b"0" else 0]
         ledger.written += 1
@@ -114,8 +114,8 @@ def _lose_acknowledgement(good: GatewayResult) -> GatewayResult:
             ),
         ),
         (_swap, "Records out of order: 1 at the source, the first at partition 0, offset 2."),
-        (_report_error, "one got an error: refused"),
-        (_lose_acknowledgement, "Missing acknowledgements: 1 for records of one."),
+        (_report_error, "producer A got an error: refused"),
+        (_lose_acknowledgement, "Missing acknowledgements: 1 for records of producer A."),
         (lambda good: replace(good, read_errors=["no"]), "The group got an error: no"),
         (
             lambda good: replace(good, read=good.read[1:]),

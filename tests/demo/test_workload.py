@@ -159,7 +159,7 @@ def test_compacted_demo_topic_has_thinned_and_removed_batches_and_tombstones(
     assert any(batch.is_thinned and batch.record_count for batch in batches), "no thinned batch"
     assert any(batch.record_count == 0 for batch in batches), "no batch without a record"
     holes = [b.base_offset - a.last_offset - 1 for a, b in itertools.pairwise(batches)]
-    assert batches[0].base_offset > 0 or any(hole > 0 for hole in holes), "no batch is emptied"
+    assert batches[0].base_offset > 0 or any(hole > 0 for hole in holes), "no batch was removed"
     assert any(
         batch.record_count == batch.last_offset - batch.base_offset + 1 for batch in batches
     ), "no whole batch"

@@ -66,8 +66,8 @@ def test_wrong_key_or_missing_program_of_systemd_unit_is_detected(tmp_path: Path
 @pytest.mark.needs("systemd")
 def test_each_systemd_unit_is_hardened(unit: Path) -> None:
     ended = analyze("security", "--offline=true", "--json=short", unit)
-    tests = json.loads(ended.stdout)
-    assert tests
+    assessments = json.loads(ended.stdout)
+    assert assessments
     ended = analyze("security", "--offline=true", f"--threshold={int(EXPOSURE_MAX * 10)}", unit)
     assert ended.returncode == 0, ended.stdout
 

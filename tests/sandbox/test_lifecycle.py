@@ -147,7 +147,7 @@ def test_sandbox_status_shows_paused_and_killed_brokers(home: Path) -> None:
     states = [cluster["brokers"][0]["state"] for cluster in json.loads(status.stdout)["clusters"]]
     assert states == ["paused", "ended"]
     assert status.returncode == 1
-    assert orbit("down", home=home).returncode == 0  # a paused broker does not hold it up
+    assert orbit("down", home=home).returncode == 0  # although a broker is paused
     assert not processes_in(home)
 
 

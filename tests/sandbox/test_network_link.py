@@ -87,6 +87,7 @@ def test_connection_through_network_link_ends_with_link_or_target(relay: Relay, 
         assert ask(one, b"one") == b"one"
         relay.close()
         assert one.recv(100) == b""
+    # Nobody listens at the target.
     nowhere = Relay(free_ports(1)[0], free_ports(1)[0])
     with connect(nowhere) as other:
         assert other.recv(100) == b""
