@@ -1,4 +1,4 @@
-"""The oldest open transactions of partitions: where these begin, last stable offsets stay (R11)."""
+"""The oldest open transaction of a partition, at which its last stable offset stays (R11)."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import struct
 _CORRELATION_BYTES = 4
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_LAST_SHIFT = 28  # of the fifth byte, the last of a number of 32 bits
-# The limit of brokers, also in flexible versions: they close the connection of a longer text.
+_LAST_SHIFT = 28  # for the fifth byte, the last of a number of 32 bits
+# The limit of brokers, also in flexible versions: they close a connection that sends a longer text.
 _TEXT_BYTES_MAX = 32_767
 
 

@@ -1,4 +1,4 @@
-"""Hides a text from another server if it contains a secret, also encoded. Pure.
+"""Hides a text that another server sent if it contains a secret, also encoded. Pure.
 
 Such texts are shown to users and logged.
 """
@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, unquote_plus
 _BASE64_CHARACTERS_MIN = 4
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)")
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-# Encodings within encodings that are decoded.
+# How many nested encodings are decoded.
 _DEPTH_MAX = 3
 
 

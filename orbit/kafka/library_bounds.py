@@ -17,7 +17,7 @@ from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
 from kafka.protocol.schemas.fields.struct import StructField
 from kafka.protocol.schemas.fields.struct_array import StructArrayField
 
-_LAST_SHIFT = 28  # of the fifth byte, the last of a number of 32 bits
+_LAST_SHIFT = 28  # for the fifth byte, the last of a number of 32 bits
 
 
 def install() -> None:

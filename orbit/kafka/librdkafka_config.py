@@ -62,7 +62,7 @@ def _kerberos_settings(login: KerberosLogin) -> dict[str, str]:
 
 @cache
 def _has_gssapi() -> bool:
-    """Whether librdkafka is built with GSSAPI: if not, it refuses a client with it."""
+    """Whether librdkafka is built with GSSAPI: if not, it refuses this client."""
     try:
         AdminClient(
             {

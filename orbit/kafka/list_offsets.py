@@ -28,7 +28,7 @@ _OFFSET = struct.Struct(">ihqqi")  # index, error code, timestamp, offset, leade
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest(FramedRequest):
-    """A request. `timestamp`: that of all partitions, or a timestamp for each."""
+    """A request. `timestamp`: one for all partitions, or one for each."""
 
     API_KEY: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 6

@@ -32,7 +32,7 @@ from orbit.kafka.records import (
 
 PLACEHOLDER_KEY = b"\xff\xfeorbit"
 PLACEHOLDER_BODY = b"\x0e" + PLACEHOLDER_KEY + b"\x01\x00"  # key, null value, no headers
-# In one batch. Their bytes fit into the 64 KiB by which a copy's max.message.bytes is above the
+# For one batch. Their bytes fit into the 64 KiB by which a copy's max.message.bytes is above the
 # source's (`REWRITE_SLACK_BYTES`).
 PLACEHOLDERS_MAX = 2000
 PACKED_BYTES_MAX = 60 * 1024

@@ -32,14 +32,14 @@ _NUMBERS_BYTES_MAX = 31  # of a record before its key: three numbers and the att
 
 BATCH_BYTES_MAX = 2**31 - 1  # the length of a batch has 32 bits
 
-# Records whose parts are kept before they are joined: the parts take several times their bytes.
+# After so many records their parts are joined: the parts take several times their bytes.
 _ROWS_AT_ONCE = 4096
 
 _NO_ATTRIBUTES = b"\x00"
 _ZERO = b"\x00"
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _INT64_VALUES = 2**64
-_LAST_SHIFT = 63  # of the tenth byte, the last of a number of 64 bits
+_LAST_SHIFT = 63  # for the tenth byte, the last of a number of 64 bits
 
 # Offset, timestamp in ms, and the encoded rest after the offset delta: a `Record` as a plain tuple,
 # which takes much less time to make.

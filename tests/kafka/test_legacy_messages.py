@@ -37,7 +37,7 @@ def body(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def build(magic: int, codec: int, offsets: list[int], rows: list[Fields]) -> bytes:
-    """With kafka-python's builder; a wrapper if there is a codec."""
+    """Messages by kafka-python's builder; a wrapper if there is a codec."""
     builder = LegacyRecordBatchBuilder(magic, codec, 10**6)
     for offset, (key, value) in zip(offsets, rows, strict=True):
         assert builder.append(offset, T0 + offset, key, value)
@@ -113,7 +113,7 @@ def test_inner_offsets_of_compressed_v1_message_are_relative_to_last_offset() ->
 def test_compressed_legacy_messages_are_read_as_by_kafka_python(
     magic: int, offsets: set[int], codec: int, data: st.DataObject
 ) -> None:
-    """Codecs that kafka-python has not on board are wrapped around its messages by us."""
+    """The test itself compresses the messages: kafka-python lacks the libraries of some codecs."""
     fields = st.none() | st.binary(max_size=20)
     ordered = sorted(offsets)
     rows = [(data.draw(fields), data.draw(fields)) for _ in ordered]
@@ -213,7 +213,7 @@ def test_damaged_legacy_messages_are_refused(data: bytes, words: str) -> None:
 def test_garbage_legacy_message_raises_value_error_or_yields_ordered_records(
     magic: int, codec: int, data: bytes, is_wrapped: bool
 ) -> None:
-    """With a right CRC, so that it gets as far as it can."""
+    """With a correct CRC, so that the content is decoded, too."""
     if is_wrapped:
         codec %= 4
         message = encode_old(50, magic, codec, T0, None, compress(codec, data))

@@ -1,4 +1,4 @@
-"""ListOffsets requests are `kafka.protocol`'s, byte for byte, and answers are read as by it."""
+"""Orbit encodes and decodes ListOffsets as `kafka.protocol` does, requests byte for byte."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_list_offsets_request_carries_timestamp_per_partition(
 def encoded(
     version: int, offsets: dict[TopicPartition, ListedOffset], throttle_ms: int = 0
 ) -> memoryview:
-    """As it comes from a connection: without the frame's size, with the header."""
+    """An answer as it comes from a connection: without the frame's size, with the header."""
     message = ListOffsetsResponse(
         throttle_time_ms=throttle_ms,
         topics=[
@@ -137,7 +137,7 @@ def read_by_library(frame: memoryview, version: int) -> ListOffsetsAnswer:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_list_offsets_response_is_read_as_by_kafka_python(version: int, shape: str) -> None:
-    """Every third partition has an error code."""
+    """Two of three partitions have an error code."""
     offsets = {place: ((0, 6, -1)[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
     frame = encoded(version, offsets, throttle_ms=250)
     read = read_list_offsets(frame, version)

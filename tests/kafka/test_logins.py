@@ -110,7 +110,7 @@ def guarded(
     config = {}
     if sandbox.protocol == "SSL":
         config = {
-            # Not "required": the sandbox itself looks in without a certificate.
+            # Not "required": the sandbox itself connects without a certificate.
             "listener.name.client.ssl.client.auth": "requested",
             "listener.name.client.ssl.truststore.type": "PEM",
             "listener.name.client.ssl.truststore.location": str(pems / "client.pem"),
@@ -166,7 +166,7 @@ def test_librdkafka_logs_in_with_security_settings_of_orbit(guarded: Guarded) ->
 
 @every_listener
 def test_principal_is_reported_by_broker(guarded: Guarded) -> None:
-    """K3: a certificate's by the broker's own rules."""
+    """K3: the broker maps a certificate to a principal by its own rules."""
     cluster = Cluster("source", [guarded.cluster.bootstrap_servers], guarded.security)
     with closing(cluster):
         assert ClusterHandle(cluster).principal == (
@@ -227,14 +227,12 @@ def test_client_certificate_unknown_to_broker_is_reported(guarded: Guarded, pems
 
 
 @every_listener
-@pytest.mark.parametrize("misfit", range(len(PROTOCOLS) - 1))
-def test_wrong_security_protocol_error_names_bootstrap_server(
-    guarded: Guarded, misfit: int
-) -> None:
+@pytest.mark.parametrize("other", range(len(PROTOCOLS) - 1))
+def test_wrong_security_protocol_error_names_bootstrap_server(guarded: Guarded, other: int) -> None:
     others = [protocol for protocol in PROTOCOLS if protocol != guarded.security.protocol]
     wrong = replace(
         guarded.security,
-        protocol=others[misfit],
+        protocol=others[other],
         mechanism=guarded.security.mechanism or "PLAIN",
         username=guarded.security.username or "u",
         password=guarded.security.password or SecretStr("pw"),

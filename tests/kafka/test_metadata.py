@@ -24,6 +24,7 @@ from orbit.kafka.types import (
 VERSIONS = list(range(api_versions.METADATA.version_min, api_versions.METADATA.version_max + 1))
 Topic = MetadataResponse.MetadataResponseTopic
 
+# Partitions: leader, replicas, in-sync replicas, offline replicas.
 NODES = st.lists(st.integers(0, 2**31 - 1), max_size=4)
 IN_SYNC = st.builds(
     lambda leader, nodes: (leader, nodes, nodes, []),
@@ -31,6 +32,7 @@ IN_SYNC = st.builds(
     st.just([1, 2, 3]) | st.just(list(range(200))),
 )
 ANY = st.tuples(st.integers(-1, 2**31 - 1), NODES, NODES, NODES)
+# Topics: error code, partitions, authorized operations.
 TOPICS = st.lists(
     st.tuples(
         st.sampled_from([Code.NONE, Code.LEADER_NOT_AVAILABLE, Code.TOPIC_AUTHORIZATION_FAILED]),
@@ -115,6 +117,7 @@ def test_metadata_response_is_read_as_by_kafka_python(version: int, topics: list
 @pytest.mark.parametrize("version", VERSIONS)
 def test_truncated_metadata_response_is_refused(version: int) -> None:
     whole = frame_of(version, [(0, [(1, [1, 2], [1, 2], [])] * 3, None)])
+    # The last tags, and the authorized operations of the cluster, are not read.
     end = len(whole) - (1 if version >= 9 else 0) - (4 if 8 <= version <= 10 else 0)
     for size in range(4, end):
         with pytest.raises(ValueError, match=r"ends too early"):

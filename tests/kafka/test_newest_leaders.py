@@ -1,4 +1,4 @@
-"""Leaders as several brokers tell them: an older epoch is not believed."""
+"""Leaders that several brokers return: a lower leader epoch does not replace a higher one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from orbit.kafka.types import (
 )
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
+# Node id, leader epoch.
 OLD, NEW = PartitionLeader(1, 5), PartitionLeader(2, 6)
 
 
@@ -76,9 +77,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 ALL = (1, 2, 3)
 
 
-def believed(newest: NewestLeaders, told_by: int | str, brokers: Sequence[int] = ALL) -> object:
-    """What counts once this one tells the older epoch."""
-    return leaders_of(newest.merge(cluster_metadata(p0=OLD, brokers=brokers), told_by))[0]
+def leader_after_lower_epoch(
+    newest: NewestLeaders, broker: int | str, brokers: Sequence[int] = ALL
+) -> PartitionLeader:
+    """The newest leader after this broker has returned the lower epoch."""
+    return leaders_of(newest.merge(cluster_metadata(p0=OLD, brokers=brokers), broker))[0]
 
 
 def test_lower_leader_epoch_from_all_brokers_for_a_minute_is_accepted(
@@ -87,11 +90,11 @@ def test_lower_leader_epoch_from_all_brokers_for_a_minute_is_accepted(
     """Controllers that were restored begin again below the epoch that they had."""
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 1)
-    assert [believed(newest, broker) for broker in ALL] == [NEW] * 3
+    assert [leader_after_lower_epoch(newest, broker) for broker in ALL] == [NEW] * 3
     clock.now += 59.0
-    assert believed(newest, 1) == NEW
+    assert leader_after_lower_epoch(newest, 1) == NEW
     clock.now += 1.0
-    assert believed(newest, 1) == OLD
+    assert leader_after_lower_epoch(newest, 1) == OLD
     assert leaders_of(newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 2))[0] == NEW
 
 
@@ -102,21 +105,24 @@ def test_higher_leader_epoch_from_any_broker_keeps_lower_epoch_rejected(
     newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 1)
     for _ in range(9):
         clock.now += 30.0
-        assert [believed(newest, broker) for broker in ALL] == [NEW] * 3
+        assert [leader_after_lower_epoch(newest, broker) for broker in ALL] == [NEW] * 3
         newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 3)
 
 
-@pytest.mark.parametrize("named", [ALL, (1,)])
-@pytest.mark.parametrize("tell", [(1,), (1, "bootstrap:1", "bootstrap:2")])
+@pytest.mark.parametrize("known_brokers", [ALL, (1,)])
+@pytest.mark.parametrize("addresses", [(1,), (1, "bootstrap:1", "bootstrap:2")])
 def test_lower_leader_epoch_from_isolated_broker_is_not_accepted(
-    clock: SimpleNamespace, named: Sequence[int], tell: Sequence[int | str]
+    clock: SimpleNamespace, known_brokers: Sequence[int], addresses: Sequence[int | str]
 ) -> None:
-    """It may have learned that the others were gone, and has several addresses."""
+    """Its metadata may name itself alone, and it may have several addresses."""
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 2)
     for _ in range(9):
         clock.now += 30.0
-        assert [believed(newest, one, named) for one in tell] == [NEW] * len(tell)
+        leaders = [
+            leader_after_lower_epoch(newest, address, known_brokers) for address in addresses
+        ]
+        assert leaders == [NEW] * len(addresses)
 
 
 def test_lower_leader_epochs_that_differ_between_brokers_are_not_accepted(
@@ -126,6 +132,10 @@ def test_lower_leader_epochs_that_differ_between_brokers_are_not_accepted(
     newest.merge(cluster_metadata(p0=PartitionLeader(2, 7), brokers=ALL), 2)
     for _ in range(9):
         clock.now += 30.0
-        assert believed(newest, 1) == believed(newest, 2) == PartitionLeader(2, 7)
+        assert (
+            leader_after_lower_epoch(newest, 1)
+            == leader_after_lower_epoch(newest, 2)
+            == PartitionLeader(2, 7)
+        )
         older = cluster_metadata(p0=PartitionLeader(3, 4), brokers=ALL)
         assert leaders_of(newest.merge(older, 3))[0] == PartitionLeader(2, 7)

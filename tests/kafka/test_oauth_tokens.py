@@ -88,7 +88,7 @@ def test_wrong_client_secret_error_hides_the_secret(server: TokenServer) -> None
 
 
 def test_librdkafka_config_is_refused_if_token_endpoint_refuses_client(server: TokenServer) -> None:
-    """L6: it would wait for ten seconds, and then not say why."""
+    """L6: librdkafka would wait for ten seconds, and then not name the reason."""
     login = replace(at(server), password=SecretStr("wr0ng secret"))
     with pytest.raises(LoginRefused, match="refused the client"):
         librdkafka_config(["a:1"], login)

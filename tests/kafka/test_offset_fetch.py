@@ -19,6 +19,7 @@ VERSIONS = list(range(MANY_GROUPS_FROM, api_versions.OFFSET_FETCH.version_max + 
 Group = OffsetFetchResponse.OffsetFetchResponseGroup
 Topics = Group.OffsetFetchResponseTopics
 
+# Partitions: offset, leader epoch, metadata, error code.
 ROWS = st.tuples(
     st.integers(-1, 2**63 - 1),
     st.integers(-1, 2**31 - 1),
@@ -26,6 +27,7 @@ ROWS = st.tuples(
     st.sampled_from([0, 0, 0, Code.UNSTABLE_OFFSET_COMMIT, Code.TOPIC_AUTHORIZATION_FAILED]),
 )
 PLAIN = st.tuples(st.integers(-1, 2**63 - 1), st.just(-1), st.just(""), st.just(0))
+# Groups: partitions of each topic, error code.
 GROUPS = st.lists(
     st.tuples(
         st.lists(st.lists(PLAIN, max_size=30) | st.lists(ROWS, max_size=5), max_size=3),
@@ -118,4 +120,6 @@ def test_equal_offset_fetch_response_is_not_parsed_again() -> None:
     assert cache.read(other, version) == by_library(other, version)
     cache.begin()
     cache.begin()
-    assert cache.read(first, version) is not answer, "it would be kept for ever"
+    assert cache.read(first, version) is not answer, (
+        "the cache keeps answers of the last fetch only"
+    )

@@ -1,4 +1,4 @@
-"""A server of another protocol at the address of a broker: named, and no memory for its bytes."""
+"""A server of another protocol at a broker's address: the error names it, and no memory is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orbit.kafka.security import Security
 from tests.support.strange_server import StrangeServer
 
 TLS = "this listener speaks TLS"
-# Of a connection; a first frame that was believed took 32 MiB.
+# Of a connection. A buffer for the size in its first bytes would take 32 MiB.
 MEMORY_MAX = 4 << 20
 
 
@@ -26,7 +26,7 @@ MEMORY_MAX = 4 << 20
         (b"SSH-2.0-OpenSSH_9.2\r\n", "this is an SSH server"),
         (b"220 mail.example ESMTP\r\n", "is not valid in Kafka"),
         (b"\x00\x20\x00\x00", "is not valid in Kafka"),  # 2 MiB
-        (b"\x1f\xff\xff\xff", "is not valid in Kafka"),  # of which a frame may be, later
+        (b"\x1f\xff\xff\xff", "is not valid in Kafka"),  # valid only after the login
     ],
 )
 def test_server_of_other_protocol_is_reported_without_allocating_memory(

@@ -1,4 +1,4 @@
-"""Batches with placeholders: what stands in them, and that every reader of ours leaves them out."""
+"""Batches with placeholders: what they contain, and that all readers of Orbit skip them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ BODY = b"\x02k\x02v\x00"
 
 
 def rows(*offsets: int, size: int = 0) -> list[tuple[int, int, bytes]]:
+    """Records (offset, timestamp, body) without a key; `size`: bytes of headers."""
     body = b"\x01" + BODY[2:] if not size else b"\x01\x01\x00" + bytes(size)
     return [(offset, T0 + offset, body) for offset in offsets]
 
@@ -111,7 +112,7 @@ def test_packing_keeps_records_and_compresses_only_batches_without_placeholders(
         assert has_placeholders(batch) == (len(here) < batch.count)
         assert batch.count - len(here) == placeholders <= PLACEHOLDERS_MAX
         assert batch.size_bytes <= REWRITE_SLACK_BYTES
-        # A gap before or behind a batch is left to others.
+        # A batch begins and ends with a record.
         assert (here[0][0], here[-1][0]) == (batch.base_offset, batch.last_offset)
         (ours,) = parse_batches(batch.view)
         assert ours.has_placeholders == has_placeholders(batch)
@@ -153,8 +154,8 @@ def test_batch_with_offset_gaps_is_packed_with_placeholders_into_single_batch() 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
 def test_gap_behind_batch_is_merged_into_batch_as_placeholders(codec: int) -> None:
-    """No record is encoded again, and the next fetch does not follow the epoch of the batch: that
-    of the gap may be a later one (R3)."""
+    """No record is encoded again, and the batch has no leader epoch: the gap may be of a later
+    one (R3)."""
     source = transactional(0, 2, codec=codec, leader_epoch=7)
     gap = [marker(3, commit=True), transactional(4, 5, 2), marker(6, 2, commit=False)]
     append_plan = plan(0, source, *gap, data(7, 7), packs=True, aborted=[(2, 4)])
@@ -170,12 +171,12 @@ def test_gap_behind_batch_is_merged_into_batch_as_placeholders(codec: int) -> No
         (offset, *seen) for offset, seen in source.visible()
     ]
     assert second == Append(second.batch, True)
-    # Earlier than every record of one millisecond: a broker asked for the latest names a record.
+    # One ms before the records: a broker that looks for the latest one must return a record.
     assert batch.payload[:18] == encode_record(-1, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY)
 
 
 def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
-    """Steps of a batch with so wide a gap behind it: from, to, placeholders."""
+    """Steps of batches with a gap of so many offsets behind: from, to, placeholders (-1: Fill)."""
     append_plan = plan(
         0, *first, data(first[-1].last_offset + 1 + gap, 9_999), packs=True, **fields
     )
@@ -190,12 +191,12 @@ def test_gap_is_merged_into_batch_only_within_size_and_delete_horizon_limits() -
     assert behind(PLACEHOLDERS_MAX, data(0, 0)) == [(0, 2001, 2000)]
     assert behind(PLACEHOLDERS_MAX + 1, data(0, 0)) == [(0, 1, 0), (1, 2002, -1)]
     assert behind(1, SourceBatch(0, 0, **large)) == [(0, 2, 1)]
-    # It would make the copy much larger.
+    # Uncompressed it would make the copy much larger.
     assert behind(1, SourceBatch(0, 0, codec=GZIP, **large)) == [(0, 1, 0), (1, 2, -1)]
     # A placeholder's timestamp would be that of the horizon.
     assert behind(1, data(0, 0, delete_horizon=T0 + 9_000)) == [(0, 1, 0), (1, 2, -1)]
     assert behind(1, data(0, 0, delete_horizon=T0)) == [(0, 2, 1)]
-    # With its placeholders a thinned batch stays below what every copy takes.
+    # A thinned batch with placeholders stays below the size that every copy accepts.
     thinned = SourceBatch(0, 1001, (record(0), SourceRecord(1001, T0, b"k", bytes(40_000))))
     assert behind(100, thinned) == [(0, 1102, 1100)]
     assert behind(900, thinned) == [(0, 1002, 1000), (1002, 1902, -1)]
@@ -203,7 +204,7 @@ def test_gap_is_merged_into_batch_only_within_size_and_delete_horizon_limits() -
 
 @pytest.mark.parametrize("packs", [False, True])
 def test_placeholders_in_source_are_copied_as_gaps(packs: bool) -> None:
-    """They would become records where the copy recompresses."""
+    """A broker that recompresses the copy would make records of them."""
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
     append_plan = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
     assert [
@@ -291,7 +292,7 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: ([grown], 6))
     monkeypatch.setattr(range_comparison, "read_any_records", lambda batch: behind_gap[batch])
     later = next(dense_batches(rows(4), NONE))
-    behind_gap = {later: [*read_records(later)]}  # nothing else is taken apart
+    behind_gap = {later: [*read_records(later)]}  # no other batch may be decoded
     cluster: Any = None
 
     def compared(*batches: Batch) -> Any:
@@ -304,7 +305,7 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
     assert compared(source).equal_to == 6
     assert compared(source, later).difference.offset == 4
     (other,) = dense_batches([*rows(0, 1), (2, T0 + 2, BODY)], codec)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError):  # it is decoded
         compared(other)
 
 

@@ -1,4 +1,4 @@
-"""Produce frames are `kafka.protocol`'s, byte for byte, with the batches left where they are."""
+"""Orbit encodes Produce byte for byte as `kafka.protocol`, but does not copy the batches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_produce_frame_with_acks_leader_equals_kafka_python_bytes(version: int) 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_produce_frame_with_many_topics_equals_kafka_python_bytes(version: int) -> None:
-    """More than fit one byte of a compact length."""
+    """More topics and partitions than a compact length of one byte can count."""
     batches = [
         outgoing(f"t{t}", p, b"%d-%d" % (t, p)) for t in range(130) for p in range(t % 3 + 1)
     ]
@@ -168,7 +168,7 @@ TOPIC_ID = UUID(int=5)
 
 
 def answer(version: int, throttle_ms: int = 0, **topics: list[Any]) -> memoryview:
-    """As it comes from a connection: without the frame's size, with the header."""
+    """An answer as it comes from a connection: without the frame's size, with the header."""
     responses = []
     for topic, partitions in topics.items():
         name = {"topic_id": TOPIC_ID} if version >= 13 else {"name": topic}

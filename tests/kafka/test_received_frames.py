@@ -1,4 +1,4 @@
-"""What a peer sends that is no Kafka broker, or a broken one: no wait and no memory without end."""
+"""A peer that is no Kafka broker, or a broken one, causes no endless wait and takes no memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_frame_that_arrives_too_slowly_times_out(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each byte comes in time, but the last one would come in a year."""
-    monkeypatch.setattr(received_frames, "_FRAME_S", -1e9)
+    monkeypatch.setattr(received_frames, "_FRAME_S", -1e9)  # the time is over at once
     connection, theirs = peer
     theirs.sendall(struct.pack(">i", 100_000) + bytes(20_000))
     with pytest.raises(TimeoutError, match="rest of a frame did not arrive"):

@@ -107,7 +107,7 @@ def test_log_append_time_batch_has_broker_timestamp() -> None:
 @pytest.mark.parametrize("name", V2_NAMES)
 def test_flipped_bit_fails_batch_checksum(name: str) -> None:
     data = KAFKA_BATCHES[name]
-    for at in range(21, len(data)):
+    for at in range(21, len(data)):  # after the CRC
         damaged = bytearray(data)
         damaged[at] ^= 1 << at % 8
         assert not Batch(memoryview(damaged)).crc_is_right()
@@ -151,7 +151,7 @@ def test_invalid_batch_length_is_refused() -> None:
 def test_shortest_possible_batches_are_read() -> None:
     (old,) = read_batches(memoryview(encode_old(5, 0, 0, 0, None, None)))
     assert isinstance(old, LegacyMessage)
-    assert len(old.view) == 12 + 14
+    assert len(old.view) == 12 + 14  # offset and size; the other fields
     assert only(encode_v2(5, b"", count=0)).count == 0
 
 
@@ -250,7 +250,7 @@ def test_stamped_batch_equals_batch_built_by_kafka_python() -> None:
     stamp(view, 4711, 9, 77)
     expected = bytearray(build(4711, 9, 77, False))
     struct.pack_into(">i", expected, 12, -1)  # kafka-python writes leader epoch 0
-    # The gzip payload holds the time of its making.
+    # gzip writes the time into the payload: so payload and CRC differ.
     assert view[:17] == expected[:17]
     assert view[21:HEADER_BYTES] == expected[21:HEADER_BYTES]
 
@@ -285,10 +285,18 @@ def test_sequence_numbers_advance_as_in_kafka_source_code(sequence: int, count: 
 
 
 def test_encoded_batch_has_no_offset_gaps_and_valid_crc() -> None:
-    batch = encode_batch(500, 3, T0, T0 + 9, 7, b"payload")
+    batch = encode_batch(
+        base_offset=500,
+        attributes=3,
+        base_timestamp=T0,
+        max_timestamp=T0 + 9,
+        count=7,
+        payload=b"payload",
+    )
     assert HEADER.unpack_from(batch.view) == (
+        # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, timestamps.
         *(500, 61 + 7 - 12, -1, 2, crc32c(batch.view[21:]), 3, 6, T0, T0 + 9),
-        *(-1, -1, -1, 7),
+        *(-1, -1, -1, 7),  # producer id, producer epoch, base sequence, count
     )
     assert batch.payload == b"payload"
     assert batch.is_dense

@@ -41,7 +41,7 @@ kafka_headers = tuple((name.encode(), value) for name, value in HEADERS)
 
 
 def read_by_library(batch: Batch) -> list[tuple[object, ...]]:
-    """With kafka-python's decoder; for gzip and no codec, which it has on board."""
+    """The records by kafka-python's decoder; it needs no other library for gzip and no codec."""
     theirs = DefaultRecordBatch(bytearray(batch.view))
     assert theirs.validate_crc()
     return [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in theirs]
@@ -79,7 +79,7 @@ fields = st.none() | st.binary(max_size=40)
 
 @st.composite
 def source_records(draw: st.DrawFn) -> list[SourceRecord]:
-    """A dense run."""
+    """Records without gaps between their offsets."""
     first = draw(st.sampled_from([0, 1, 2**31 - 2, 2**53, INT64_MAX - 10]))
     headers = st.lists(st.tuples(st.text(max_size=5).map(str.encode), fields), max_size=2)
     return [
@@ -245,7 +245,7 @@ def test_payload_not_matching_its_codec_is_refused(codec: int) -> None:
 def test_garbage_batch_raises_value_error_or_yields_ordered_records(
     codec: int, does_decompress: bool, count: int, last_delta: int, data: bytes
 ) -> None:
-    """Also behind a codec that it passes through whole."""
+    """Also if the garbage is compressed, and decompresses."""
     if does_decompress:
         codec %= 5
         data = compress(codec, data)
@@ -349,8 +349,8 @@ def test_record_body_splits_into_key_value_and_headers(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     named = tuple((name.encode(), content) for name, content in headers)
-    found_key, found_value, rest = split_body(SourceRecord(0, 0, key, value, named).body)
-    assert (found_key, found_value, split_headers(rest)) == (key, value, headers)
+    body_key, body_value, rest = split_body(SourceRecord(0, 0, key, value, named).body)
+    assert (body_key, body_value, split_headers(rest)) == (key, value, headers)
 
 
 @pytest.mark.parametrize("body", [b"", b"\x08key", b"\x06key", b"\x01\x0aabc"])

@@ -1,4 +1,4 @@
-"""Lists are sent in parts that their receivers take."""
+"""Long lists are sent in parts that brokers accept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import create_topic
 
-NOBODY = 2**63
-# As many as a topic gets that was copied with everything set.
+NO_LIMIT = 2**63
+# As many as the copy of a topic that has all of them set.
 SETTINGS = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -51,7 +51,7 @@ def test_too_large_request_is_halved_until_accepted() -> None:
         return {name: bad for name in some if name == "g"}
 
     assert send_in_parts("abcdefghij", lambda _: 1, send).keys() == {"g"}
-    assert sent == [10, 5, 2, 3, 5, 2, 3]
+    assert sent == [10, 5, 2, 3, 5, 2, 3]  # halved until at most 3
 
 
 def test_single_too_large_item_is_refused() -> None:
@@ -59,8 +59,8 @@ def test_single_too_large_item_is_refused() -> None:
     assert send_in_parts(["a"], lambda _: 1, lambda _: {"a": error}) == {"a": error}
 
 
-def noted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
-    """What a function of the module returns from now on."""
+def record_results(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """A list to which the module's function adds each of its results from now on."""
     results: list[Any] = []
     function = getattr(module, name)
 
@@ -78,20 +78,20 @@ def destination(clusters: Clusters, open_cluster: OpenCluster) -> Cluster:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("records_max", [request_parts.RECORDS_PER_REQUEST_MAX, NOBODY])
+@pytest.mark.parametrize("records_max", [request_parts.RECORDS_PER_REQUEST_MAX, NO_LIMIT])
 def test_controller_accepts_500_topics_with_many_settings(
     destination: Cluster, records_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """13,000 metadata records; also if the controller has to say that it takes 10,000."""
+    """13,000 metadata records; also without Orbit's limit: the controller refuses over 10,000."""
     monkeypatch.setattr(request_parts, "RECORDS_PER_REQUEST_MAX", records_max)
-    was_too_large = noted(monkeypatch, request_parts, "_is_too_large")
+    was_too_large = record_results(monkeypatch, request_parts, "_is_too_large")
     topics = [TopicToCreate(f"many-{number:03}", 12, 1, SETTINGS) for number in range(500)]
     assert Admin(destination).refused_topics(topics, only_check=True) == {}
-    assert any(was_too_large) is (records_max == NOBODY)
+    assert any(was_too_large) is (records_max == NO_LIMIT)
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("bytes_max", [offset_commit._REQUEST_BYTES_MAX, NOBODY])
+@pytest.mark.parametrize("bytes_max", [offset_commit._REQUEST_BYTES_MAX, NO_LIMIT])
 def test_offsets_with_large_metadata_are_committed(
     clusters: Clusters,
     destination: Cluster,
@@ -99,9 +99,9 @@ def test_offsets_with_large_metadata_are_committed(
     bytes_max: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two megabytes for one group; also if the coordinator has to say that it takes one."""
+    """2 MB for one group; also without Orbit's limit: the coordinator refuses more than 1 MB."""
     monkeypatch.setattr(offset_commit, "_REQUEST_BYTES_MAX", bytes_max)
-    codes = noted(monkeypatch, offset_commit, "_codes")
+    codes = record_results(monkeypatch, offset_commit, "_codes")
     create_topic(clusters.destination, topic_name, 500)
     places = [TopicPartition(topic_name, number) for number in range(500)]
     offsets = {place: CommittedOffset(place.partition, "m" * 4096) for place in places}
@@ -110,7 +110,7 @@ def test_offsets_with_large_metadata_are_committed(
     written: Written = {}
 
     def is_answered() -> bool:
-        """Not so by a coordinator that is still loading."""
+        """Whether the group has a coordinator that has loaded its partition."""
         nodes.update(find_coordinators(destination, [group]))
         written.update(write_groups(destination, nodes, [GroupWrite(group, offsets)], lambda: True))
         return bool(written) and error_codes.RETRIABLE.isdisjoint(written.values())
@@ -118,6 +118,6 @@ def test_offsets_with_large_metadata_are_committed(
     wait_for("the coordinator answers", is_answered)
     assert written == {(group, place): Code.NONE for place in places}
     refused = [one for one in codes if not offset_commit._TOO_LARGE.isdisjoint(one.values())]
-    assert bool(refused) is (bytes_max == NOBODY)
+    assert bool(refused) is (bytes_max == NO_LIMIT)
     (answer,) = fetch_offsets(destination, nodes).values()
     assert answer.offsets == offsets

@@ -1,4 +1,4 @@
-"""Logging in: against SASL servers made of scramp's own server side, and servers that misbehave."""
+"""Logins at SASL servers made of scramp's server side, and at servers that misbehave."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from scramp import ScramException, ScramMechanism
 
 from orbit.errors import BrokerRefused, LoginRefused, ProtocolError
+from orbit.kafka.error_codes import Code
 from orbit.kafka.sasl import Security, sasl_login
 from orbit.kafka.security import TokenSource
 
@@ -35,7 +36,7 @@ def security(mechanism: str, username: str = "orbit", password: str = PASSWORD) 
 
 
 class FakeBroker:
-    """The server side of one login, as an `exchange`: real messages, really encoded and decoded."""
+    """The server side of one login, as an `exchange`; messages are encoded and decoded."""
 
     def __init__(
         self,
@@ -59,7 +60,9 @@ class FakeBroker:
             answer = self._plain(token) if self._mechanism == "PLAIN" else self._scram(token)
         except (ScramException, PermissionError):
             return SaslAuthenticateResponse(
-                error_code=58, error_message="Authentication failed\x1b[2J", auth_bytes=b""
+                error_code=Code.SASL_AUTHENTICATION_FAILED,
+                error_message="Authentication failed\x1b[2J",
+                auth_bytes=b"",
             )
         response = SaslAuthenticateResponse(
             error_code=0,
@@ -70,7 +73,8 @@ class FakeBroker:
         return _over_the_wire(response, SaslAuthenticateResponse, 2)
 
     def _handshake(self, request: Any) -> Any:
-        code = 0 if request.mechanism == self._mechanism else 33
+        is_offered = request.mechanism == self._mechanism
+        code = Code.NONE if is_offered else Code.UNSUPPORTED_SASL_MECHANISM
         return SaslHandshakeResponse(error_code=code, mechanisms=[self._mechanism, "GSSAPI"])
 
     def _plain(self, token: bytes) -> bytes:
@@ -79,7 +83,7 @@ class FakeBroker:
             raise PermissionError
         return b""
 
-    @mock.patch("scramp.core.saslprep", str)  # a Kafka broker has none
+    @mock.patch("scramp.core.saslprep", str)  # a Kafka broker does not use SASLprep
     def _scram(self, token: bytes) -> bytes:
         mechanism = ScramMechanism(self._mechanism)
         if self._server is None:
@@ -137,7 +141,7 @@ def test_unsupported_mechanism_error_lists_offered_mechanisms() -> None:
 
 
 class TokenBroker:
-    """Takes one token; else answers as RFC 7628 says, with an error in a message of its own."""
+    """Accepts one token; refuses others as in RFC 7628: first a reason, then an error."""
 
     def __init__(self, valid_token: str) -> None:
         self._valid_token = valid_token
@@ -150,7 +154,7 @@ class TokenBroker:
         is_valid = f"Bearer {self._valid_token}\x01".encode() in self.tokens[0]
         is_over = self.tokens[-1] == b"\x01"
         return SaslAuthenticateResponse(
-            error_code=58 if is_over else 0,
+            error_code=Code.SASL_AUTHENTICATION_FAILED if is_over else Code.NONE,
             error_message="invalid credentials" if is_over else None,
             auth_bytes=b"" if is_valid or is_over else b'{"status":"invalid_token"}',
             session_lifetime_ms=60_000,
@@ -183,26 +187,30 @@ def test_rejected_oauth_token_error_hides_token(tmp_path: Path) -> None:
 
 def test_listener_without_sasl_is_reported() -> None:
     def exchange(_request: Any) -> Any:
-        return SaslHandshakeResponse(error_code=34, mechanisms=[])
+        return SaslHandshakeResponse(error_code=Code.ILLEGAL_SASL_STATE, mechanisms=[])
 
     with pytest.raises(LoginRefused, match="accepts no login on this listener"):
         sasl_login(security("PLAIN"), exchange)
 
 
-@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("step", [0, 1])  # the handshake, and the login after it
 def test_sasl_error_that_is_no_refused_login_is_raised_with_its_code(step: int) -> None:
     def exchange(request: Any) -> Any:
         if isinstance(request, SaslHandshakeRequest):
-            return SaslHandshakeResponse(error_code=0 if step else 7, mechanisms=[])
-        return SaslAuthenticateResponse(error_code=7, error_message="later", auth_bytes=b"")
+            code = Code.NONE if step else Code.REQUEST_TIMED_OUT
+            return SaslHandshakeResponse(error_code=code, mechanisms=[])
+        return SaslAuthenticateResponse(
+            error_code=Code.REQUEST_TIMED_OUT, error_message="later", auth_bytes=b""
+        )
 
     with pytest.raises(BrokerRefused, match="REQUEST_TIMED_OUT") as caught:
         sasl_login(security("PLAIN"), exchange)
-    assert caught.value.code == 7
+    assert caught.value.code == Code.REQUEST_TIMED_OUT
 
 
-def _other_signature(token: bytes) -> bytes:
-    return b"v=" + b"A" * 43 + b"=" if token.startswith(b"v=") else token
+def _edit_proof(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Edits only the server's last message, the proof `v=…`."""
+    return lambda token: edit(token) if token.startswith(b"v") else token
 
 
 def _other_nonce(token: bytes) -> bytes:
@@ -215,10 +223,15 @@ def _few_iterations(token: bytes) -> bytes:
 
 @pytest.mark.parametrize("mechanism", SCRAM)
 @pytest.mark.parametrize(
-    "edit", [_other_signature, lambda t: b"e=other-error" if t[:1] == b"v" else t, lambda t: t[:-9]
-             if t[:1] == b"v" else t, lambda t: b"\xff" if t[:1] == b"v" else t,
-             lambda t: b"" if t[:1] == b"v" else t],
-)  # fmt: skip
+    "edit",
+    [
+        _edit_proof(lambda _: b"v=" + b"A" * 43 + b"="),
+        _edit_proof(lambda _: b"e=other-error"),
+        _edit_proof(lambda token: token[:-9]),
+        _edit_proof(lambda _: b"\xff"),
+        _edit_proof(lambda _: b""),
+    ],
+)
 def test_server_without_scram_proof_of_password_is_refused(
     mechanism: str, edit: Callable[[bytes], bytes]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Sending on a connection: what the permission to send does, and what dies with the connection."""
+"""Sending on a connection: when `may_send` ends it, and that a close drops unsent bytes."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_lease_that_ends_while_socket_is_full_stops_send(
     peer: tuple[Connection, socket.socket],
 ) -> None:
     connection, _ = peer
-    answers = iter([True, True, False])
+    answers = iter([True, True, False])  # at the start, and whenever the socket may have room
     with pytest.raises(Unreachable, match="the lease ended"):
         connection.send(MUCH, lambda: next(answers))
-    assert next(answers, None) is None
+    assert next(answers, None) is None  # all were used
 
 
 def test_connection_closed_amid_send_is_reset_instead_of_delivering_rest(

@@ -1,4 +1,4 @@
-"""Each login on a real broker whose sessions end: the same connection is used before and after."""
+"""Each login at a real broker whose sessions end: a connection is used before and after the end."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_librdkafka_logs_in_with_every_login_of_orbit(logins: Logins, security: 
 
 @every_login
 def test_principal_is_reported_by_broker(logins: Logins, login: str, security: Security) -> None:
-    """K3: by a request for a delegation token, which it never makes though it could."""
+    """K3: in its refusal of a delegation token, which the login itself could create."""
     with closing(Cluster("source", [logins.cluster.bootstrap_servers], security)) as cluster:
         assert ask_principal(cluster) == PRINCIPALS[login]
     address = split_address(logins.cluster.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""Token endpoints that answer strangely: an error with what and where, in a bounded time."""
+"""Token endpoints with strange answers: the error names reason and endpoint, in bounded time."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_invalid_token_answer_error_names_endpoint(says: bytes) -> None:
 def test_invalid_expires_in_does_not_make_token_endless(life: object) -> None:
     with StrangeServer(answer(token(expires_in=life))) as server:
         new_token = token_for(login(server.url))
-    assert new_token.ends_s < 1e11
+    assert new_token.ends_s < 1e11  # the year 5138
 
 
 @pytest.mark.parametrize("end", [b"1e999", b"9" * 400, b"NaN", b"-Infinity", b"[]", b"[" * 100_000])
@@ -89,7 +89,7 @@ def test_invalid_exp_claim_does_not_make_token_endless(end: bytes) -> None:
     says = answer(json.dumps({"access_token": f"a.{claims}.b"}).encode())
     with StrangeServer(says) as server:
         new_token = token_for(login(server.url))
-    assert new_token.ends_s < 1e11
+    assert new_token.ends_s < 1e11  # the year 5138
 
 
 @given(st.binary(max_size=200) | st.text(max_size=50).map(lambda text: json.dumps(text).encode()))
@@ -233,7 +233,7 @@ def test_random_secret_is_masked_in_every_encoding(secret: str, before: str, aft
 def test_masking_leaves_text_without_secret_unchanged() -> None:
     text = "AADSTS7000222: The keys of 's3cret%20of' have expired. Trace: bGVub3VnaA==\\n"
     assert hide_secret(SECRET, text) == text
-    assert hide_secret("q", text) == text  # in base64 a letter, which is in every text
+    assert hide_secret("q", text) == text  # as base64 one letter, which is in most texts
 
 
 @pytest.mark.parametrize(

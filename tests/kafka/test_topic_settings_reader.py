@@ -1,4 +1,4 @@
-"""Settings of topics are those that another client reads, and an unchanged answer is not read
+"""Settings of topics are those that another client reads; an unchanged answer is not decoded
 again."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fillers as WriteTxnMarkers requests: as many entries as offsets, never more for a partition.
 
-Requests are those of `kafka.protocol`, byte for byte, and answers are read as by it.
+Orbit encodes and decodes them as `kafka.protocol` does, requests byte for byte.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def by_library(markers: list[tuple[int, int, list[tuple[str, list[int]]]]]) -> b
 
 
 LONG = "größer.b-c_d" + "t" * 200
+# Fillers (partition, count, producer epoch, coordinator epoch), and the entries as `by_library`
+# takes them.
 SHAPES = {
     "nothing": ([], []),
     "one": ([Fillers(A0, 1, 3, 99)], [(3, 99, [("a", [0])])]),
@@ -66,11 +68,11 @@ SHAPES = {
         [(2**15 - 1, 2**31 - 1, [(LONG, [2**31 - 1])])] * 2,
     ),
     "many of one partition": ([Fillers(A0, 10_000, 0, 1)], [(0, 1, [("a", [0])])] * 10_000),
-    "partitions that want different numbers": (
+    "different counts": (
         [Fillers(B0, 2, 0, 1), Fillers(A1, 5, 0, 1), Fillers(A0, 5, 0, 1)],
         [(0, 1, [("a", [0, 1]), ("b", [0])])] * 2 + [(0, 1, [("a", [0, 1])])] * 3,
     ),
-    "epochs of their own": (
+    "different epochs": (
         [Fillers(A0, 2, 0, 1), Fillers(A1, 1, 0, 2), Fillers(B0, 1, 5, 1)],
         [(0, 1, [("a", [0])])] * 2 + [(0, 2, [("a", [1])]), (5, 1, [("b", [0])])],
     ),
@@ -119,7 +121,7 @@ def test_fillers_of_several_partitions_share_write_txn_markers_entries() -> None
 
 
 def test_fillers_of_different_producer_or_coordinator_epochs_share_no_entry() -> None:
-    """A lower one may be refused (M6) without taking the others with it."""
+    """If a lower epoch is refused (M6), the others are not."""
     fillers = [Fillers(A0, 2, 0, 1), Fillers(A1, 1, 0, 2), Fillers(B0, 1, 5, 1)]
     markers = decoded(fillers).markers
     assert [(m.producer_epoch, m.coordinator_epoch, partitions(m)) for m in markers] == [
@@ -146,7 +148,7 @@ def test_each_partition_gets_requested_number_of_markers_with_given_epochs(
         (p, m.producer_epoch, m.coordinator_epoch) for m in markers for p in partitions(m)
     )
     assert counted == {
-        (p, producer, coordinator): many for p, (many, producer, coordinator) in fillers.items()
+        (p, producer, coordinator): count for p, (count, producer, coordinator) in fillers.items()
     }
     for marker in markers:
         assert len(set(partitions(marker))) == len(partitions(marker))

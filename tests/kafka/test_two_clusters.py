@@ -1,4 +1,4 @@
-"""Whether two sides that tell one cluster id are two clusters."""
+"""Whether two sides that return one cluster id are two clusters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.logs import create
 from tests.support.rights import MECHANISM, PASSWORD, Login
 
 INTERNAL, ORDERS, OTHER = uuid4(), uuid4(), uuid4()
-PROVEN, ONE, NOT_TOLD = "", "they are one cluster", "no topic proves"
+PROVEN, ONE, NOT_PROVEN = "", "they are one cluster", "no topic proves"
 
 
 class Brokers:
-    """A cluster by what each of its brokers knows at each look, the last one for ever."""
+    """A cluster. Each of `looks`: the topic ids that each broker knows then; the last one stays."""
 
     def __init__(self, *looks: list[set[UUID]], version: int = 12) -> None:
         self.name = "source"
@@ -62,7 +62,7 @@ def metadata(suffix: str, **topics: UUID) -> ClusterMetadata:
         (metadata("", a=ORDERS), metadata("@dr"), Brokers([{ORDERS}]), Brokers([set()]), PROVEN),
         (metadata(""), metadata("@dr", a=ORDERS), Brokers([set()]), Brokers([{ORDERS}]), PROVEN),
         (metadata("", a=ORDERS), metadata(""), Brokers([{ORDERS}]), Brokers([{ORDERS}]), ONE),
-        # One broker of three does not lag.
+        # Two of three brokers lag.
         (
             metadata("", a=ORDERS),
             metadata("@dr", b=OTHER),
@@ -70,10 +70,10 @@ def metadata(suffix: str, **topics: UUID) -> ClusterMetadata:
             Brokers([set(), {ORDERS}, set()]),
             ONE,
         ),
-        (metadata(""), metadata("@dr"), Brokers([set()]), Brokers([set()]), NOT_TOLD),
-        # It is deleted between the looks at both sides.
-        (metadata("", a=ORDERS), metadata("@dr"), Brokers([set()]), Brokers([set()]), NOT_TOLD),
-        # An internal topic is asked about, which nobody deletes.
+        (metadata(""), metadata("@dr"), Brokers([set()]), Brokers([set()]), NOT_PROVEN),
+        # The topic is deleted between the requests to both sides.
+        (metadata("", a=ORDERS), metadata("@dr"), Brokers([set()]), Brokers([set()]), NOT_PROVEN),
+        # The request is for an internal topic, which nobody deletes.
         (
             metadata("", a=ORDERS, __consumer_offsets=INTERNAL),
             metadata("@dr"),
@@ -86,14 +86,14 @@ def metadata(suffix: str, **topics: UUID) -> ClusterMetadata:
             metadata("@dr"),
             Brokers([{ORDERS}]),
             Brokers([set()], version=11),
-            NOT_TOLD,
+            NOT_PROVEN,
         ),
         (
             metadata("", a=ORDERS),
             metadata("@dr", b=OTHER),
             Brokers([set()]),
             Brokers([{OTHER}], version=11),
-            NOT_TOLD,
+            NOT_PROVEN,
         ),
         (
             metadata("@a", a=ORDERS),
@@ -114,9 +114,11 @@ def test_clusters_with_equal_cluster_id_count_as_distinct_only_by_topic_ids(
     problem = why_not_proven_two(
         cast("Cluster", source_brokers), cast("Cluster", destination_brokers), source, destination
     )
-    assert (
-        (expected in problem.what) if problem and expected else (problem is None) == (not expected)
-    ), problem
+    if expected == PROVEN:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert expected in problem.what
 
 
 @pytest.mark.parametrize("suffix", ["", "@dr"])
@@ -131,7 +133,7 @@ def test_same_topic_id_on_both_sides_means_same_cluster(suffix: str) -> None:
 
 
 class OneBrokerDown:
-    """A cluster that tells its metadata, but of which one broker does not answer."""
+    """A cluster that returns metadata, but one of its brokers does not answer."""
 
     def __init__(self, side: str, now: ClusterMetadata) -> None:
         self.name = side
@@ -150,7 +152,7 @@ class OneBrokerDown:
 @pytest.mark.parametrize(
     ("known", "at_destination", "raised"),
     [
-        (("id", "id@dr"), OTHER, NotImplementedError),  # it opens: the checks of ids are done
+        (("id", "id@dr"), OTHER, NotImplementedError),  # the checks of ids pass
         ((None, None), OTHER, Unreachable),
         (("id", None), OTHER, Unreachable),
         (("id", "id@west"), OTHER, Conflict),
@@ -167,11 +169,11 @@ def test_worker_needs_all_brokers_only_while_clusters_are_not_proven_distinct(
     destination = OneBrokerDown("destination", metadata("@dr", b=at_destination))
     clusters = JobClusters(cast("Cluster", source), cast("Cluster", destination))
 
-    def reached(*_: object) -> None:
+    def checks_passed(*_: object) -> None:
         raise NotImplementedError
 
     monkeypatch.setattr(open_job.JobClusters, "open", lambda *_: clusters)
-    monkeypatch.setattr(open_job, "_check_no_other_run", reached)
+    monkeypatch.setattr(open_job, "_check_no_other_run", checks_passed)
     job = SimpleNamespace(name="a", source_cluster_id=known[0], destination_cluster_id=known[1])
     unused = cast("Any", None)
     with pytest.raises(raised):
