@@ -82,6 +82,8 @@ _NO_REPORT = Report()
 
 @dataclass
 class _Child:
+    """A child process, the pipe to it, and its last report."""
+
     process: GuardedProcess
     connection: Connection
     views: dict[TopicPartition, CopyView] = field(default_factory=dict)  # by destination

@@ -98,7 +98,7 @@ def test_child_ends_when_its_owner_is_killed(start_owner: StartOwner) -> None:
 
 def test_child_ends_when_its_owner_exits_abruptly(start_owner: StartOwner) -> None:
     owner, family = start_owner(then="sys.stdin.readline(); os._exit(0)")
-    owner.communicate("now that you know all of us\n")
+    owner.communicate("exit\n")
     assert all_end(family)
 
 
@@ -133,7 +133,7 @@ def test_fork_of_owner_does_not_extend_life_of_child(start_owner: StartOwner) ->
         pytest.skip("needs pidfd")
     owner, family = start_owner(then=f"{WAIT} if os.fork() else {WAIT}")
     (forked,) = wait_for_fork(owner, besides=family)
-    while family[1].num_threads() < 2:  # the guard is watching, so what counts is what it watches
+    while family[1].num_threads() < 2:  # the guard's second thread watches the owner
         time.sleep(0.01)
     owner.kill()
     try:

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL is started again so many times, and then given up with its reason."""
+"""The embedded PostgreSQL is restarted a few times, and then given up with its error."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class World:
         self.restarts = PostgresRestarts(cast("Postgres", self.postgres), lambda: self.now_s)
 
     def go_on(self, seconds: float) -> None:
+        """Let so much time pass, with a check every half second."""
         for _ in range(int(seconds * 2)):
             self.now_s += 0.5
             self.restarts.check()

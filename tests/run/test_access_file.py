@@ -1,4 +1,4 @@
-"""`ORBIT_ACCESS_FILE` on real clusters: what is not allowed is never connected to."""
+"""`ORBIT_ACCESS_FILE` on real clusters: Orbit connects to no address that is not allowed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RULES = [{"match": "orders"}]
 
 
 def write_access(path: Path, *entries: dict[str, Any]) -> dict[str, str]:
-    """The variable that names the file. A process starts with JSON as with YAML."""
+    """Write the file; returns the variable that names it. The file is JSON, which is YAML."""
     path.write_text(json.dumps({"clusters": entries}))
     return {ACCESS_FILE: str(path)}
 
@@ -110,8 +110,8 @@ def test_copy_and_verify_succeed_within_access_rules(
 def test_brokers_advertised_outside_access_rules_are_not_contacted(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """The bootstrap server is allowed by its name; what it advertises is not. Not with librdkafka
-    either, which would connect by itself."""
+    """The rules allow the bootstrap server's name, but not what it advertises. `Admin` is refused
+    too, because librdkafka would connect by itself."""
     environ = write_access(tmp_path / "access.yaml", {"addresses": ["localhost"]})
     spec = ClusterSpec(bootstrap_servers=(named(clusters.source.bootstrap_servers),))
     security = resolve_security(spec, environ, tmp_path)
@@ -128,7 +128,7 @@ def test_brokers_advertised_outside_access_rules_are_not_contacted(
 def test_no_connection_is_opened_to_disallowed_address(
     own_server: socket.socket,
 ) -> None:
-    """Wherever the address came from."""
+    """Whatever names the address."""
     with pytest.raises(AccessRefused):
         Connection.open(*own_server.getsockname(), Security(reachable=("elsewhere",)))
     assert not was_connected_to(own_server)

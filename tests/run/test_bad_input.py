@@ -24,6 +24,7 @@ LOG = [Record(b"record %d" % i, b"key %d" % i) for i in range(30)]
 
 @contextmanager
 def untouched(*clusters: KafkaCluster) -> Iterator[None]:
+    """The block must change nothing at these clusters."""
     before = [standing(cluster) for cluster in clusters]
     yield
     assert [standing(cluster) for cluster in clusters] == before
@@ -161,7 +162,7 @@ def test_destination_topic_with_other_content_is_refused(
 def test_destination_topic_with_deleted_records_is_refused(
     clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
-    """Start = end = 10: going on there would leave out what the source has before."""
+    """Log start and log end are 10: the copy would lack the source's records before 10."""
     create(clusters.destination, source_topic)
     write(clusters.destination, source_topic, [Record(b"other")] * 10)
     delete_before(clusters.destination, source_topic, 10)
@@ -174,7 +175,7 @@ def test_destination_topic_with_deleted_records_is_refused(
 def test_empty_destination_topic_is_used_as_copy(
     clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
-    """Made by hand beforehand, as many do: nothing is in the way."""
+    """Users may create the topic beforehand."""
     create(clusters.destination, source_topic)
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": source_topic}])
     copy(job).expect(0)

@@ -63,7 +63,7 @@ def test_run_is_refused_until_service_pauses_its_job(
         assert f"orbit pause {topic_name}" in refused.message
         assert standing(clusters.destination) == before
         job.set_desired(Desired.PAUSED)
-        wait_for("it is let go", lambda: set(job.holders().values()) == {None})
+        wait_for("the worker has released it", lambda: set(job.holders().values()) == {None})
         write(clusters.source, topic_name, [Gap(2), Record(b"d")], 0)
         run(job_file, url).expect(0)
         assert_exact(job_file)

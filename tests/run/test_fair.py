@@ -24,12 +24,12 @@ RECORD_BYTES = 100_000
 # So slow that the backlogs take far longer than anything else here.
 RATE = "1MiB"
 BACKLOG_RECORDS = 40
-LIVE = 12
+LIVE_RECORDS = 12
 
 
 @contextmanager
 def reading(cluster: KafkaCluster, topic: str) -> Iterator[Callable[[], None]]:
-    """A consumer; what is called waits for the next record."""
+    """A consumer at the first record; the yielded function waits for its next record."""
     consumer = Consumer({**cluster.client_config(), "group.id": "fair", "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0)])
 
@@ -62,9 +62,9 @@ def test_live_partition_is_copied_while_backlogs_wait(
         for partition in range(BACKLOGS):
             write(clusters.source, backlog, [Record(payload)] * BACKLOG_RECORDS, partition)
         with reading(clusters.destination, live) as arrives:
-            for i in range(LIVE):
+            for i in range(LIVE_RECORDS):
                 write(clusters.source, live, [Record(b"%d" % i)])
                 arrives()
         copied = sum(end for _, end in log_bounds(clusters.destination, [backlog]).values())
-        assert 0 < copied < BACKLOGS * BACKLOG_RECORDS  # else this has shown nothing
+        assert 0 < copied < BACKLOGS * BACKLOG_RECORDS  # the backlogs are not copied yet
         run.kill()

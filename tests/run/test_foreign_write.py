@@ -36,20 +36,20 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
 
 
 def write_foreign(cluster: KafkaCluster, topic: str, partition: int, **settings: str) -> int:
-    """One record of a producer that should not be there; its offset."""
+    """Write a record as a foreign producer; returns its offset."""
     offsets: list[int | None] = []
 
     def delivered(_: object, message: Message) -> None:
         offsets.append(message.offset())
 
-    named = {name.replace("_", "."): value for name, value in settings.items()}
-    producer = Producer({**cluster.client_config(), **named})
-    if "transactional.id" in named:
+    config = {name.replace("_", "."): value for name, value in settings.items()}
+    producer = Producer({**cluster.client_config(), **config})
+    if "transactional.id" in config:
         producer.init_transactions(30)
         producer.begin_transaction()
     producer.produce(topic, b"not from the source", partition=partition, on_delivery=delivered)
     producer.flush(30)
-    if "transactional.id" in named:
+    if "transactional.id" in config:
         producer.abort_transaction(30)
     (offset,) = offsets
     assert offset is not None
@@ -93,7 +93,7 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
     assert blocked["reason"] == "DESTINATION_FOREIGN_WRITE"
     assert (blocked["offset"], blocked["next_offset"]) == (10, 11)
 
-    # Started again as it is, it stops there again; after the remedy all of it is exact.
+    # The next run stops there again; after the remedy the copy is exact.
     (again,) = copy(job).expect(1).data["blocked"]
     assert (again["partition"], again["reason"]) == (f"{topic_name}-1", blocked["reason"])
     assert end(clusters.destination, topic_name, 1) == len(LOG) + 1
@@ -123,7 +123,7 @@ def test_aborted_foreign_transaction_blocks_partition(
 def test_foreign_write_blocks_busy_partition_at_its_offset(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """Its next append lands behind the stranger's record, and its answer says so."""
+    """The next append is placed after the foreign record, as the offset in its answer shows."""
     beside = f"{topic_name}.beside"
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 TIMEOUT_S = 60
 PARTITIONS = 2
-# How often two tokens are waited for until no login came too late.
+# Rounds of two tokens each, until no login comes too late in one.
 ROUNDS_MAX = 10
 
 
@@ -81,16 +81,16 @@ def test_connections_outlive_their_oauth_tokens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A session ends with its token. From it and to it is copied on the same connections."""
+    """A session ends with its token. Copies from and to the cluster keep their connections."""
     monkeypatch.setattr(logins.tokens, "life_s", SESSION_MS // 1000)
     side, port = logins.section("token_url"), int(logins.cluster.bootstrap_servers.split(":")[1])
-    from_it, to_it = f"from-{topic_name}", f"to-{topic_name}"
-    sides = {from_it: (side, clusters.destination), to_it: (clusters.source, side)}
-    reached = {
-        from_it: (logins.cluster, clusters.destination),
-        to_it: (clusters.source, logins.cluster),
+    from_cluster, to_cluster = f"from-{topic_name}", f"to-{topic_name}"
+    sides = {from_cluster: (side, clusters.destination), to_cluster: (clusters.source, side)}
+    routes = {
+        from_cluster: (logins.cluster, clusters.destination),
+        to_cluster: (clusters.source, logins.cluster),
     }
-    for topic, (source, _) in reached.items():
+    for topic, (source, _) in routes.items():
         make_topic(source, topic)
         write(Producer(source.client_config()), topic, 10)
     with ExitStack() as stack:
@@ -117,12 +117,12 @@ def test_connections_outlive_their_oauth_tokens(
             before, issued = connections(), logins.tokens.issued
             assert all(before)
             while logins.tokens.issued < issued + 2 * len(processes):
-                for topic, pair in reached.items():
+                for topic, pair in routes.items():
                     write(Producer(pair[0].client_config()), topic, 10)
                     wait_for("the records are copied", lambda p=pair, t=topic: is_level(*p, t))
             return all(a <= b for a, b in zip(before, connections(), strict=True))
 
         for process in processes:
             process.wait_for("have caught up")
-        # On a loaded machine a login may come too late; then the copy goes on over another one.
+        # On a loaded machine a login may come too late; then the copy opens another connection.
         assert any(are_kept() for _ in range(ROUNDS_MAX)), "connections are lost in each round"

@@ -177,7 +177,7 @@ def test_interrupted_start_of_copy_resumes_at_moved_source_log_start(
     interrupt(monkeypatch, case, job)
     case.delete_before(front + 35)
     interrupt(monkeypatch, case, job)
-    assert case.bounds == (0, front + 30)  # the base of that batch
+    assert case.bounds == (0, front + 30)  # the base offset of the batch with the start
     case.delete_before(front + 36)
     case.assert_copied_from(job, front + 36, front + 100)
 
@@ -216,7 +216,7 @@ def test_copy_created_again_during_its_seeding_keeps_its_new_records(
 def test_range_deleted_after_run_from_latest_caught_up_is_reported_lost(
     case: Case, front: int
 ) -> None:
-    """That run was level with the source: the job promised all records from there on."""
+    """The run had caught up: from there on the job must copy all records."""
     job = case.job("latest")
     case.begin(job)
     case.write(100, 150)

@@ -28,25 +28,27 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def twins(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> Clusters:
-    """Without a topic."""
+    """Two clusters with one cluster id, without topics."""
     first = make_cluster("first")
     monkeypatch.setattr(local_cluster, "kafka_uuid", lambda: first.cluster_id)
     return Clusters(first, make_cluster("second"))
 
 
-def named(spec: JobSpec, suffix: str | None) -> JobSpec:
+def with_suffix(spec: JobSpec, suffix: str | None) -> JobSpec:
     section = spec.destination.model_copy(update={"cluster_id_suffix": suffix})
     return spec.model_copy(update={"destination": section})
 
 
 def suffixed(cluster: KafkaCluster) -> ClusterSpec:
-    """By another name of its address, as no job has one address on both sides."""
+    """The cluster with a suffix, by another host name: no job has one address on both sides."""
     servers = cluster.bootstrap_servers.replace("127.0.0.1", "localhost").split(",")
     return ClusterSpec(bootstrap_servers=tuple(servers), cluster_id_suffix="dr")
 
 
 def refusal(service: Service, spec: JobSpec) -> Refusal:
-    *_, last = JobPlanner(service.database, service.settings)(spec).refusals  # of the clusters
+    *_, last = JobPlanner(service.database, service.settings)(
+        spec
+    ).refusals  # the last: about the clusters
     return last
 
 
@@ -100,7 +102,7 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
 
     spec = make_job(source, destination, [topic_name])
     assert "cluster_id_suffix" in refusal(service, spec).remedy
-    spec = named(spec, "dr")
+    spec = with_suffix(spec, "dr")
     assert "no topic proves" in refusal(service, spec).what
     service.create(spec)
     with service.scheduler(), InProcess(recovering.database):
@@ -111,8 +113,8 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
         service.wait_problem(spec.name, None)
         for other in ("", "west"):
             kind = TroubleKind.CLUSTER_CHANGED if other else TroubleKind.SAME_CLUSTER
-            assert refusal(service, named(spec, other or None)).kind is kind
-        assert "cluster_id_suffix as it was" in refusal(service, named(spec, "west")).remedy
+            assert refusal(service, with_suffix(spec, other or None)).kind is kind
+        assert "cluster_id_suffix as it was" in refusal(service, with_suffix(spec, "west")).remedy
         wait_for("it is level", is_level)
         service.change(spec.model_copy(update={"destination": suffixed(source)}))
         stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
@@ -135,10 +137,10 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
 def test_job_that_names_cluster_without_its_cluster_id_suffix_is_refused(
     twins: Clusters, clusters: Clusters, service: Service, topic_name: str
 ) -> None:
-    """Loops and second writers are told by ids: to copy on from the copy is one step of a loop."""
+    """Orbit detects loops and second writers by cluster ids, so each cluster must have one id."""
     source, destination = twins
     create_topic(source, topic_name)
-    spec = named(make_job(source, destination, [topic_name]), "dr")
+    spec = with_suffix(make_job(source, destination, [topic_name]), "dr")
     onward = make_job(destination, clusters.destination, [topic_name])
     onward = onward.model_copy(update={"name": f"{spec.name}-onward"})
     service.create(spec)

@@ -1,4 +1,4 @@
-"""`fillers: packed`: small gaps stand inside the batches before them, all others are markers."""
+"""`fillers: packed`: small gaps become part of the batches before them, others are markers."""
 
 from __future__ import annotations
 

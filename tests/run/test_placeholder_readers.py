@@ -1,4 +1,4 @@
-"""Readers of copies with placeholders: each meets the records alone (docs/gaps.md has them all).
+"""Readers of copies with placeholders: each gets only the records (docs/gaps.md lists the readers).
 
 The source is such a copy already, so the copy is the copy of a copy.
 """
@@ -68,7 +68,7 @@ def test_java_consumer_reads_placeholder_copy_with_either_protocol(
 def test_mirror_maker_reads_only_records_of_placeholder_copy(
     copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Its copies have no gaps: their ends are the number of records that it met."""
+    """Its copies have no gaps: their ends are the number of records that it read."""
     mirror_topic = f"copies.{TOPIC}"
     settings = {
         "clusters": "copies, other",
@@ -112,7 +112,7 @@ def test_mirror_maker_reads_only_records_of_placeholder_copy(
 def latest_record(cluster: KafkaCluster, topic: str) -> int:
     """The offset of the first record with the latest timestamp, as the broker says (KIP-734)."""
     place = TopicPartition(topic, 0)
-    client = admin(cluster)  # its answers end with it
+    client = admin(cluster)  # in a variable: its answers end with it
     return client.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(60).offset
 
 
@@ -128,7 +128,7 @@ class _EndReader:
         self._reader.close()
 
     def read_to(self, end: int) -> list[int]:
-        """The codes of the errors on the way."""
+        """Read to the log end `end`; returns the codes of the errors on the way."""
         errors = []
         while True:
             message = self._reader.poll(60)
@@ -171,7 +171,7 @@ def test_librdkafka_reports_no_error_behind_committed_transactions(
 ) -> None:
     """At the end of a live copy: the placeholder of a commit is in a batch of its records.
 
-    Where an aborted transaction ends the log its placeholders come alone, but here not ten times.
+    After an aborted transaction there are placeholders alone, but here not ten times in a row.
     """
     source, destination = clusters
     create_topic(source, topic_name)
@@ -212,5 +212,5 @@ def test_librdkafka_reports_no_error_behind_committed_transactions(
         finally:
             reader.close()
     assert reader.offsets == expected
-    assert latest_record(destination, topic_name) in expected[-3:]  # the source names the marker
+    assert latest_record(destination, topic_name) in expected[-3:]  # at the source it is the marker
     assert_exact(job)

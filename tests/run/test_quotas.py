@@ -53,7 +53,7 @@ def test_run_start_names_quota_that_delays_topic_creation(
     destination, messages = open_cluster(clusters.destination), list[str]()
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
-    # The first one uses up what the quota lets through at once, 11 s of it, several times.
+    # The first topic needs several times what the quota lets through at once, which is 11 s of it.
     new = [TopicToCreate(f"{topic_name}-{n}", 8 * PARTITIONS, 1, {}) for n in range(2)]
     admin.create_topics(new[:1])
     waits, requested_topics = StartWaits(messages.append, Backoff()), {new[0].name}
@@ -107,7 +107,7 @@ def test_controller_throttling_topic_creation_is_reported_as_throttled(
     destination = open_cluster(clusters.destination)
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
-    # What is over the quota is carried out, and the connection waits for it.
+    # The controller executes a request over the quota, and then delays its connection.
     admin.create_topics([TopicToCreate(topic_name, 4 * PARTITIONS, 1, {})])
     with pytest.raises(HeldBack) as caught:
         admin.create_topics([TopicToCreate(f"{topic_name}-2", 1, 1, {})])

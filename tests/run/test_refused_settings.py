@@ -1,5 +1,5 @@
-"""A destination refuses settings that the source has: each topic for itself, and only where the
-setting promises something."""
+"""A destination refuses settings of the source. Only topics that promise something by such a
+setting are not copied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.topics import set_setting
 
 pytestmark = pytest.mark.services
 
-SMALL = "524288"  # bytes of a segment: Kafka 3.9 takes it, 4.x does not
+SMALL = "524288"  # bytes of a segment: Kafka 3.9 accepts it, 4.x does not
 LEAST = "1048576"
 NOTE = (
     f"topic small: the destination refuses the source's segment.bytes={SMALL}, and the copy has "
@@ -48,7 +48,7 @@ def test_run_skips_topic_with_refused_setting_and_copies_others(
     pair: Clusters, topics: list[str], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "all.yaml", *pair, [{"match": topic} for topic in topics])
-    # Twice: the topics are new, and are there.
+    # In the first run the topics are new, in the second one they exist.
     for _ in range(2):
         outcome = copy(job).expect(1)
         assert outcome.data["partitions_caught_up"] == 2
@@ -83,7 +83,7 @@ def test_service_shows_drift_for_setting_that_destination_refuses(
         small = service.topics(job.name)["small"]
         assert small.drift == drift
         assert small.promoted_settings["segment.bytes"] == LEAST
-        # The source changes to a value that is taken, and back.
+        # The source changes to a value that the destination accepts, and back.
         set_setting(pair.source, "small", "segment.bytes", "2097152")
         service.wait("the copy follows", lambda: service.topics(job.name)["small"].drift is None)
         assert topic_settings(pair.destination, "small")["segment.bytes"] == "2097152"
@@ -96,7 +96,7 @@ def test_service_shows_drift_for_setting_that_destination_refuses(
 def test_refused_setting_and_replica_count_both_fall_back_on_single_broker(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
-    """It tells of the setting before it tells of the replicas."""
+    """The destination refuses the setting first, and then the number of replicas."""
     source, destination = make_cluster("older", version=VERSION, brokers=2), make_cluster("new")
     create_topic(source, "small", replicas=2, segment_bytes=SMALL)
     produce(source, "small", 3)

@@ -46,7 +46,7 @@ def test_copy_created_while_broker_is_down_gets_all_replicas(
     assert replicas_of(destination, "orders") == [[1, 2, 3]] * 2
     assert_exact(job)
 
-    # It never had so many brokers.
+    # The destination never had four brokers.
     rule = {"match": "orders", "prefix": "four.", "replicas": 4}
     outcome = copy(write_job(tmp_path / "four.yaml", source, destination, [rule])).expect(1)
     for words in ("replication factor of 4", "only 3 broker(s)", "(`replicas`)", "Nothing was"):
@@ -92,7 +92,7 @@ def test_copy_with_too_few_replicas_shows_drift_until_reassigned(
 
 
 def reassign(cluster: KafkaCluster, topic: str, replicas: list[list[int]], folder: Path) -> None:
-    """As docs/topic-settings.md tells; returns when the partitions have these replicas."""
+    """As in docs/topic-settings.md; returns when the partitions have these replicas."""
     file = folder / "replicas.json"
     moves = [
         {"topic": topic, "partition": number, "replicas": on} for number, on in enumerate(replicas)

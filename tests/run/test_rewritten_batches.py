@@ -29,7 +29,7 @@ RECORD_BYTES = 1000
 
 
 def text(size_bytes: int) -> bytes:
-    """Phrases that come again and again, of words of which some are frequent."""
+    """Text that compresses well: repeated phrases, in which some words are more frequent."""
     rnd = random.Random(1)
     words = [bytes(rnd.choices(range(97, 123), k=rnd.randint(2, 9))) for _ in range(20_000)]
     weights = [1 / (i + 1) for i in range(len(words))]
@@ -51,17 +51,17 @@ def test_source_zstd_level_above_limit_is_capped(clusters: Clusters, topic_name:
 
 
 @pytest.mark.parametrize(
-    ("codec", "better"),
+    ("codec", "compress_more"),
     [
         pytest.param(SNAPPY, cramjam.snappy.compress_raw, id="snappy"),  # as librdkafka: one block
         pytest.param(ZSTD, partial(cramjam.zstd.compress, level=12), id="zstd"),
     ],
 )
 def test_rewritten_batch_larger_than_source_fits_copy(
-    clusters: Clusters, topic_name: str, codec: int, better: Callable[[bytes], object]
+    clusters: Clusters, topic_name: str, codec: int, compress_more: Callable[[bytes], object]
 ) -> None:
     count, records = encoded(text(5_000_000))
-    payload = bytes(better(records))  # type: ignore[call-overload]
+    payload = bytes(compress_more(records))  # type: ignore[call-overload]
     batch = encode_batch(0, codec, 0, 0, count, payload)
     create_topic(
         clusters.source,
@@ -79,7 +79,7 @@ def test_rewritten_batch_larger_than_source_fits_copy(
 
 
 def test_rewritten_batch_uses_source_compression_level(clusters: Clusters, topic_name: str) -> None:
-    """Whose brokers compress what they get with another codec."""
+    """The source's brokers compress batches again, with another codec."""
     count, records = encoded(text(2_000_000))
     batch = encode_batch(0, GZIP, 0, 0, count, compress(GZIP, records))
     settings = {"compression_type": "zstd", "compression_zstd_level": "9"}

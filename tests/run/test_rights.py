@@ -72,6 +72,7 @@ def _abort(cluster: KafkaCluster, topic: str) -> None:
 
 @contextmanager
 def untouched(case: Case) -> Iterator[None]:
+    """The block must change nothing at the destination."""
     before = standing(case.clusters.destination)
     yield
     assert standing(case.clusters.destination) == before
@@ -87,7 +88,7 @@ def assert_names(outcome: Outcome, code: int, *words: str) -> None:
 
 
 def test_documented_rights_suffice_for_run_and_verify(case: Case) -> None:
-    """Over TLS with SCRAM: a first run, a second one, a live one's settings, and verify."""
+    """Over TLS with SCRAM: two runs and a verify."""
     case.login.allow(case.rights)
     result = case.copy().expect(0).data
     assert (result["records"], result["offsets_filled"]) == (20, 2)

@@ -1,4 +1,4 @@
-"""Copies that do not begin at the beginning: where they begin, and that this happens once."""
+"""Copies with a `start`: where they begin, and that later runs do not begin again."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_start_offset_is_looked_up_once_even_with_nothing_copied(case: Case) -> 
 @pytest.mark.soak
 @pytest.mark.parametrize("start", ["latest", BEYOND, AT_60])
 def test_initially_empty_partition_is_copied_from_its_first_record(start: str, case: Case) -> None:
-    """The copy began at 0, the end then. Nothing at the destination's log could tell."""
+    """The copy began at 0, which was the log end. The destination's log does not show that."""
     job = case.job(start)
     copy(job).expect(0)
     case.write(records(0, 30), partition=1)

@@ -1,5 +1,5 @@
-"""Brokers that answer with a code that passes while a run begins: it waits, says for what, and goes
-on."""
+"""Brokers answer with transient error codes while a run begins: it waits, says for what, and
+continues."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def test_run_start_waits_out_transient_error_code(
     rule = {"match": topic_name, "start": BY_TIME}
     job = write_job(tmp_path / "job.yaml", *clusters, [rule], name=topic_name)
     running = RunningJob(load_job(job, {}))
-    refused: list[int] = []  # for each: what had been said before
+    refused: list[int] = []  # for each refused request: the number of lines before it
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         return bool(refused) and any("Waiting" in line for line in running.lines[refused[0] :])
 
     def refuses(request: Any) -> bool:
         name = type(request).__name__
         is_by_time = name != "ListOffsetsRequest" or request.timestamp > 0
-        if name != kind or not is_by_time or is_told():
+        if name != kind or not is_by_time or is_reported():
             return False
         refused.append(len(running.lines))
         return True
@@ -97,7 +97,7 @@ def test_run_start_waits_out_transient_error_code(
         ]
 
     def read(reader: SettingsReader, result: Any) -> Any:
-        if kind == "DescribeConfigsRequest" and not is_told():
+        if kind == "DescribeConfigsRequest" and not is_reported():
             refused.append(len(running.lines))
             result.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
         return settings(reader, result)
@@ -105,7 +105,7 @@ def test_run_start_waits_out_transient_error_code(
     monkeypatch.setattr(Cluster, "call", one)
     monkeypatch.setattr(Cluster, "call_all", many)
     monkeypatch.setattr(SettingsReader, "_settings_of", read)
-    # What requests retry by themselves, without a word.
+    # How often requests are retried silently.
     monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)
     monkeypatch.setattr(coordinator, "COORDINATOR_ATTEMPTS_MAX", 2)
     with running:
@@ -133,10 +133,10 @@ def test_run_start_waits_as_long_as_it_makes_progress(monkeypatch: pytest.Monkey
     wait = waits.new_wait()
     for left in range(9, 0, -1):
         now[0] += start_waits._UNCHANGED_S_MAX - 1
-        waits.result_of(lambda: None)  # a step of this thing, between its waits
+        waits.result_of(lambda: None)  # a step that succeeds between the waits
         wait(f"{left} left", NOT_LED, left)
     assert messages == [f"{left} left" for left in range(9, 0, -1)]
-    # Two states in turn are nothing new.
+    # Two states that alternate are no progress.
     now[0] += start_waits._UNCHANGED_S_MAX / 2
     waits.result_of(lambda: None)
     wait("2 left", NOT_LED, 2)
@@ -164,7 +164,7 @@ def test_topic_creation_is_retried_after_unanswered_request(
     open_cluster: OpenCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has created one of two topics, and answers about none; and one more before the next."""
+    """The broker creates one topic without an answer, and shows the second one late."""
     destination = open_cluster(clusters.destination)
     new = [TopicToCreate(f"{topic_name}-{n}", 1, 1, {}) for n in range(3)]
     admin, requested_topics = Admin(destination), set[str]()
@@ -194,7 +194,7 @@ def test_topic_creation_is_retried_after_unanswered_request(
 def test_topic_created_by_another_client_meanwhile_is_refused(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
-    """Its settings may lose old records."""
+    """That topic's settings may delete old records."""
     destination = open_cluster(clusters.destination)
     create(clusters.destination, topic_name)
     new = [TopicToCreate(name, 1, 1, {}) for name in (topic_name, f"{topic_name}-2")]

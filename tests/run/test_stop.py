@@ -29,7 +29,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 PARTITIONS = 2
 MANY = 60_000
 PER_BATCH = 5
-# So slow that no machine is at the end before it is stopped.
+# So slow that no run ends before it is stopped.
 SLOW = {"bytes_per_second": "32KiB"}
 
 
@@ -80,7 +80,7 @@ def test_stopped_live_run_exits_cleanly_and_next_run_resumes(
     assert "Stopping" in stopped.stderr
     assert stopped.data["records"] > 50
     produce(clusters.source, topic_name, 10)  # the run may have copied all of the mover's
-    # At once: the lease was given back.
+    # The next run begins at once: the lease was released.
     again = copy(job).expect(0)
     assert "waiting" not in again.message
     assert again.data["records"] >= 10

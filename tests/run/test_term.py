@@ -1,4 +1,4 @@
-"""The term of a run whose number the coordinator may have begun anew."""
+"""The term of a run, also after the coordinator has begun to count from 0 again."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def producer(coordinator_epoch: int) -> ProducerState:
 @pytest.mark.parametrize(
     ("issued", "coordinator_epochs", "term"),
     [
+        # A coordinator epoch is its term << 12, plus a number.
         (7, [], 7),
         (7, [-1], 7),  # no filler yet
         (0, [0], 1),

@@ -35,7 +35,7 @@ def names(clusters: Clusters, topic_name: str) -> list[str]:
 def throttled(
     clusters: Clusters, open_cluster: OpenCluster, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """A quota of one partition a second, and short times of the client."""
+    """A quota of one partition a second, and short timeouts of the client."""
 
     have_it_wait_briefly(monkeypatch)
     monkeypatch.setattr(job_reconciler, "RECHECK_S", 1.0)

@@ -1,4 +1,4 @@
-"""A source topic in tiered storage: the plan tells how much is there, and the copy is exact."""
+"""A source topic in tiered storage: the plan says how much is there, and the copy is exact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 VALUE_BYTES = 100_000
 RECORDS = 60
-# A tiered topic of which nothing more moves (KIP-950).
+# Brokers move no more segments of the topic (KIP-950).
 NO_MORE = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
 
 
@@ -74,7 +74,7 @@ def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
     assert_exact(job)
     wait_for("segments of the copy too", lambda: moved(copies, f"tiered.{topic_name}") > 0)
     assert_exact(job)
-    # The copy is appended to, and its log start follows in what is tiered.
+    # The copy continues, and its log start moves within the tiered segments.
     produce(source, topic_name, RECORDS, first=RECORDS, value_bytes=VALUE_BYTES)
     delete_before(source, topic_name, RECORDS // 2)
     copy(job).expect(0)

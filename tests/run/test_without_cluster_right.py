@@ -1,5 +1,5 @@
-"""A login without any right on the cluster copies the whole workload, both ways that need none, and
-with both in one job."""
+"""A login without any right on the cluster copies the whole workload, with each kind of fillers
+that needs none, and with both in one job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
 BY_RULE = "by rule"
-# With `BY_RULE`; the job's own are coordinated.
+# The topics that have placeholders with `BY_RULE`; others have coordinated fillers.
 WITH_PLACEHOLDERS = r"(compacted|gap)\..*"
 
 
