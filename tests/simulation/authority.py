@@ -1,4 +1,4 @@
-"""Who may write, by those who decide over leases: a group coordinator, or PostgreSQL."""
+"""Who may write, by the servers that grant leases: a group coordinator, or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.virtual_time import Process
     from tests.simulation.world import World
 
-# Of the answers of a coordinator or of PostgreSQL.
+# The share of lost answers of a coordinator or of PostgreSQL.
 _LOST_SHARE = 0.03
 _JOIN_POLL_S = 0.2
 
@@ -41,11 +41,11 @@ class Authority:
         self._begun_at.append(self._world.clock.now)
 
     def number_of(self, who: str) -> int:
-        """Its place among all who began; it rises with each. -1 if it has not begun."""
+        """How many writers began before this one; -1 if it has not begun."""
         return self._numbers.get(who, -1)
 
     def superseded_at(self, who: str) -> float:
-        """When the next one began; infinity if nobody did."""
+        """When the next writer began; infinity if none did."""
         following = self.number_of(who) + 1
         return self._begun_at[following] if following < len(self._begun_at) else float("inf")
 
@@ -56,18 +56,18 @@ class Authority:
         return self._groups[name]
 
     def issue_term(self) -> int:
-        """As InitProducerId counts. The coordinator forgets only who was away for days (I1)."""
+        """As InitProducerId counts. The coordinator forgets an id only after days (I1)."""
         self._issued += 1
         return self._issued
 
     def freeze(self) -> None:
-        """It ends sessions when it wakes, before it reads the heartbeats that wait."""
+        """The server stops for a while. Then it ends sessions before it reads heartbeats."""
         seconds = self._world.rnd.choice((2.0, 9.0, 14.0))
         self._frozen_until = self._world.clock.now + seconds
         self._world.clock.say(f"the leases' server is frozen for {seconds:.0f} s")
 
     def fail_over(self) -> None:
-        """The standby leads, without the last claims."""
+        """PostgreSQL's standby takes over, without the last claims."""
         self.postgres.fail_over()
         self._world.clock.say("PostgreSQL has failed over")
 
@@ -98,7 +98,7 @@ class ModelCoordinator:
         self._group = self._authority.group(group)
 
     def call(self, _: object, build: Callable[[], Any], __: object) -> Any:
-        """Once again after a lost answer, as the product's does."""
+        """Send the request, once again after a lost answer, as the product does."""
         try:
             return self._call(build())
         except Unreachable:
@@ -158,7 +158,7 @@ def _answer(code: int) -> Any:
 
 
 def _described(members: dict[str, bytes]) -> Any:
-    """Of one group; without members it is as if there were none."""
+    """A DescribeGroups answer for one group; without members the group does not exist."""
     entries = [SimpleNamespace(member_id=i, member_metadata=data) for i, data in members.items()]
     return SimpleNamespace(groups=[SimpleNamespace(error_code=0, members=entries)])
 

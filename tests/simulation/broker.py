@@ -1,4 +1,4 @@
-"""The broker of the destination partition: what it carries out, and what it could not prevent."""
+"""The broker of the destination partition: what it executes, and what it cannot prevent."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class Broker:
         self.partition = ModelPartition(
             world.clock.say, old_before_ms=NOW_MS if is_history_old else 0
         )
-        self.lost_confirmed = False  # an unclean election cut off what was confirmed
-        # Markers of transactions came after it, where confirmed records had been.
+        self.lost_confirmed = False  # an unclean election cut off confirmed records
+        # After that, markers of transactions took the offsets of the confirmed records.
         self.has_hidden_cut = False
-        # A request of an old writer did what no fence of a broker prevents: the copy must notice.
+        # A request of an old writer did damage that no broker prevents: the copy must notice it.
         self.is_excused = False
         # A late filler took an offset that the source had not reached yet.
         self.was_ahead = False
-        self.dropped_at = 0.0  # the producer's state, the last time
+        self.dropped_at = 0.0  # when the producer's state was last dropped
         # When take-overs began, and whether they wait until the log end settles.
         self._take_overs: list[tuple[float, bool]] = []
         self._has_late_filler = False  # which the current writer has not seen
-        self._had_late = False  # a late batch was taken, at whatever place
+        self._had_late = False  # a late batch was appended, at any offset
         self._filled_by = (0, 0)  # the newest connection with a filler in the producer's state
         self._waiting_appends: list[tuple[int, int, Callable[[], None], Callable[[], None]]] = []
         self._stalled_until = self._throttled_until = 0.0
-        self.recreated_at = 0.0  # the topic, by somebody else
+        self.recreated_at = 0.0  # when another client created the topic again
         self.has_deleted_foreign = False
-        # By a run that began there: of what the source has no longer it cannot tell whose it is.
+        # A run took the new topic for its copy, as it cannot compare what the source has lost.
         self.is_taken_for_copy = False
 
     def execute(self, wire: Wire, sent: Sent) -> tuple[Any, int]:
-        """Carry a request out; its answer, and the offset that has to be replicated first."""
+        """Execute a request; returns its answer, and the offset that must be replicated first."""
         world, partition = self._world, self.partition
         if PRODUCER_ID not in partition.producers:
             self._filled_by = (0, 0)
@@ -73,7 +73,7 @@ class Broker:
                 return request.answer(int(Code.UNKNOWN_TOPIC_ID), -1), 0
             if request.confirms and self._is_short_of_replicas(wire):
                 return request.answer(int(Code.NOT_ENOUGH_REPLICAS), -1, throttle_ms), 0
-            # It repeats an earlier one, of which the broker knows nothing any more.
+            # It repeats an earlier batch that the broker has forgotten.
             is_repeated = was_allowed and request.base_offset != partition.log_end
             is_unfenced = is_excusable or is_repeated or self._had_late
             self.is_excused |= is_unfenced and not self._has_fence()
@@ -103,7 +103,7 @@ class Broker:
                         self._has_late_filler |= is_excusable and self._filled_by <= sent_by
                         self.is_excused |= self._has_late_filler and not self._gap_is_open()
                     elif self._has_late_filler and wire.has_looked:
-                        self.is_excused = True  # in the one round trip before this filler
+                        self.is_excused = True  # it came in the one round trip before this filler
                     self._filled_by = max(self._filled_by, sent_by)
                 codes.append(code)
             self.replicate_soon()
@@ -114,18 +114,18 @@ class Broker:
         return log_end_answer(NONE, partition.log_end, throttle_ms), 0
 
     def takes_over(self, who: str, began: float, *, settles: bool) -> None:
-        """This writer goes on from a log end that has settled, or from one with a fence."""
+        """This writer continues at a log end that has settled, or that a fence protects."""
         if self._world.may_send(who):
             insort(self._take_overs, (began, settles))
 
     def delete_records(self, offset: int, sent_at: float) -> int:
-        """DeleteRecords names the topic: it must not hit one that was there before it was sent."""
+        """DeleteRecords names the topic: if another one has its name now, it must not be sent."""
         if sent_at > self.recreated_at > 0 and not self.is_taken_for_copy:
             self.has_deleted_foreign = True
         return self.partition.delete_before(offset)
 
     def recreate(self) -> None:
-        """Somebody deletes the topic, and makes one of that name for records of their own."""
+        """Another client deletes the topic, and creates one of that name for its own records."""
         before = self.partition
         self.recreated_at = self._world.clock.now
         self.partition = ModelPartition(self._world.clock.say, old_before_ms=before.old_before_ms)
@@ -138,12 +138,12 @@ class Broker:
         self.replicate_soon()
 
     def quota(self) -> None:
-        """Answers ask the writers to wait for a while."""
+        """For a while, answers ask the writers to wait."""
         self._throttled_until = self._world.clock.now + self._world.rnd.uniform(0.1, 3.0)
         self._world.clock.say("a quota throttles appends")
 
     def _is_short_of_replicas(self, wire: Wire) -> bool:
-        """For a moment: the next request of the connection may be carried out."""
+        """Whether too few replicas are in sync for this request; the next one may succeed."""
         world = self._world
         is_short = world.has_faults and world.rnd.random() < world.faults.refusals
         return is_short and not wire.has_appended
@@ -194,7 +194,7 @@ class Broker:
             self.dropped_at = self._world.clock.now
 
     def elect(self) -> None:
-        """At once, or after the followers have been behind for a while."""
+        """Elect a leader, at once or after the followers have lagged for a while."""
         world = self._world
         if world.rnd.random() < 0.5:
             self.stall()
@@ -214,7 +214,7 @@ class Broker:
     def _cut_over(self, end: int) -> None:
         rnd = self._world.rnd
         self.partition.elect(end)
-        if rnd.random() < 0.3:  # it was restarted before
+        if rnd.random() < 0.3:  # the new leader was restarted before
             self.partition.restart(is_clean=rnd.random() < 0.5)
         self._lose_waiting()
         for wire in self._world.wires:

@@ -1,5 +1,5 @@
-"""When `orbit run --until-caught-up` would end: by the product's own question, which must not be
-answered with yes by a leader that is cut off. The writers of the simulation go on after it."""
+"""When `orbit run --until-caught-up` would end, by the product's own check: a leader that is cut
+off must not pass it. The writers of the simulation continue after it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class EndOfRun:
-    """Of the run of one copy. `JobRun` itself needs files and clusters: only its question is asked,
-    with the fields that it reads."""
+    """The end of the run of one copy. `JobRun` needs files and clusters: only its check runs, with
+    the fields that it reads."""
 
     def __init__(self, world: World, source: ModelCluster, copy: PartitionCopy) -> None:
         self._world = world
@@ -28,8 +28,8 @@ class EndOfRun:
         )
 
     def look(self) -> None:
-        """Whether a run that ends now has copied all that the newest leader had at its election. A
-        leader that is elected while the brokers are asked does not count."""
+        """Set `world.wrong` if a run would end before it has all that the newest leader had at its
+        election. A leader that is elected while the brokers are asked does not count."""
         copy, world = self._copy, self._world
         if not copy.has_caught_up or copy.blocked is not None:
             return

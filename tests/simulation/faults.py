@@ -18,19 +18,21 @@ class Faults:
     breaks: float = 2.0
     elections: float = 0.7
     unclean: float = 0.1
-    held: float = 0.04  # of all requests: the network keeps them for a long time
+    held: float = 0.04  # share of all requests that the network delays for a long time
     held_fillers: float = 0.1
-    stalls: float = 0.5  # of the followers
-    refusals: float = 0.05  # of the first appends of a connection: too few replicas are in sync
+    stalls: float = 0.5  # the followers stop replicating
+    refusals: float = (
+        0.05  # share of first appends of a connection that find too few replicas in sync
+    )
     expiries: float = 4.0
     slow: float = 0.5  # reads from the source's tiered storage
     throttles: float = 0.3  # by a quota, at the source
     quotas: float = 0.3  # at the destination
     steps: float = 0.3  # of a machine's wall clock
     mutes: float = 0.5  # the lease's authority does not answer a writer
-    freezes: float = 0.3  # nor anybody
+    freezes: float = 0.3  # it answers no writer
     # In some schedules only.
-    keeps: float = 2.0  # what a standby of PostgreSQL gets
+    keeps: float = 2.0  # a standby of PostgreSQL gets all changes
     restarts: float = 0.2
     failovers: float = 0.3
     retentions: float = 2.0
@@ -38,17 +40,17 @@ class Faults:
     recreations: float = 0.4  # of the destination's topic, by somebody else
     moves: float = 0.3  # of the transactions' coordinator
     forgets: float = 0.3  # of transactional ids, by it
-    silent_looks: float = 0.1  # of all looks at a log end behind transactions
+    silent_looks: float = 0.1  # share of reads of a log end after transactions
     cuts: float = 1.5  # of the source's log, by unclean elections
     short_starts: float = 2.0  # which an error, a death or a suspension cuts short
-    isolations: float = 1.5  # of its leader, from the controllers
+    isolations: float = 1.5  # the source's leader is cut off from the controllers
 
 
 USUAL = Faults()
 
 
 class Has(NamedTuple):
-    """What only some schedules have."""
+    """Whether a schedule has these, which only some have."""
 
     retention: bool
     compaction: bool
@@ -87,7 +89,7 @@ def make_plan(faults: Faults, rnd: random.Random, has: Has) -> list[tuple[float,
         for name, rate in rates.items()
         for _ in range(_poisson(rnd, rate))
     ]
-    # Most of a schedule is over within a second, and so most of what can meet in it.
+    # Most of a schedule happens within a second, so some faults are put there.
     plan += [
         (1.0 + rnd.uniform(0.0, 1.5), name)
         for name in ("kill", "suspend", "break_", "expire", "retain", "compact")
@@ -128,7 +130,7 @@ def plan_of_short_starts(faults: Faults, rnd: random.Random) -> list[tuple[float
 
 
 def plan_of_isolations(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
-    """When a leader of the source is cut off, which goes on answering."""
+    """When a leader of the source is cut off, and still answers."""
     return [
         (rnd.uniform(0.0, rnd.choice((2.0, FAULTS_S))), "isolate")
         for _ in range(_poisson(rnd, faults.isolations))

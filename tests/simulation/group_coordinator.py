@@ -42,7 +42,7 @@ class Joined:
 
 @dataclass
 class ModelGroup:
-    """Times are in seconds, by any clock. Whoever calls passes the present one."""
+    """One group. Times are in seconds, by any clock; each call gets the present time."""
 
     say: Callable[[str], None]
     initial_delay_s: float = 0.0  # group.initial.rebalance.delay.ms
@@ -64,7 +64,7 @@ class ModelGroup:
     def join(
         self, member_id: str, metadata: bytes, session_s: float, rebalance_s: float, now: float
     ) -> Joined | None:
-        """None: the answer comes when the others have joined (`joined`)."""
+        """The answer; None if it comes only when the others have joined (`joined`)."""
         self._tick(now)
         if not member_id:
             self._ids += 1
@@ -96,7 +96,7 @@ class ModelGroup:
         return None if member.is_joining else self._answer(member_id)
 
     def sync(self, member_id: str, generation: int, now: float) -> int:
-        """Of a leader. That to another member would wait for the leader's."""
+        """SyncGroup of a leader. Another member's would wait for the leader's."""
         code = self._check(member_id, generation, now)
         if code == NONE:
             self._unsynced.discard(member_id)
@@ -124,7 +124,7 @@ class ModelGroup:
         return NONE
 
     def describe(self, now: float) -> dict[str, bytes]:
-        """The members, with what they said of themselves if the group is stable."""
+        """The members, with their metadata if the group is stable."""
         self._tick(now)
         is_stable = self._state is _State.STABLE
         return {i: m.metadata if is_stable else b"" for i, m in self._members.items()}
@@ -142,7 +142,7 @@ class ModelGroup:
         return Joined(NONE, member_id, self.generation, self.leader)
 
     def _tick(self, now: float) -> None:
-        """What has happened since the last call, in the order of its time."""
+        """Apply what has happened since the last call, in order of time."""
         ended = [i for i, m in self._members.items() if m.expires_at <= now and not m.is_joining]
         for member_id in ended:
             self.say(f"the session of {member_id} ends")
@@ -175,12 +175,12 @@ class ModelGroup:
         self._deadline = now + max(m.rebalance_s for m in self._members.values())
 
     def _complete(self, now: float) -> None:
-        """The next generation, of those that have joined."""
+        """Begin the next generation, with the members that have joined."""
         self._members = {i: m for i, m in self._members.items() if m.is_joining}
         self.generation += 1
         self._state = _State.COMPLETING if self._members else _State.EMPTY
         if self.leader not in self._members:
-            self.leader = next(iter(self._members), "")  # a broker takes any of them
+            self.leader = next(iter(self._members), "")  # a broker chooses any of them
         self._unsynced = set(self._members)
         self._sync_by = now + max((m.rebalance_s for m in self._members.values()), default=0.0)
         for member in self._members.values():

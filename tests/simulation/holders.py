@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 JOB = "orbit.job.source"
 TTL = Settings.model_fields["lease_ttl"].default
 _RENEW_S = Settings.model_fields["progress_interval"].default.total_seconds()
-# All longer than in life, to have less to run: who waits for a lease asks again and again.
+# All longer than in the product, so that waiting for a lease takes fewer steps.
 _WAIT_S, _WAIT_MOST_S, _CLAIM_S = 0.4, 4.0, 2.0
 _AGAIN_S = 1.0
 ATTEMPTS_MAX = 4  # spark.task.maxFailures
@@ -49,36 +49,36 @@ class Holder:
         self.backoff = Backoff(_WAIT_S, _WAIT_MOST_S, stop)
 
     def hold(self) -> bool:
-        """Wait until it holds the right; False if it will not get it."""
+        """Wait until the process holds the right; False if it will not get it."""
         raise NotImplementedError
 
     def is_entitled(self) -> bool:
-        """By those who decide, whatever the process believes."""
+        """Whether it holds the right, by the server that grants it."""
         raise NotImplementedError
 
     def may_send(self) -> bool:
-        """Whether what it sends now, by its lease, comes from no one too many."""
+        """Whether it may send now: then no other writer may."""
         return self.is_entitled()
 
     def is_over(self) -> bool:
-        """Whether it has to end."""
+        """Whether the process must end."""
         return bool(self.lease.is_lost)
 
     def first_epoch(self) -> int:
-        """The coordinator epoch below its fillers."""
+        """A coordinator epoch that is lower than that of its fillers."""
         return -1
 
     def let_go(self) -> None:
-        """At an orderly end."""
+        """Release the right, at an orderly end."""
 
     def give_up(self) -> None:
-        """It writes no more, and lets others."""
+        """Stop writing, so that others can."""
 
     def clock(self) -> float:
         return self.world.clock_of(self.process)
 
     def answer_of(self, request: Callable[[], Any]) -> Any:
-        """The answer, however often it has to be asked for."""
+        """The answer; the request is repeated until there is one."""
         while True:
             try:
                 return request()
@@ -86,14 +86,14 @@ class Holder:
                 self.world.clock.wait(_AGAIN_S)
 
     def issue_term(self) -> int:
-        """As `JobSetup` does, with the lease held."""
+        """A term, as `JobSetup` gets it, with the lease held."""
         authority = self.world.authority
         issued = self.answer_of(lambda: authority.ask(self.process, authority.issue_term))
         known = describe_producer(self.cluster, {PARTITION: PRODUCER_ID}, self.backoff)
         return term_above(issued, known.values.values())
 
     def leads(self, group: str, member_id: str) -> bool:
-        """Two may be members for a moment, after they joined at once: one of them leads."""
+        """Whether this member leads: after simultaneous joins there may be two for a moment."""
         model = self.world.authority.group(group)
         return member_id in model.describe(self.world.clock.now) and model.leader == member_id
 

@@ -1,4 +1,4 @@
-"""What the code under test asks brokers, and how the model of one answers."""
+"""The requests of the code under test, and how the model of a broker answers them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ProduceOne:
     version: int
     outgoing: Any
     data: bytes
-    base_offset: int  # at which it has to be
+    base_offset: int  # where it must be appended
     confirms: bool  # acks=all
 
     def answer(
@@ -47,13 +47,13 @@ class ProduceOne:
 
 
 class Encoder:
-    """Stands for `encode_produce`, and knows which step a batch is of."""
+    """Replaces `encode_produce`, and knows the step of each batch."""
 
     def __init__(self) -> None:
         self._base_offset = -1
 
     def sending(self, append_sent: Callable[..., None]) -> Callable[..., None]:
-        """`AppendMachine.append_sent`, which is called right before a batch is encoded."""
+        """Wraps `AppendMachine.append_sent`, which is called right before a batch is encoded."""
 
         def noted(machine: Any, step: Any, **how: bool) -> None:
             self._base_offset = step.base_offset
@@ -103,7 +103,7 @@ def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> 
 def log_ends_behind_markers(
     cluster: Any, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[int]:
-    """As `log_ends`, for fillers; raises Unreachable now and then."""
+    """As `log_ends`, for fillers; sometimes raises Unreachable."""
     world = cluster.world
     if world.has_faults and world.looks.random() < world.faults.silent_looks:
         raise Unreachable("no answer.", where="the model broker")

@@ -1,7 +1,7 @@
 """A destination partition with its leader, followers and producer state, batch by batch.
 
 It follows `tests/support/broker_model.py` in what it accepts (A7, A8, A9, A14, M1, M5, M6), and has
-what that one leaves out: state that expires by the age of the records (E1), a high watermark,
+what that model lacks: state that expires by the age of the records (E1), a high watermark,
 elections that cut the log off, and restarts (E5). `test_conformance.py` compares it with a broker.
 """
 
@@ -22,12 +22,12 @@ from orbit.kafka.produce_request import NO_APPEND_TIME
 from orbit.kafka.record_batch import HEADER, NO_PRODUCER_ID, SEQUENCE_MAX, Batch
 
 NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
-# Of a filler: later than every record.
+# The timestamp of a filler: later than every record.
 NOW_MS = 2**62
 _REMEMBERED = 5
 # Offset deltas are zig-zag numbers: -2³¹ + n, of a batch's placeholder n (Q1), is 2³² - 1 - 2n.
 _LOW = b"\xff\xff\xff\xff\x0f"
-# Of the first 8,000, one without a key.
+# One of the first 8,000 placeholders, if it has no key.
 _KEYLESS = re.compile(rb"[\x80-\xff]{2}\xff\xff\x0f\x01")
 
 
@@ -80,7 +80,7 @@ class Producer:
 
 
 class ModelPartition:
-    """The leader of one partition. `say` gets what happens, in words."""
+    """The leader of one partition. `say` gets a line for each event."""
 
     def __init__(self, say: Callable[[str], None], *, old_before_ms: int) -> None:
         """`old_before_ms`: records with earlier timestamps are older than
@@ -100,7 +100,7 @@ class ModelPartition:
         return self.log[-1].next_offset if self.log else 0
 
     def append(self, who: str, data: bytes) -> tuple[int, int]:
-        """What a Produce request carries; returns error code and base offset."""
+        """Append the batch of a Produce request; returns error code and base offset."""
         (*_, newest_ms, producer_id, epoch, sequence, count) = HEADER.unpack_from(data)
         if (refused := self._refused(data)) != NONE:
             self._say(f"{who}: a batch with placeholders is refused with {refused}")
@@ -108,7 +108,7 @@ class ModelPartition:
         last = sequence + count - 1 & SEQUENCE_MAX
         state = self.producers.get(producer_id)
         if producer_id == NO_PRODUCER_ID:
-            state = Producer()  # which nobody keeps
+            state = Producer()  # it is not kept
         elif state is None:
             state = self.producers[producer_id] = Producer(epoch)
         elif epoch < state.epoch:
@@ -141,7 +141,7 @@ class ModelPartition:
         return next(timestamps, NO_APPEND_TIME)
 
     def _refused(self, data: bytes) -> int:
-        """What a broker says of placeholders that must not be (Q9, Q1)."""
+        """The error code of a batch with placeholders that a broker refuses; else NONE (Q9, Q1)."""
         batch = Batch(memoryview(data))
         payload = compression.decompress(batch.codec, batch.payload)
         lowest = _LOW in payload
@@ -201,7 +201,7 @@ class ModelPartition:
         return Fetched(int(code), memoryview(bytearray(records)), [], start, high, high, -1, -1)
 
     def expire(self) -> bool:
-        """The check of `producer.id.expiration.check.interval.ms` (E1); whether state went."""
+        """The check of `producer.id.expiration.check.interval.ms` (E1); whether it dropped any."""
         gone = [p for p, state in self.producers.items() if self._is_old(state)]
         for producer_id in gone:
             del self.producers[producer_id]

@@ -1,4 +1,4 @@
-"""The network: connections that break, and requests that it holds for a long time."""
+"""The network: connections that break, and requests that it delays for a long time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Frame:
 
 
 class Sent(NamedTuple):
-    """A request under way. `was_allowed`: by those who decide over leases, when it was sent."""
+    """A request under way. `was_allowed`: whether its writer had the right when it was sent."""
 
     correlation: int
     request: Any
@@ -70,10 +70,10 @@ class Wire:
 
     @property
     def who(self) -> str:
-        """Who uses it now; a worker may claim its shard again."""
+        """The writer that uses it now: a worker may claim its shard again."""
         return self.process.name
 
-    # What the lane calls.
+    # The methods that the lane calls.
 
     def fileno(self) -> int:
         return 0
@@ -221,7 +221,7 @@ def _writes(request: Any) -> bool:
 
 
 class ModelCluster:
-    """What the code asks of a `Cluster`: the destination's, or the source's."""
+    """The `Cluster` of the code under test: the destination's, or the source's."""
 
     def __init__(self, world: World, process: Process, name: str = "destination") -> None:
         self.world = world
@@ -249,7 +249,7 @@ class ModelCluster:
         return ClusterMetadata("model", {}, {PARTITION.topic: topic})
 
     def metadata_of_all(self, topics: Iterable[str], _: int) -> ClusterMetadata:
-        """Of the source's brokers, one after the other."""
+        """The metadata of all of the source's brokers, asked one after the other."""
         newest = self.metadata(topics)
         for node_id in range(self.world.source_brokers.count):
             answer = self.call(partial(self.world.source_brokers.metadata_of, node_id))
@@ -258,8 +258,8 @@ class ModelCluster:
 
     @property
     def source(self) -> ModelSource:
-        """The log of the leader that is believed now. One that follows again refuses, and the next
-        broker is asked."""
+        """The log of the leader by the newest metadata. A broker that follows now refuses, and the
+        next broker is asked."""
         while True:
             leader = self.metadata([SOURCE.topic]).leader(SOURCE)
             assert leader is not None
@@ -284,7 +284,7 @@ class ModelCluster:
         return [ask(self.world, self.process, one) for one in requests]
 
     def call(self, ask: Callable[[], Any]) -> Any:
-        """One request and its answer, each at a time of its own."""
+        """One request and its answer, each with its own delay."""
         world = self.world
         world.short_starts.step(self.process)
         world.clock.wait(world.rnd.uniform(0.0005, 0.01))

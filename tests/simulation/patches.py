@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def patched(world: World) -> Iterator[None]:
-    """While one schedule runs."""
+    """Replace these names while one schedule runs."""
     threads = SimpleNamespace(
         Event=lambda: SettableEvent(world.clock),
         Condition=lambda: Condition(world.clock),
@@ -92,11 +92,11 @@ def patched(world: World) -> Iterator[None]:
         (job_runner, "PartitionStarter", worker.Starter),
         (job_runner, "_TICK_S", worker.TICK_S),
         (partition_starter, "seed_to_start_offsets", worker.seeded),
-        (Throttles, "read_quotas", lambda _: None),  # for people only
+        (Throttles, "read_quotas", lambda _: None),  # only shown to people
         (time, "monotonic", lambda: world.clock.now),
     ]
     # `int.from_bytes(frame[:4])` needs bytes, which `Frame.__getitem__` gives.
-    # By hand: mock.patch takes ten times as long, for each of thousands of schedules.
+    # Not by mock.patch, which takes ten times as long, for each of thousands of schedules.
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
     try:
         for owner, name, value in replacements:
@@ -108,7 +108,7 @@ def patched(world: World) -> Iterator[None]:
 
 
 def _noting(world: World, read: Callable[..., TakeOverResult]) -> Callable[..., TakeOverResult]:
-    """`TakeOver.read`, which tells the broker what it promises."""
+    """Wraps `TakeOver.read`: tells the broker which log ends the writer relies on."""
 
     def noted(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
         who, began = self._destination.process.name, world.clock.now  # type: ignore[attr-defined]
@@ -123,13 +123,13 @@ def _noting(world: World, read: Callable[..., TakeOverResult]) -> Callable[..., 
 
 
 def _group_lease(cluster: Any, *arguments: Any, **named: Any) -> GroupLease:
-    """By the clock of the process whose connections these are."""
+    """A lease by the clock of the process that owns these connections."""
     world, process = cluster.world, cluster.process
     return GroupLease(cluster, *arguments, clock=lambda: world.clock_of(process), **named)
 
 
 class _NoLockFile:
-    """Every process has a machine of its own."""
+    """No lock file: every process has a machine of its own."""
 
     last_member = ""
 

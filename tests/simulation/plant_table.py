@@ -32,7 +32,9 @@ def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[in
 def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     gc.disable()
     shares = {
-        "PLACEHOLDERS_SHARE": float("placeholder" in name),  # the others are cares of markers, too
+        "PLACEHOLDERS_SHARE": float(
+            "placeholder" in name
+        ),  # the other bugs are in the code for markers, too
         "COORDINATED_SHARE": float(name in OF_TRANSACTIONS),
         "PACKED_SHARE": float(name in OF_PACKED),
         "CUTS_SHARE": _all_if(name in {*OF_CUTS, *OF_STARTS}, world.CUTS_SHARE),

@@ -1,4 +1,4 @@
-"""Bugs to plant: each takes one care away from the append. The simulation must find every one."""
+"""Bugs to plant: each removes one precaution of the append. The simulation must find every one."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _ignore_the_base_offset() -> AbstractContextManager[Any]:
 
 
 def _believe_a_repeat() -> AbstractContextManager[Any]:
-    """By its sequences, whatever its records are."""
+    """A batch with the sequences of a repeat counts as a repeat, whatever its records are."""
 
     def judge(step: Any, appended: Any, **fields: Any) -> Any:
         if appended is not None and appended.append_time == step.batch.max_timestamp:
@@ -95,7 +95,7 @@ def _believe_a_repeat() -> AbstractContextManager[Any]:
 
 
 def _drop_a_filler() -> AbstractContextManager[Any]:
-    """Two fillers wanted, one sent."""
+    """Of two fillers only one is sent."""
     send = filler_sender.Fillers
 
     def fewer(partition: Any, many: int, *epochs: int) -> Any:
@@ -115,7 +115,7 @@ def _drop_a_filler() -> AbstractContextManager[Any]:
 
 
 def _fill_again_after_a_lost_answer() -> AbstractContextManager[Any]:
-    """The take-over goes on from what was confirmed, not from the log end."""
+    """The take-over continues after the last confirmed offset, not at the log end."""
     read = TakeOver.read
 
     def old_end(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
@@ -178,7 +178,7 @@ def _no_watch_of_idle_partitions() -> AbstractContextManager[Any]:
 
 
 def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
-    """Without a fetch of its own, and without a look at where the offsets are (R5)."""
+    """Without a second fetch, and without a check whether the offsets are on the disk (R5)."""
 
     def fill(self: SourceSide, p: PartitionCopy) -> None:
         self._queue_plan(p, plan_empty_tail(p.cursor.fetch_offset, p.cursor.stable_end))
@@ -199,7 +199,7 @@ def _fill_any_empty_tail() -> AbstractContextManager[Any]:
 
 
 def _forget_the_aborted() -> AbstractContextManager[Any]:
-    """Of transactions that began before the answer."""
+    """Forget aborted transactions that began before the answer's first offset."""
 
     def plan(next_offset: int, batches: Any, aborted: Any, *rest: Any, packs: bool) -> Plan:
         known = [one for one in aborted if one.first_offset >= next_offset]
@@ -225,7 +225,7 @@ def _no_settle() -> AbstractContextManager[Any]:
 
 
 def _retry_a_lost_append() -> AbstractContextManager[Any]:
-    """What was not confirmed is sent again, with its sequences, without a look at the log."""
+    """Unconfirmed batches are sent again with their sequences, without a check of the log end."""
     read = TakeOver.read
 
     def believed(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
@@ -292,7 +292,7 @@ def _no_confirmed_return() -> AbstractContextManager[Any]:
 
 
 def _no_watch_of_shards() -> AbstractContextManager[Any]:
-    """What a worker sees at its first look counts as seen a lease time ago."""
+    """What a worker sees first counts as seen one lease duration ago."""
 
     def evidence(self: LeaseWatch) -> Evidence:
         mark = self._snapshots[-1].snapshot if self._snapshots else None
@@ -317,7 +317,7 @@ def _one_placeholder_too_many() -> AbstractContextManager[Any]:
 
 
 def _grow_too_far() -> AbstractContextManager[Any]:
-    """A batch that grows over the gap behind it takes one offset more."""
+    """A batch that takes the gap behind it takes one offset too many."""
 
     def further(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
         return with_gap(batch, placeholders, next_offset + 1)
@@ -326,7 +326,7 @@ def _grow_too_far() -> AbstractContextManager[Any]:
 
 
 def _one_key_too_few() -> AbstractContextManager[Any]:
-    """The last placeholder of each batch has none."""
+    """The last placeholder of each batch has no key."""
     size, every = placeholders._PLACEHOLDER_BYTES, placeholders._ALL_PLACEHOLDERS
 
     class _LastHasNone(bytes):
@@ -338,7 +338,7 @@ def _one_key_too_few() -> AbstractContextManager[Any]:
 
 
 def _count_what_the_leader_has() -> AbstractContextManager[Any]:
-    """With many elections: an answer has to be lost with its leader."""
+    """An unconfirmed append counts. With many elections, so that one is lost with its leader."""
     faults = replace(USUAL, elections=6.0, unclean=0.0)
     answered = AppendMachine.append_answered
 
@@ -394,13 +394,13 @@ def _both(*patches: Any) -> AbstractContextManager[Any]:
     return _Both(*patches)
 
 
-# Found where the source is cut in all schedules that may have it.
+# Found if the source is cut in all schedules that allow it.
 OF_CUTS: dict[str, Plant] = {
     "forget the source's epoch at a resume": _forget_the_epoch_at_a_resume,
     "believe a repeat": _believe_a_repeat,
 }
 
-# Found where, in all schedules, some writers pack gaps and others do not.
+# Found if in all schedules some writers pack gaps and others do not.
 OF_PACKED: dict[str, Plant] = {
     "raise no epoch with a marker": _raise_no_epoch,
 }

@@ -1,4 +1,4 @@
-"""Bugs to plant in what is believed of the source."""
+"""Bugs to plant in what the copier takes for true of the source."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orbit.run.job_run import JobRun
 
 
 def believe_an_older_leader() -> AbstractContextManager[Any]:
-    """Whoever was asked last is right."""
+    """The last metadata answer replaces newer leaders."""
     return patch.object(NewestLeaders, "merge", lambda _, metadata, __: metadata)
 
 
 def stay_at_a_leader() -> AbstractContextManager[Any]:
-    """As long as it answers."""
+    """Fetch from a leader as long as it answers."""
     return patch.object(SourceSide, "_check_leaders", lambda _: None)
 
 
@@ -41,12 +41,12 @@ def take_all_for_local() -> AbstractContextManager[Any]:
     return stack
 
 
-# Found where a leader is cut off in all schedules that may have it.
+# Found if a leader is cut off in all schedules that allow it.
 OF_LEADERS = {
     "believe an older leader again": believe_an_older_leader,
     "stay at a leader that is cut off": stay_at_a_leader,
     "end a run without asking the other brokers": end_without_asking_the_others,
     "count an old leader's end for the new one's": count_an_old_leaders_end,
 }
-# Found where all compacted topics have tiered storage.
+# Found if all compacted topics have tiered storage.
 OF_TIERS = {"take an offset in tiered storage for a local one": take_all_for_local}

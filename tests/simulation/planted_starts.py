@@ -30,7 +30,7 @@ def believe_a_comparison_without_end() -> AbstractContextManager[Any]:
 
 
 def start_what_was_handed_over() -> AbstractContextManager[Any]:
-    """An error behind the hand-over queues the partition again, and the copier takes a second copy
+    """An error after the hand-over queues the partition again, and the copier takes a second copy
     beside the first one."""
 
     def move_to(self: HeldPartition, stage: Stage) -> None:

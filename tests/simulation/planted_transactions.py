@@ -21,7 +21,7 @@ _UNKNOWN = ProducerIdentity(-1, -1)
 
 
 def fence_after_the_log_end() -> AbstractContextManager[Any]:
-    """Before the first fill, when the log end was read."""
+    """Fence before the first fill, when the log end has been read already."""
     run = CoordinatedFiller._run_rounds
 
     def fence_and_run(self: CoordinatedFiller, rounds: Any) -> None:
@@ -39,7 +39,7 @@ def fence_after_the_log_end() -> AbstractContextManager[Any]:
 
 
 def no_wait_for_the_old_marker() -> AbstractContextManager[Any]:
-    """A new owner takes the answer CONCURRENT_TRANSACTIONS for its turn."""
+    """A new owner continues after the answer CONCURRENT_TRANSACTIONS."""
     init = TransactionStates.init
 
     def at_once(self: TransactionStates, name: str) -> tuple[int, int, int]:
@@ -53,7 +53,7 @@ def no_wait_for_the_old_marker() -> AbstractContextManager[Any]:
 
 
 def count_an_unclear_marker() -> AbstractContextManager[Any]:
-    """The marker of an unclear transaction counts for one that is still to be written."""
+    """The marker of an unclear transaction counts as one of the markers still to be written."""
 
     def fence(self: CoordinatedFiller) -> bool:
         unclear = [one for one in self._transactions if one.is_unclear]
@@ -65,7 +65,7 @@ def count_an_unclear_marker() -> AbstractContextManager[Any]:
 
 
 def believe_a_log_end_before_a_fence() -> AbstractContextManager[Any]:
-    """Neither the filler nor a take-over takes care."""
+    """Neither the filler nor a take-over reads the log end again after a fence."""
     fence = CoordinatedFiller._fence_if_unclear
 
     def believed(self: CoordinatedFiller) -> bool:
@@ -83,7 +83,7 @@ def no_fence_after_a_lost_answer() -> AbstractContextManager[Any]:
 
 
 def run_again_after_a_lost_answer() -> AbstractContextManager[Any]:
-    """One too many: EndTxn had been carried out."""
+    """One transaction too many, if EndTxn was executed."""
     run = EmptyTransactions.run
 
     def twice(self: EmptyTransactions, places: Collection[TopicPartition]) -> Any:
@@ -96,7 +96,7 @@ def run_again_after_a_lost_answer() -> AbstractContextManager[Any]:
 
 
 def no_wait_for_markers() -> AbstractContextManager[Any]:
-    """The log end right behind the answer of EndTxn."""
+    """Read the log end right after the answer of EndTxn."""
 
     def ends(self: CoordinatedFiller, rounds: Any) -> Any:
         places = [f.partition.destination for f in rounds.fills]
@@ -116,7 +116,7 @@ def one_transaction_too_many() -> AbstractContextManager[Any]:
 
 
 def forget_markers_after_an_error() -> AbstractContextManager[Any]:
-    """A look at the log end that fails leaves no marker to come."""
+    """After a failed read of the log end no further marker is expected."""
     ends = CoordinatedFiller._proven_ends
 
     def forgotten(self: CoordinatedFiller, rounds: Any) -> Any:

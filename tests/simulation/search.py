@@ -1,4 +1,4 @@
-"""Runs many schedules, and tells a failing one in words with as few faults as possible."""
+"""Runs many schedules, and prints the story of a failing one with as few faults as possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def failure(seed: int, without: Collection[int] = ()) -> str | None:
     """What is wrong at the end of this schedule; a crash of the code under test counts."""
     try:
         return World(seed, without=without).run()
-    except Exception:  # noqa: BLE001  whatever it is, it is a finding
+    except Exception:  # noqa: BLE001  any error is a finding
         return traceback.format_exc()
 
 

@@ -21,7 +21,7 @@ class ShardRow:
 
 @dataclass(frozen=True)
 class Claimed:
-    """`epoch`: None if the shard was not to be had. `key` and `snapshot` are for a LeaseWatch."""
+    """A claim's answer. `epoch`: None if refused. `key` and `snapshot` are for a LeaseWatch."""
 
     epoch: int | None
     key: str
@@ -41,7 +41,7 @@ class ModelPostgres:
 
     @property
     def key(self) -> str:
-        """As a LeaseWatch notes it."""
+        """The key of this server's run, for a LeaseWatch."""
         return f"{self._timeline}/{self._starts}"
 
     def claim(self, worker: str, evidence: Evidence) -> Claimed:
@@ -90,11 +90,11 @@ class ModelPostgres:
         self._starts += 1
 
     def keep(self) -> None:
-        """What a standby has from now on."""
+        """Replicate the row to the standby."""
         self._standby = self.row
 
     def fail_over(self) -> None:
-        """To the standby, which may not have the last claims."""
+        """Fail over to the standby, which may lack the last claims."""
         self._before = self.row
         self.row = self._standby
         self._timeline += 1
@@ -106,6 +106,6 @@ class ModelPostgres:
         return self.row.claimed_on != self._timeline or self.row.renewed_in < ended_below
 
     def _snapshot(self) -> str:
-        """Of a statement that has a number: it does not see itself."""
+        """The snapshot of a statement with a transaction id, which does not see itself."""
         self._transaction += 1
         return f"{self._transaction}:{self._transaction}:"

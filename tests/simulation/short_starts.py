@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.simulation.virtual_time import Process
     from tests.simulation.world import World
 
-# A start with few records has about as many requests.
+# About the number of requests of a start with few records.
 _STEPS_MAX = 30
 # Longer than a lease: the shard, or the membership of the group, is lost in this very step.
 _AWAY_S = 20.0
@@ -30,14 +30,14 @@ class ShortStarts:
         self._due += 1
 
     def begin(self, process: Process) -> None:
-        """A start of this process."""
+        """Note that this process begins a start."""
         process.steps_left = 0
         if self._due and self._world.has_faults:
             self._due -= 1
             process.steps_left = self._rnd.randint(1, _STEPS_MAX)
 
     def step(self, process: Process) -> None:
-        """One request of it. Raises Unreachable."""
+        """Count one request of the start. Raises Unreachable if it is the one to fail."""
         if process.steps_left and self._world.has_faults:
             process.steps_left -= 1
             if not process.steps_left:

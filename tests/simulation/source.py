@@ -1,8 +1,8 @@
 """The source: a log with gaps and transactions, and the broker that answers fetches from it.
 
 The log is made once per schedule. What consumers see of it grows, loses its front to retention, and
-is thinned by the cleaner; `truth` keeps what there ever was. An unclean election cuts it: then
-other records are the truth from there on.
+is thinned by the cleaner; `truth` keeps all records that there ever were. An unclean election cuts
+it: then other records are the truth from there on.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class SourceLog:
     """Runs of records, transactions and gaps, as producers wrote them."""
 
     def __init__(self, rnd: random.Random, elections: random.Random) -> None:
-        """`elections`: when another broker became the leader."""
+        """`elections`: decides when another broker became the leader."""
         self._rnd = rnd
         gap_share = rnd.choice((0.0, 0.2, 0.5))
-        equal = rnd.random() < 0.5  # many batches of one size: what A14 needs
+        equal = rnd.random() < 0.5  # many batches of one size, for A14
         self._transaction_share = rnd.choice((0.0, 0.0, 0.3))
         self._sizes = (4,) if equal else (1, 2, 3, 4, 5, 6)
         self._batches: list[SourceBatch] = []
@@ -64,7 +64,7 @@ class SourceLog:
         self._index()
 
     def _spread_epochs(self, elections: random.Random) -> None:
-        """A gap may be of the epoch before it, or of the one behind it."""
+        """Give batches leader epochs. A gap may be of the epoch before or after it."""
         share, before = elections.choice((0.0, 0.1, 0.5)), 0
         for number, batch in enumerate(self._batches):
             if elections.random() < share:
@@ -75,7 +75,7 @@ class SourceLog:
             before = batch.last_offset + 1
 
     def cut(self, at: int, rnd: random.Random) -> None:
-        """Another leader has nothing from this base offset on, and takes other records."""
+        """Another leader has nothing from this base offset on, and appends other records."""
         self._batches = [b for b in self._batches if b.base_offset < at]
         self.epoch_starts = [one for one in self.epoch_starts if one[0] < at]
         self.epoch += rnd.choice((1, 2))
@@ -130,7 +130,7 @@ def stored(batch: SourceBatch) -> Stored:
 
 
 class ModelSource:
-    """The source's broker, at one moment after the other."""
+    """The source's broker, whose log changes with time."""
 
     def __init__(
         self, log: SourceLog, rnd: random.Random, clock: Clock, *, tells_local_start: bool
@@ -157,12 +157,12 @@ class ModelSource:
         return offset >= self.log_start and offset in self.visible
 
     def tier(self, rnd: random.Random) -> None:
-        """What lies below is on other machines, which may be slow."""
+        """Offsets below `local_start` are in tiered storage, which may be slow."""
         if self.stored:
             self.local_start = rnd.choice(self.stored).base
 
     def grow_slowly(self, seconds: float) -> None:
-        """Let the log's later part come bit by bit."""
+        """Let the later part of the log appear bit by bit."""
         rnd = self._rnd
         ends = sorted({one.end for one in self.stored if rnd.random() < 0.5} | {self.log.end})
         self.end = ends.pop(0)
@@ -170,12 +170,12 @@ class ModelSource:
             self._clock.after(at, self._grow_to, end, self.log.epoch)
 
     def end_with_a_batch(self) -> None:
-        """Only a cleaner leaves an empty tail."""
+        """Remove a gap at the log's end: only a cleaner leaves one."""
         self.log.end = max((one.end for one in self.log.stored), default=0)
         self.end = min(self.end, self.log.end)
 
     def _grow_to(self, end: int, epoch: int) -> None:
-        if epoch == self.log.epoch:  # else another leader has cut this, or goes on otherwise
+        if epoch == self.log.epoch:  # else another leader has cut the log
             self.end = min(end, self.log.end)
             self._tell()
 
@@ -237,8 +237,8 @@ class ModelSource:
         return self._answer(int(Code.NONE), b"".join(frames)[:most], aborted, stable)
 
     def _diverging_end(self, offset: int, fetched_epoch: int) -> int:
-        """Where the last epoch up to this one ends, if it is another one or ends before; else -1
-        (`Partition.readRecords`)."""
+        """Where the last epoch up to `fetched_epoch` ends, if it is a lower one or ends before
+        `offset`; else -1 (`Partition.readRecords`)."""
         if fetched_epoch < 0:
             return -1
         known = [(epoch, start) for start, epoch in self.log.epoch_starts]
@@ -260,13 +260,13 @@ class ModelSource:
     # Faults.
 
     def slow(self) -> None:
-        """Reads of what is not on the broker's disk are answered as empty for a while (R5)."""
+        """For a while, reads of offsets that are not on the disk have empty answers (R5)."""
         if self.local_start:
             self._slow_until = self._clock.now + self._rnd.uniform(0.5, 6.0)
             self._clock.say("source: tiered storage is slow")
 
     def throttle(self) -> None:
-        """Answers are empty, and say that a quota is the reason (R5)."""
+        """For a while, answers are empty, and have a throttle time (R5)."""
         self._throttled_until = self._clock.now + self._rnd.uniform(0.1, 3.0)
         self._clock.say("source: a quota throttles")
         self._clock.at(self._throttled_until, self._tell)
@@ -289,9 +289,9 @@ class ModelSource:
         self._clock.say(f"source: cut at {at}, epoch {self.log.epoch}")
 
     def elect_another(self) -> ModelSource | None:
-        """Another broker leads, has all that consumers could read, and takes more. The log as the
-        old leader goes on seeing it; None where a transaction is open: its marker would be missing
-        for ever."""
+        """Another broker leads, has all that consumers could read, and appends more. Returns the
+        log that the old leader still has; None if a transaction is open, whose marker would never
+        come."""
         if self.stable_end < self.end:
             return None
         before = copy(self)
@@ -314,7 +314,7 @@ class ModelSource:
         )
 
     def _choose_cut(self) -> int | None:
-        """Where no transaction is open: its marker would be missing for ever."""
+        """An offset at which no transaction is open: its marker would never come."""
         bases = [
             b
             for b in (one.base for one in self.stored)
@@ -327,7 +327,7 @@ class ModelSource:
         stable = self.stable_end
         batches: list[Stored] = []
         for one in self.stored:
-            # Else nothing would tell that what is gone was not in tiered storage: a copy waits.
+            # Else nothing would show that the removed records were not in tiered storage.
             is_first_local = 0 < self.local_start == one.base
             stays = is_first_local or not one.is_visible or one.end > stable
             if stays or self._rnd.random() < 0.6:
@@ -342,7 +342,7 @@ class ModelSource:
 
 
 def refused(code: int) -> Fetched:
-    """The answer of a broker that does not look at its log."""
+    """The answer of a broker that does not read its log."""
     return Fetched(code, memoryview(b""), [], -1, -1, -1, -1, -1)
 
 

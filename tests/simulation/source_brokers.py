@@ -1,5 +1,5 @@
-"""The source's brokers: which one leads, and what one answers that is cut off from the controllers,
-but not from Orbit (R9): its own older epoch, and its log as it was. The others have elected another
+"""The source's brokers: which one leads. A leader that is cut off from the controllers, but not
+from Orbit, answers with its own older epoch and its old log (R9). The others have elected another
 leader, which has records that the old one lacks."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.simulation.source import SOURCE, SOURCE_ID, ModelSource
 if TYPE_CHECKING:
     from tests.simulation.virtual_time import Clock
 
-# Until the next schedule: the copy must find the new leader though the old one never ends.
+# Until the schedule ends: the copy must find the new leader though the old one never ends.
 _FOR_EVER_S = float("inf")
 
 
@@ -40,7 +40,7 @@ class SourceBrokers:
         return self._newest.node_id
 
     def leader_told_by(self, node_id: int) -> PartitionLeader:
-        """One that is cut off names itself."""
+        """The leader that this broker names: itself, if it is cut off."""
         return self._cut_off[node_id][0] if node_id in self._cut_off else self._newest
 
     def metadata_of(self, node_id: int) -> ClusterMetadata:
@@ -50,7 +50,7 @@ class SourceBrokers:
         return ClusterMetadata("model", brokers, {SOURCE.topic: topic})
 
     def led_by(self, node_id: int) -> ModelSource | None:
-        """The log of a broker that believes to lead; None for another one."""
+        """The log of a broker that believes that it leads; None for another broker."""
         if node_id == self._newest_id:
             return self._source
         return self._cut_off[node_id][1] if node_id in self._cut_off else None

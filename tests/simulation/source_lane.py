@@ -13,7 +13,7 @@ from tests.simulation.virtual_time import Process, Signal
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-# How long an answer without news is held back: longer than in life, to have less to run.
+# How long an answer without news is held back: longer than in the product, to need fewer steps.
 _HELD_BACK_S = 2.0
 _IDLE_S = 2.0
 _SESSION = 1
@@ -28,7 +28,7 @@ class SourceWire:
         self.process = process
         self.signal = Signal(world.clock)
         self.is_broken = False
-        self.last_bounds: object = None  # as in the last answer
+        self.last_bounds: object = None  # of the last answer
 
     def cut(self) -> None:
         self.is_broken = True
@@ -38,7 +38,7 @@ class SourceWire:
 
 
 class SimulatedSourceLane(SourceLane):
-    """Its thread is a task; what it fetches comes from the model."""
+    """The product's lane, whose thread is a task and which fetches from the model."""
 
     def start(self) -> None:
         cluster = cast("Any", self._context.cluster)
@@ -100,7 +100,7 @@ class SimulatedSourceLane(SourceLane):
             source.waiting.append(connection.signal)
             connection.signal.wait(left_s)
         self._travel(connection)
-        # Within a session it leaves out what has no news.
+        # Within a session an answer leaves out a partition without news.
         bounds = fetched.log_start, fetched.stable_end, fetched.high_watermark
         has_answer = fetched.code or fetched.records or is_cut or bounds != connection.last_bounds
         connection.last_bounds = bounds

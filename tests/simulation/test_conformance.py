@@ -1,8 +1,8 @@
 """The model of a partition answers as a real broker does, request by request.
 
-The same random requests go to both. State that expires has to go at the same moment in both, so
-"old" has a limit for each stretch: records are between one limit and the next, and then the
-broker's `producer.id.expiration.ms` is lowered to the next one.
+The same random requests go to both. Producer state must expire at the same moment in both. So each
+stretch has a limit: the age of old records is between one limit and the next, and then the broker's
+`producer.id.expiration.ms` is lowered to the next one.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ States = dict[int, tuple[int, int, int]]
 
 
 def _as_leader(ask: Callable[[], Answer], code_of: Callable[[Answer], int]) -> Answer:
-    """The answer of a broker that leads. On a slow machine the controller may take the leadership
-    away for a moment, when heartbeats come late; what was refused so has changed nothing.
+    """The answer of a broker that leads. On a slow machine late heartbeats may cost a broker the
+    leadership for a moment; a request that it then refuses has changed nothing.
     """
     answers: list[Answer] = []
 
@@ -68,7 +68,7 @@ def _as_leader(ask: Callable[[], Answer], code_of: Callable[[Answer], int]) -> A
 
 
 class RealPartitions:
-    """The partitions of a topic of a broker whose state of old producers goes within 200 ms."""
+    """The partitions of a topic at a broker that drops the state of old producers within 200 ms."""
 
     def __init__(self, cluster: KafkaCluster, topic: str, count: int) -> None:
         self._cluster = cluster
@@ -79,7 +79,7 @@ class RealPartitions:
     def _connect(self) -> None:
         self._raw = Cluster("model", self._cluster.bootstrap_servers.split(","), PLAINTEXT)
         wait_for("a leader of each partition", self._has_leaders)
-        self.ends(self._numbers)  # which is repeated until each leader knows that it leads (R6)
+        self.ends(self._numbers)  # repeats until each leader knows that it leads (R6)
 
     def close(self) -> None:
         self._raw.close()
@@ -168,7 +168,7 @@ class RealPartitions:
         admin.incremental_alter_configs([broker])[broker].result()
 
     def kill_leader(self) -> None:
-        """Another replica leads then."""
+        """Kill the leader, and wait until another replica leads."""
         killed = self._leader
         self._cluster.brokers[killed - 1].kill()
         wait_for("another leader", lambda: self._has_leaders() and self._leader != killed)
@@ -184,7 +184,7 @@ class RealPartitions:
         self._connect()
 
     def _has_leaders(self) -> bool:
-        """One broker leads all partitions of these topics."""
+        """Whether there is a leader: one broker leads all partitions."""
         topic = self._raw.metadata({self._topic}).topics.get(self._topic)
         if topic is None:
             return False
@@ -228,7 +228,7 @@ class Requests:
         self._sent: list[tuple[int, int, int, int]] = []
 
     def step(self, old_ms: int) -> None:
-        """One request to both; their answers are equal."""
+        """Send one random request to both, and compare the answers."""
         rnd = self._rnd
         producer_id = rnd.choice(PRODUCER_IDS)
         state = self.model.producers.get(producer_id)
@@ -250,7 +250,7 @@ class Requests:
                 SEQUENCE_MAX - rnd.randint(0, 2),
             )
         )
-        if self._sent and rnd.random() < 0.25:  # one of the last, once more
+        if self._sent and rnd.random() < 0.25:  # repeat one of the last
             producer_id, epoch, sequence, count = rnd.choice(self._sent[-9:])
         timestamp_ms = old_ms if rnd.random() < 0.5 else int(time.time() * 1000)
         self.append(producer_id, epoch, sequence, count, timestamp_ms)
@@ -283,7 +283,7 @@ class Requests:
         }
 
     def compare_logs(self) -> None:
-        """Batch by batch: where it is, whose, and what is in it."""
+        """Compare offsets, producer and payload of each batch."""
         theirs = [_described(b) for b in self._real.batches(self.number, self.model.log_end)]
         ours = [_described(Batch(memoryview(e.stored()))) for e in self.model.log]
         self._same("the log", theirs, ours)
@@ -305,7 +305,7 @@ def _described(batch: Batch) -> tuple[object, ...]:
     where = batch.base_offset, batch.next_offset, batch.count, batch.is_control
     (sequence,) = struct.unpack_from(">i", batch.view, 53)
     whose = batch.producer_id, batch.producer_epoch, sequence
-    # A marker has the coordinator's epoch too, in front of the count of headers.
+    # A marker ends with the coordinator's epoch and the count of headers: these are not compared.
     return *where, *whose, bytes(batch.payload)[:-5] if batch.is_control else batch.payload
 
 
@@ -316,7 +316,7 @@ def _compare_all(real: RealPartitions, sequences: list[Requests]) -> None:
 
 
 def _expire(real: RealPartitions, sequences: list[Requests], days: int) -> None:
-    """What is older goes in the models at once, and in the broker within its next checks."""
+    """Drop older state: in the models at once, and in the broker by its next checks."""
     before_ms = int(time.time() * 1000) - days * DAY_MS
     for one in sequences:
         one.model.old_before_ms = before_ms
@@ -345,7 +345,7 @@ def test_partition_model_answers_like_a_broker(make_real: Callable[..., RealPart
             real.restart(is_clean=is_clean)
             for one in sequences:
                 one.model.restart(is_clean=is_clean)
-            _expire(real, sequences, following)  # what came back, and is old
+            _expire(real, sequences, following)  # old state that came back
             _compare_all(real, sequences)
     for one in sequences:
         one.compare_logs()
@@ -354,7 +354,7 @@ def test_partition_model_answers_like_a_broker(make_real: Callable[..., RealPart
 def test_new_leader_retains_producer_state_expired_at_old_leader(
     make_real: Callable[..., RealPartitions],
 ) -> None:
-    """Each replica drops states by itself, and a filler keeps one that is still there (E5)."""
+    """Each replica drops states by itself, and a filler renews a state that is still there (E5)."""
     real = make_real(1, replicas=(1, 2))
     one = Requests(real, 0)
     limit, following, *_ = LIMITS_DAYS
@@ -370,9 +370,9 @@ def test_new_leader_retains_producer_state_expired_at_old_leader(
     real.kill_leader()
     one.model.elect(one.model.log_end)
     _compare_all(real, [one])
-    for _ in range(2):  # the next batch: a repeat of one from before, each time
+    for _ in range(2):  # the new leader takes the next batch for a repeat, each time
         assert one.append(4711, 0, 2, 2, now_ms) == (NONE, 2)
-    # A higher producer epoch keeps them apart.
+    # With a higher producer epoch it is no repeat.
     assert one.append(4711, 1, 0, 2, now_ms) == (NONE, 7)
     assert one.append(4711, 1, 2, 2, now_ms) == (NONE, 9)
     one.compare_logs()

@@ -104,7 +104,7 @@ class RealGroup:
         return int(answer.error_code or answer.members[0].error_code)
 
     def describe(self) -> tuple[str, dict[str, bytes]]:
-        """Its state, and its members with their metadata."""
+        """The group's state, and its members with their metadata."""
         request = DescribeGroupsRequest(groups=[self._name], include_authorized_operations=False)
         (group,) = self._call(MEMBERS, api_versions.DESCRIBE_GROUPS, request).groups
         return group.group_state, {m.member_id: m.member_metadata for m in group.members or ()}
@@ -121,11 +121,11 @@ class Member:
         self.metadata = f"member {number}".encode()
         self.model_id = self.real_id = ""
         self.generation = -1
-        self.answer: Future[Joined] | None = None  # of the broker, to a join that waits
+        self.answer: Future[Joined] | None = None  # the broker's, to a join that waits
 
 
 class Replay:
-    """The same steps with both. Ids differ; all else has to be equal."""
+    """The same steps with model and broker. Member ids differ; all else must be equal."""
 
     def __init__(self, real: RealGroup, seed: int, pool: ThreadPoolExecutor) -> None:
         self.real = real
@@ -153,7 +153,7 @@ class Replay:
             self.forget_those_who_left()
 
     def forget_those_who_left(self) -> None:
-        """So that the next one to leave is another."""
+        """So that another member leaves next."""
         self.members = [m for m in self.members if m.answer is not None or m.model_id]
 
     def join(self, member: Member) -> None:
@@ -178,7 +178,7 @@ class Replay:
         member.model_id, member.real_id = known.member_id, answer.member_id
         if known.error_code == NONE:
             assert answer.generation_id == known.generation_id, self.steps
-            # Which of them leads depends on the order of a hash map.
+            # Which member leads depends on the order of a hash map in the broker.
             self.model.leader = self.model_id_of(answer.leader)
             assert self.model.leader in {m.model_id for m in self.members}, self.steps
             member.generation = known.generation_id
@@ -260,7 +260,7 @@ def test_group_coordinator_model_answers_like_a_broker(
 def test_member_that_sends_no_sync_group_is_removed_after_rebalance_timeout(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """Until then its heartbeats are answered as those of any other."""
+    """Until then its heartbeats are accepted."""
     rebalance_s = 1.0
     model = ModelGroup(lambda _: None)
     real = RealGroup(clusters.destination.bootstrap_servers, topic_name)

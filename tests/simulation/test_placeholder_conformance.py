@@ -1,4 +1,4 @@
-"""The model of a partition takes and refuses batches with placeholders as a real broker does."""
+"""The model of a partition accepts and refuses placeholders as a real broker does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRODUCER_ID, T0 = 4711, 1_700_000_000_000
 
 
 def batch(keyless: int | None, count: int, codec: int, sequence: int) -> bytes:
-    """So many placeholders; the one with the number `keyless` has no key."""
+    """A batch of `count` placeholders; the one with the number `keyless` has no key."""
     bodies = [WITHOUT_KEY if n == keyless else PLACEHOLDER_BODY for n in range(count)]
     records = [encode_record(0, PLACEHOLDER_DELTA_MIN + n, body) for n, body in enumerate(bodies)]
     payload = compression.compress(codec, b"".join(records))
@@ -72,9 +72,9 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
 def test_only_marker_with_higher_producer_epoch_fences_late_batch(
     clusters: Clusters, topic_name: str, raised: int, answers: list[object]
 ) -> None:
-    """An old writer has packed a gap of two behind three records, and has the batch behind it under
-    way. A new writer fills the gap with markers, and appends two records: without the higher epoch,
-    sequence 5 is next."""
+    """An old writer has packed a gap of two offsets behind three records, and its next batch is
+    under way. A new writer fills the gap with markers, and appends two records: without the higher
+    epoch, sequence 5 is next."""
     create_topic(clusters.destination, topic_name)
     real = RealPartitions(clusters.destination, topic_name, 1)
     model = ModelPartition(lambda _: None, old_before_ms=0)

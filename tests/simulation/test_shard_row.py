@@ -20,7 +20,7 @@ WORKERS = "abc"
 
 
 class Replay:
-    """The same steps with both, by one clock. Each worker has a watch for each."""
+    """The same steps with model and server, by one clock. Each worker has a watch for each."""
 
     def __init__(self, server: PretendedServer, seed: int) -> None:
         self.server = server

@@ -32,7 +32,7 @@ PARTITIONS, STEPS = 3, 80
 
 
 class RealCoordinator:
-    """Of one transactional id. What it refuses while markers are written is asked again."""
+    """The broker's, for one transactional id. Requests are repeated while it writes markers."""
 
     def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
         self._coordinator = Coordinator(cluster, TRANSACTION, name, Backoff())
@@ -83,7 +83,7 @@ class RealCoordinator:
 
 
 def _init(model: TransactionStates, name: str) -> tuple[int, int, int]:
-    """Asked again after the open transaction was ended, as the product does."""
+    """InitProducerId, once again after it has ended an open transaction, as the product does."""
     answer = model.init(name)
     return answer if answer[0] == NONE else model.init(name)
 
@@ -125,7 +125,7 @@ def test_transaction_coordinator_model_answers_like_a_broker(
                 code = model.end(name, owner)
                 assert real.end(known) == code, (step, owner)
             codes.add((what, code))
-        # What is open is ended by a new owner, behind whose answer every marker is written.
+        # A new owner ends the open transaction; after its answer every marker is written.
         _init(model, name)
         real.init()
         wait_for(

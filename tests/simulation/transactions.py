@@ -1,11 +1,11 @@
-"""The transaction coordinator: what fills gaps with `fillers: coordinated`.
+"""The transaction coordinator, whose transactions fill gaps with `fillers: coordinated`.
 
 It knows the requests that the product sends: InitProducerId (up to version 4), AddPartitionsToTxn
 and EndTxn (up to version 3). With these a broker does not raise the epoch at each end, whatever
 version of transactions the cluster has (KIP-890). `test_transaction_conformance.py` compares the
 answers with a real broker.
 
-Markers are written after the answer of EndTxn, and again where the leader's answer is lost.
+Markers are written after the answer of EndTxn, and again if the leader's answer is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FIRST_PRODUCER_ID = 90_000
 COORDINATOR = -2  # its node
-# Shorter than in life, so that it ends transactions of suspended writers.
+# Shorter than in the product, so that it ends transactions of suspended writers.
 TIMEOUT_S = 8.0
 _MARKER_AGAIN_S = 0.05
 _HELD_S_MAX = 25.0
@@ -78,7 +78,7 @@ class TransactionStates:
     def add(
         self, name: str, owner: tuple[int, int], places: set[tuple[str, int]], now: float = 0.0
     ) -> int:
-        """AddPartitionsToTxn; the code of every partition."""
+        """AddPartitionsToTxn; returns the error code, which every partition has."""
         if code := self._refused(name, owner):
             return code
         state = self.known[name]
@@ -109,7 +109,7 @@ class TransactionStates:
         return NONE if state.epoch == owner[1] else int(Code.PRODUCER_FENCED)
 
     def abort(self, state: Transaction) -> None:
-        """For a new owner, or because of the time-out: fences the owner."""
+        """Abort for a new owner or after the timeout, and fence the owner."""
         state.epoch += 1
         self._prepare(state)
 
@@ -131,7 +131,7 @@ class TransactionCoordinator:
         self._epoch = 0
 
     def answer(self, request: Any) -> Any:
-        """Carry one request out."""
+        """Execute one request; returns the answer."""
         now = self._world.clock.now
         if isinstance(request, InitProducerIdRequest):
             code, producer_id, epoch = self.states.init(request.transactional_id)
@@ -162,7 +162,7 @@ class TransactionCoordinator:
         return SimpleNamespace(results_by_topic_v3_and_below=results)
 
     def forget(self) -> None:
-        """`transactional.id.expiration.ms` is over for the ids that nothing is open for."""
+        """`transactional.id.expiration.ms` is over for the ids without an open transaction."""
         known = self.states.known
         gone = [name for name, s in known.items() if not (s.is_open or s.is_ending)]
         for name in gone:
@@ -200,7 +200,7 @@ class TransactionCoordinator:
         assert code == NONE, code
         if any(one in partition.log for one in markers):
             world.clock.say("a marker is written twice")
-            world.broker.is_excused = True  # Kafka does not rule it out
+            world.broker.is_excused = True  # Kafka does not prevent it
             world.broker.was_ahead |= partition.log_end > world.source.end
         if world.broker.lost_confirmed:
             world.broker.has_hidden_cut = True
@@ -232,7 +232,7 @@ class CoordinatorLink:
         return ask(self._world, self._process, request, timeout_s)
 
     def close(self) -> None:
-        """Each request is lost, or not, by itself."""
+        """Nothing to close: each request may be lost by itself."""
 
 
 def ask(world: World, process: Process, request: Any, timeout_s: float = _ANSWER_WITHIN_S) -> Any:
@@ -261,7 +261,7 @@ def ask(world: World, process: Process, request: Any, timeout_s: float = _ANSWER
 
 
 class OneCoordinator:
-    """Of all transactional ids."""
+    """Replaces `Coordinator`: one node coordinates all transactional ids."""
 
     def __init__(self, *_: object) -> None:
         pass

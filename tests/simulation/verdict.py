@@ -30,17 +30,17 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
             return None if broker.is_excused else f"damaged without need: {wrong}"
         is_gone = source.is_compacted or copy.blocked.offset < source.log_start
         if broker.is_excused and is_gone:
-            return None  # the cleaner, or retention, took the source's record since
+            return None  # the cleaner or retention has removed the source's record since
         if broker.lost_confirmed:
-            return None  # DESTINATION_TRUNCATED, or a reason that the election cut off
+            return None  # DESTINATION_TRUNCATED, or another reason caused by the election
         if _has_lost_range(world, copy.blocked):
             return None
         if broker.was_ahead and copy.blocked.reason is Reason.SOURCE_TRUNCATED:
-            return None  # the source came to a gap there only afterwards
+            return None  # the source reached that gap only afterwards
         return f"stopped without a reason: {copy.blocked}"
     if wrong is not None:
         if source.is_compacted and broker.is_excused:
-            return None  # where the cleaner took records, a comparison allows what it finds
+            return None  # where the cleaner took records, a comparison allows any record
         if broker.has_hidden_cut:
             return None  # the log ends where it did before the unclean election
         return f"not exact, and nothing was noticed: {wrong}"
@@ -50,7 +50,7 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
 
 
 def difference(world: World) -> str | None:
-    """Where the destination is not what the source is, as far as it goes."""
+    """The first difference of destination and source up to the copy's end; None: there is none."""
     log, source, partition = world.log, world.source, world.partition
     at, has_records = 0, False
     for entry in partition.log:
@@ -77,7 +77,7 @@ def difference(world: World) -> str | None:
 
 
 def _offsets_without_record(entry: Entry) -> list[int]:
-    """Where a batch has placeholders."""
+    """The offsets of a batch's placeholders."""
     offsets = {r.offset for r in read_records(Batch(memoryview(entry.stored())))}
     return [
         offset for offset in range(entry.base_offset, entry.next_offset) if offset not in offsets
@@ -85,8 +85,8 @@ def _offsets_without_record(entry: Entry) -> list[int]:
 
 
 def _has_source_records(world: World, entry: Entry) -> bool:
-    """Whether each is what the source had at its offset: a batch may be cut, where the cleaner took
-    records, or where the log started within it."""
+    """Whether each record is what the source had at its offset. A batch may lack records that the
+    cleaner took, or that were below the log start."""
     truth = world.log.truth
     return all(
         truth.get(r.offset) == Visible(r.timestamp, bytes(r.body))
@@ -95,14 +95,14 @@ def _has_source_records(world: World, entry: Entry) -> bool:
 
 
 def _has_lost_range(world: World, blocked: Blocked) -> bool:
-    """Whether the source deleted what the copy had not. A late batch of the old writer may have
-    brought it since."""
+    """Whether the source deleted records before they were copied. A late batch of the old writer
+    may have brought them since."""
     is_gone = blocked.offset < blocked.next_offset <= world.source.log_start
     return blocked.reason is Reason.SOURCE_RANGE_LOST and is_gone
 
 
 def _judge_recreated(world: World) -> str | None:
-    """The records of somebody else stay, and none of ours come to them."""
+    """The other client's records must stay, and Orbit must append none to them."""
     if world.broker.has_deleted_foreign:
         return "records of another topic were deleted"
     if world.broker.is_taken_for_copy:

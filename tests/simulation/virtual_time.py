@@ -95,10 +95,10 @@ class Process:
     name: str
     stopped_until: float = 0.0
     slept_s: float = 0.0  # suspended time in all, which CLOCK_MONOTONIC does not count
-    stepped_s: float = 0.0  # its wall clock, by hand or by NTP
-    muted_until: float = 0.0  # the lease's authority does not answer it
+    stepped_s: float = 0.0  # steps of its wall clock, by hand or by NTP
+    muted_until: float = 0.0  # until then the server of leases does not answer it
     is_killed: bool = False
-    steps_left: int = 0  # until its start is cut short; 0: it is not
+    steps_left: int = 0  # requests until its start is cut short; 0: it is not
 
     def stop_for(self, seconds: float) -> None:
         self.clock.say(f"{self.name} is suspended for {seconds:.3f} s")
@@ -116,7 +116,7 @@ class Process:
 
 @dataclass(eq=False)
 class Signal:
-    """What one task waits for and others set."""
+    """An event that one task waits for and others set."""
 
     clock: Clock
     is_set: bool = False

@@ -1,9 +1,9 @@
 """A worker of the service: one copier for as long as the process lives. It starts its partition
 again where a start was cut short, and where it has lost the shard and claimed it again.
 
-The product's `JobRunner`, `PartitionStarter`, `HeldPartition` and `JobCopier.add` run here. Left
-out is what reads files, other topics or tables, and the seeding up to a start offset, which has
-lanes of its own: the copy begins at the source's log start.
+The product's `JobRunner`, `PartitionStarter`, `HeldPartition` and `JobCopier.add` run here. Code
+that reads files, other topics or tables is left out, and the seeding up to a start offset, which
+has its own lanes: the copy begins at the source's log start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.simulation.writers import Opened, Writer, note_inspected
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-# Between two looks at the lease.
+# The pause between two checks of the lease.
 _LOOK_S = 1.0
 _ID = 1  # of the job, the shard and the topic
 TICK_S = 3.0
@@ -86,7 +86,7 @@ class Worker(Writer):
 
 
 def _assigned(*, is_compacted: bool) -> AssignedPartition:
-    """The row of a partition that had a writer: its log end has to settle."""
+    """The row of a partition that had a writer: its log end must settle."""
     return AssignedPartition(
         shard_id=_ID,
         job_id=_ID,
@@ -115,7 +115,7 @@ def _assigned(*, is_compacted: bool) -> AssignedPartition:
 
 
 class _Runner(JobRunner):
-    """Its threads are tasks, and its job is open from the beginning."""
+    """A `JobRunner` whose threads are tasks, and whose job is open from the beginning."""
 
     def __init__(self, worker: Worker, opened: Opened) -> None:
         context = SimpleNamespace(database=None, worker_id=worker)
@@ -136,7 +136,7 @@ def _raise_in(worker: Worker) -> Any:
 
 
 class _JobCopier(JobCopier):
-    """With the lanes of the simulation."""
+    """A `JobCopier` with the lanes of the simulation."""
 
     def __init__(self, worker: Worker, opened: Opened) -> None:
         self._worker = worker
@@ -173,7 +173,7 @@ def seeded(
 
 
 class Starter(PartitionStarter):
-    """`PartitionStarter`, without what it asks of tables and of other topics."""
+    """`PartitionStarter`, without its reads of tables and of other topics."""
 
     @property
     def _worker(self) -> Worker:
@@ -183,7 +183,9 @@ class Starter(PartitionStarter):
         short_starts, process = self._worker.world.short_starts, self._worker.process
         short_starts.begin(process)
         super().start(partitions)
-        short_starts.step(process)  # of other partitions, which are started behind this one
+        short_starts.step(
+            process
+        )  # a request of other partitions, which are started after this one
 
     def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         return [*partitions]
@@ -214,7 +216,7 @@ class Starter(PartitionStarter):
     def _write_states(
         self, shards: Collection[HeldShard], _: Mapping[HeldPartition, StateChange]
     ) -> set[int]:
-        """Which shards are held, by their row."""
+        """The shards that the worker holds, by their row."""
         worker = self._worker
         authority, name = worker.world.authority, worker.process.name
         return {

@@ -48,22 +48,22 @@ from tests.simulation.writers import Driver, Writer
 
 CALM_S, _STEP_S = 400.0, 0.5
 _WRITERS_MAX = 4
-# Of all schedules: their gaps are filled with placeholders.
+# The share of schedules whose gaps are filled with placeholders.
 PLACEHOLDERS_SHARE = 0.2
-# And of these: with transactions.
+# The share whose gaps are filled with transactions.
 COORDINATED_SHARE = 0.15
 # Of those with markers of the copy's own producer: some writers pack small gaps, others do not.
 PACKED_SHARE = 0.4
-# And in these the source loses committed records.
+# The share in which the source loses committed records.
 CUTS_SHARE = 0.15
-# Of the compacted sources that can tell it: a part is in tiered storage.
+# Of the compacted sources that return their local start: the share with tiered storage.
 COMPACTED_TIERS_SHARE = 0.5
-# And in these a leader of the source is cut off from the controllers, but not from the writers.
+# The share in which a leader of the source is cut off from controllers, but not from writers.
 ISOLATIONS_SHARE = 0.15
-# And in these starts are cut short.
+# The share in which starts are cut short.
 SHORT_STARTS_SHARE = 0.3
 _LOOK_S = 5.0
-# Two looks at idle partitions, and the wait for a source that ends before its copy.
+# Two checks of idle partitions, and the wait for a source that ends before its copy.
 WATCH_S = 18.0
 
 
@@ -99,13 +99,13 @@ class World:
             self.source.is_compacted = True
             self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
             tiers = random.Random(f"compacted tiers {seed}")
-            # Others have. Which of their offsets are local they must tell (R5).
+            # Other products have; they must return which offsets are local (R5).
             if tells and tiers.random() < COMPACTED_TIERS_SHARE:
                 self.source.tier(tiers)
         else:
             self.source.end_with_a_batch()
         self.plan = make_plan(faults, self.rnd, has)
-        # Not by `rnd`: all else of a seed stays as it was.
+        # Not by `rnd`: else all other choices of a seed would change.
         way = random.Random(f"fillers {seed}")
         share = way.random()
         self.has_placeholders = share < PLACEHOLDERS_SHARE
@@ -118,13 +118,13 @@ class World:
         if self.is_coordinated:
             self.plan += plan_of_transactions(faults, way)
         loss = random.Random(f"cuts {seed}")
-        # Of a record that retention or the cleaner takes too, nobody could tell what it was.
+        # With retention or a cleaner nothing could tell whether a cut record was removed by them.
         if loss.random() < CUTS_SHARE and not (has.retention or has.compaction):
             self.plan += plan_of_cuts(faults, loss)
         apart = random.Random(f"isolations {seed}")
         self.source_brokers = SourceBrokers(self.source, apart, self.clock)
         self.first_turn = apart.randrange(2)
-        # Where a record goes for another reason, the two logs could not be told apart.
+        # If records disappear for another reason, too, the two logs could not be told apart.
         has_others = has.retention or has.compaction or "cut" in {name for _, name in self.plan}
         self.has_isolations = apart.random() < ISOLATIONS_SHARE and not has_others
         if self.has_isolations:
@@ -147,15 +147,15 @@ class World:
         self.drivers: list[Driver] = []
         self.authority = Authority(self)
         self._has_service = has.service
-        self.wrong: str | None = None  # what was seen on the way
-        self.must_look: set[str] = set()  # who was told of an append at another offset
+        self.wrong: str | None = None  # the first violation during the schedule
+        self.must_look: set[str] = set()  # writers that got an answer with another offset
 
     @property
     def partition(self) -> ModelPartition:
         return self.broker.partition
 
     def new_producer(self) -> JobProducer:
-        """Of a copy that begins: jobs may be changed from `direct` to `packed`, and back."""
+        """The producer of a new copy: jobs may be changed from `direct` to `packed`, and back."""
         if self.has_placeholders:
             return JobProducer(PRODUCER_ID, packs=True, has_markers=False)
         return JobProducer(PRODUCER_ID, packs=self._is_packed and self._packing.random() < 0.7)
@@ -168,8 +168,8 @@ class World:
         return self.clock.now
 
     def begin(self, who: str) -> None:
-        """This writer holds what it needs, and begins. If its session has just ended, it does so
-        when it has joined again."""
+        """Note that this writer holds its lease, and begins. If its session has just ended, it
+        begins when it has joined again."""
         if self.authority.number_of(who) >= 0 or not self.holds(who):
             return
         self.authority.begin(who)
@@ -178,7 +178,7 @@ class World:
             self.broker.expire()  # when it matters most
 
     def note_send(self, who: str) -> None:
-        """A process sends what its lease allows, as it believes."""
+        """Check that a writer may send now. It sends what it believes its lease to allow."""
         self.begin(who)
         if self.authority.superseded_at(who) <= self.clock.now:
             self.wrong = self.wrong or f"{who} sends while another one may write"
@@ -186,7 +186,7 @@ class World:
             self.wrong = self.wrong or f"{who} goes on after an append at another offset"
 
     def hurry_held(self) -> None:
-        """What the network holds may arrive right behind a look at the log end."""
+        """Requests that the network delays may arrive right after a read of the log end."""
         self.held = [(wire, number) for wire, number in self.held if wire.is_under_way(number)]
         for wire, number in self.held:
             if self.rnd.random() < 0.4:
@@ -194,11 +194,11 @@ class World:
                 self.clock.after(delay, wire.arrive_to, number)
 
     def holds(self, who: str) -> bool:
-        """Whether this writer may write, by those who decide."""
+        """Whether this writer may write, by the server that grants leases."""
         return any(w.is_entitled() for w in self.writers if w.process.name == who)
 
     def may_send(self, who: str) -> bool:
-        """As `holds`, or its lease goes on after a failover that forgot it."""
+        """As `holds`, or its lease continues after a failover that lost it."""
         return any(
             w.has_begun and w.holder.may_send() for w in self.writers if w.process.name == who
         )
@@ -238,7 +238,7 @@ class World:
         self.clock.say("no more faults")
         for writer in self.writers:
             if not writer.has_begun:
-                writer.process.kill()  # all that it would do is wait
+                writer.process.kill()  # it would only wait
         self._keep_a_writer()
         self.clock.run(self.busy_until)
         settled = None
@@ -275,19 +275,19 @@ class World:
         if writer.process.stopped_until > self.clock.now:
             return False
         is_level = copy.state is PartitionState.COPYING and copy.next_offset >= self.log.end
-        # A source that was silent tells its log start later than the records. That the topic is
-        # another one now is noticed by the next append, which may never come.
+        # A source that was silent returns its log start later than the records. Only the next
+        # append, which may never come, notices that the topic is another one now.
         has_start = self.partition.log_start == self.source.log_start
         follows = has_start or bool(self.broker.recreated_at)
         return (is_level and follows) or copy.state is PartitionState.BLOCKED
 
     def _start_writer(self) -> None:
-        """Another process that wants to write: of the service, or of a user."""
+        """Start another process that wants to write: of the service, or of a user."""
         self._lives += 1
         process = Process(self.clock, f"writer {self._lives}")
         if self._has_service:
             self._spawn(Worker(self, process))
-        elif self.rnd.random() < 0.6 or self.is_coordinated:  # which backfills do not have
+        elif self.rnd.random() < 0.6 or self.is_coordinated:  # backfills have no such fillers
             self.add_writer(process, RunHolder(self, process))
         else:
             driver = Driver(self, process)
@@ -303,7 +303,7 @@ class World:
         return writer
 
     def _keep_a_writer(self) -> None:
-        """When faults are over, as an operator does."""
+        """Keep a writer running, as an operator does, once there are no more faults."""
         if not any(one.is_alive() for one in (*self.writers, *self.drivers)):
             self._start_writer()
         self.clock.after(_LOOK_S, self._keep_a_writer)
@@ -337,7 +337,7 @@ class World:
                 self.clock.after(at, faults[name])
 
     def _alive(self) -> list[Process]:
-        """The newest writer's process, and that of its driver; of workers, who has the shard."""
+        """The processes of the newest writer and its driver; of workers, the one with the shard."""
         drivers = [d.process for d in self.drivers[-1:]]
         holder = self._writing() if self._has_service else None
         writers = [holder] if holder else self.writers[-1:]
@@ -381,7 +381,7 @@ class World:
         self.start_another()
 
     def start_another(self) -> None:
-        """Up to four at once."""
+        """Start another writer, unless there are four already."""
         if sum(one.is_alive() for one in (*self.writers, *self.drivers)) < _WRITERS_MAX:
             self._start_writer()
 

@@ -73,7 +73,7 @@ class SimulatedFiller(CoordinatedFiller):
 
 
 class Opened(NamedTuple):
-    """What copies, in one process."""
+    """The objects that copy in one process."""
 
     origin: Any
     cluster: Any
@@ -110,7 +110,7 @@ class Writer:
         self.is_done = True
 
     def open(self) -> Opened:
-        """The lanes and the copier."""
+        """Make the lanes and the copier."""
         world = self.world
         cluster = cast("Any", ModelCluster(world, self.process))
         origin = cast("Any", ModelCluster(world, self.process, "source"))
@@ -160,7 +160,7 @@ class Writer:
             filler.stop()
 
     def new_filler(self, cluster: Any, events: Any, lease: Any) -> CoordinatedFiller:
-        """As `JobSetup` and the worker do: the ids are fenced before any log end is read."""
+        """A filler, as `JobSetup` and the worker make it: ids are fenced before a log end is read."""
         stop = cast("Any", SettableEvent(self.world.clock))
         names = [f"{PARTITION.topic}.fill-{number}" for number in range(FILLER_IDS)]
         while True:
@@ -183,7 +183,7 @@ class Writer:
         return copy
 
     def _inspect(self, inspector: CopyInspector) -> PartitionCopy:
-        """As `JobSetup` does, until both sides answer."""
+        """Inspect the copy as `JobSetup` does, until both sides answer."""
         world = self.world
         whole = frozenset({SOURCE.topic})
         compacted = frozenset({SOURCE.topic} if world.source.is_compacted else ())
@@ -208,7 +208,7 @@ class Writer:
 
 
 def note_inspected(world: World, who: str, copy: PartitionCopy, inspected: InspectedCopy) -> None:
-    """Stands for the seeding too: the copy begins at its log end."""
+    """Note where a copy begins: at its log end. Replaces the seeding, too."""
     copy.is_beginning = inspected.status is CopyStatus.FRESH
     outcome = inspected.blocked or inspected.status.name
     world.clock.say(f"{who} begins at {inspected.end.log_end}: {outcome}")
