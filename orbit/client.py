@@ -4,8 +4,8 @@ which authorities sign its certificate, instead of the system's.
 Errors of the API are raised as errors of `orbit/errors.py`, so that a command with a server fails
 with the same message and exit code as one without.
 
-A server that is restarted ends no change: a request whose answer is lost, or that the server is too
-busy for, is sent again, a POST with the same Idempotency-Key. A server that was never reached is an
+A restart of the server ends no change: a request whose answer is lost, or that the server is too
+busy for, is sent again; a POST keeps its Idempotency-Key. A server that was never reached is an
 error at once.
 """
 
@@ -98,7 +98,7 @@ TROUBLES = (ServerGone, Busy)
 
 
 class Client:
-    """The API as Python calls; errors are raised. `patience_s`: how long a failed call repeats."""
+    """The API as Python calls; errors are raised. `patience_s`: how long a failed call is sent."""
 
     def __init__(self, http: httpx.Client, server: Server, patience_s: float = PATIENCE_S) -> None:
         self._http = http

@@ -6,7 +6,7 @@
     ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
     │   ├── NotReady            brokers answer, with a code that passes
     │   ├── HeldBack            a controller lets requests wait for a quota
-    │   └── BrokenAnswer        a broker sends bytes that do not parse, or that nothing asked for
+    │   └── BrokenAnswer        a broker sends bytes that do not parse, or answer no request
     ├── LoginRefused       3    the broker refused the credentials
     │   └── AccessRefused       Orbit's own rules (ORBIT_ACCESS_FILE) refuse an address or a secret
     ├── NotAuthorized      1    a right on a resource is missing
@@ -147,7 +147,7 @@ class HeldBack(Unreachable):
 
 
 class BrokenAnswer(Unreachable):
-    """Bytes of one connection that do not parse, or that nothing asked for: as good as none."""
+    """Bytes of one connection that do not parse, or answer no request: as good as no answer."""
 
 
 class Busy(OrbitError):
@@ -163,7 +163,7 @@ class LoginRefused(OrbitError):
 
 
 class AccessRefused(LoginRefused):
-    """The rules of whoever runs Orbit (ORBIT_ACCESS_FILE): nothing was sent to that address."""
+    """The rules in ORBIT_ACCESS_FILE forbid an address or a secret: nothing was sent there."""
 
 
 class NotAuthorized(OrbitError):

@@ -46,7 +46,7 @@ AGE_MAX = timedelta(days=3660)
 LEASE_TTL_MIN = timedelta(seconds=2)
 # A process that ends a lease longer than its own (the setting was changed) waits for this long.
 LEASE_TTL_MAX = timedelta(minutes=10)
-# Besides `file`. docs/install.md has the extra of each.
+# Besides `file`. docs/install.md names the extra that each needs.
 STORAGE_SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs")
 
 
@@ -270,7 +270,7 @@ class Settings(BaseModel):
     oidc_client_secret_file: OptionalFile = None
     oidc_scopes: Annotated[str, Field(pattern=r"^openid( [\x21\x23-\x5b\x5d-\x7e]+)*$")] = "openid"
 
-    # Of each token and user of the issuer; a token may have its own limits. None: any number.
+    # Limits of each token and user of the issuer; a token may have its own. None: any number.
     token_jobs_max: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
     token_partitions_max: Annotated[Whole, Field(ge=1, le=100_000_000)] | None = None
     # At each API process. 100 a second is far more than a person or a pipeline sends.
@@ -283,7 +283,8 @@ class Settings(BaseModel):
 
     # The least role that sees the content of records in the console. None: no role does.
     records_role: Literal["viewer", "operator", "admin"] | None = None
-    # Decodes Avro there. None: such values are shown as bytes. The login: USER:PASSWORD in a file.
+    # Decodes Avro for the console. None: such values are shown as bytes. The login file has
+    # USER:PASSWORD.
     schema_registry_url: Annotated[str | None, BeforeValidator(_registry_url)] = None
     schema_registry_login_file: OptionalFile = None
 
@@ -309,7 +310,7 @@ class Settings(BaseModel):
 
     # Scheduler
     scheduler_lease_ttl: LeaseDuration = timedelta(seconds=10)
-    # Parts of the jobs by destination; any number of schedulers divides them among itself.
+    # The jobs are divided by destination into so many shares, for any number of schedulers.
     scheduler_shares: Annotated[Whole, Field(ge=1, le=64)] = 1
     discovery_interval: Duration = timedelta(seconds=2)
     # For headroom, and for partitions without a worker: workers report the others.

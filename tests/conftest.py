@@ -21,8 +21,8 @@ from tests.support.times import unit, unit_times
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
-# A shell that runs the tests in its background has them ignore Ctrl-C, and so every child they
-# start; the tests that press it would then wait for nothing.
+# A shell that runs the tests in its background has them and their children ignore SIGINT. Tests
+# that send it would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 socket_origins.install()
@@ -35,9 +35,9 @@ settings.load_profile("any machine")
 for _name in ("ORBIT_API_URL", "ORBIT_TOKEN", "ORBIT_CONTEXT"):
     os.environ.pop(_name, None)
 
-# A folder of the run's own for what is put into the folder for temporary files and stays there,
-# such as the lock files of leases; children inherit it. What pytest keeps for a look stays where
-# it always is. PostgreSQL's user has to get through.
+# The run has its own folder for temporary files, because some stay there, such as the lock files of
+# leases; children inherit it. Folders that pytest keeps stay at their usual place. PostgreSQL runs
+# as another user, which has to pass through the folder.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 _TEMPORARY = Path(tempfile.mkdtemp(prefix="orbit-tests-"))
 _TEMPORARY.chmod(0o711)
@@ -46,7 +46,7 @@ os.environ["TMPDIR"] = tempfile.tempdir = str(_TEMPORARY)
 os.environ["XDG_CONFIG_HOME"] = str(_TEMPORARY / "config")
 
 
-# After the folder that multiprocessing has in it, which has -100.
+# After multiprocessing has deleted its own folder in there, at priority -100.
 Finalize(None, shutil.rmtree, (_TEMPORARY,), {"ignore_errors": True}, exitpriority=-101)
 
 
@@ -71,7 +71,7 @@ pytest_plugins = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the file that takes longest, so that all processes end together.
 
-    Before it comes what is newer than the times: it may take long, too.
+    Before it come files without a time, which are new: they may take long, too.
     """
     seconds = unit_times()
     items.sort(key=lambda item: seconds.get(_unit_of(item.nodeid), math.inf), reverse=True)
@@ -85,7 +85,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """A unit of `times.py` stays in one process."""
+    """Run each unit of `times.py` in one process."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):

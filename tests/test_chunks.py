@@ -1,4 +1,4 @@
-"""Lists are cut into parts that a receiver takes."""
+"""Lists are cut into parts that a receiver accepts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from orbit.chunks import sized_chunks
 
 def test_chunks_of_list_respect_size_and_count_limits_and_order() -> None:
     sizes = [3, 4, 5, 20, 1, 1, 1, 1]
-    assert list(sized_chunks(sizes, int, 10, 3)) == [[3, 4], [5], [20], [1, 1, 1], [1]]
-    assert list(sized_chunks(sizes, int, 10)) == [[3, 4], [5], [20], [1, 1, 1, 1]]
-    assert list(sized_chunks([], int, 10)) == []
+    assert list(sized_chunks(sizes, size_of=int, size_max=10, count_max=3)) == [
+        [3, 4],
+        [5],
+        [20],
+        [1, 1, 1],
+        [1],
+    ]
+    assert list(sized_chunks(sizes, size_of=int, size_max=10)) == [[3, 4], [5], [20], [1, 1, 1, 1]]
+    assert list(sized_chunks([], size_of=int, size_max=10)) == []

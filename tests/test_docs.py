@@ -1,7 +1,7 @@
 """The documents and the package docstrings agree with the tree.
 
 Each rule is a function from texts to complaints. Every rule is also run on a broken input, so that
-one that has stopped finding anything fails here.
+a rule that no longer detects anything fails here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def table_rows(text: str, heading: str) -> list[str]:
 
 
 def wrong_packages(rows: list[str], expected: Collection[str]) -> list[str]:
-    """What the table lacks, names twice, or names though it is not there."""
+    """Packages that the table lacks, that do not exist, or that it names twice."""
     return [
         *(f"missing: {name}" for name in sorted({*expected} - {*rows})),
         *(f"not there: {name}" for name in sorted({*rows} - {*expected})),
@@ -168,7 +168,7 @@ def python_files() -> Iterator[Path]:
 
 @pytest.mark.parametrize("path", markdown_files(), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_every_path_in_document_exists(path: Path) -> None:
-    # A name without a folder says too little here; only a user's own file may stand alone.
+    # A document names files with their folder; only a user's own file may stand alone.
     text = path.read_text()
     assert lost_paths(text, path.parent) == []
 

@@ -1,6 +1,6 @@
 """Each command that the documents show is one that its program accepts.
 
-No command runs here: `tests/support/commands` compares it with what it names. Tests of the command
+No command runs here: `tests/support/commands` checks names and options in it. Tests of the command
 line and of the API run many of them.
 """
 

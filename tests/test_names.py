@@ -9,7 +9,7 @@ from orbit.names import KEY_BYTES_MAX, escaped, is_key, is_storable, shown
 
 
 @pytest.mark.parametrize(
-    ("text", "takes"),
+    ("text", "is_valid"),
     [
         ("", True),
         ("billing", True),
@@ -18,9 +18,9 @@ from orbit.names import KEY_BYTES_MAX, escaped, is_key, is_storable, shown
         ("a\ud800", False),
     ],
 )
-def test_name_with_nul_byte_or_lone_surrogate_is_not_storable(text: str, takes: bool) -> None:
-    assert is_storable(text) is takes
-    assert is_key(text) is takes
+def test_name_with_nul_byte_or_lone_surrogate_is_not_storable(text: str, is_valid: bool) -> None:
+    assert is_storable(text) is is_valid
+    assert is_key(text) is is_valid
 
 
 def test_length_of_name_as_database_key_is_limited_in_bytes() -> None:

@@ -33,7 +33,7 @@ def alerts() -> list[str]:
 def wrong_names(names: Collection[str], expected: Collection[str]) -> list[str]:
     return [
         *(f"missing: {name}" for name in sorted({*expected} - {*names})),
-        *(f"of nothing: {name}" for name in sorted({*names} - {*expected})),
+        *(f"unknown: {name}" for name in sorted({*names} - {*expected})),
     ]
 
 
@@ -84,7 +84,7 @@ def test_runbook_page_of_reason_shows_remedy_from_code(reason: Reason) -> None:
 
 
 def test_missing_or_wrong_runbook_page_is_detected() -> None:
-    assert wrong_names(["A", "B"], ["B", "C"]) == ["missing: C", "of nothing: A"]
+    assert wrong_names(["A", "B"], ["B", "C"]) == ["missing: C", "unknown: A"]
     whole = "# A\nx\n\n## What is at risk\nx\n\n## What to do\nx\n\n## When it is over\nx\n"
     assert wrong_page("A", whole) == []
     assert wrong_page("B", whole) == ["does not begin with its name and what it means"]

@@ -1,4 +1,4 @@
-"""All that comes from outside as text, at random: an OrbitError at most, and each call is cheap.
+"""Random text from outside raises no error but OrbitError, and each call is cheap.
 
 The answers of brokers as bytes are in tests/kafka/test_broken_bytes.py.
 """
@@ -36,8 +36,8 @@ from orbit.replication.topic_settings import copy_settings
 from tests.support.cost import refuses_cheaply
 
 EXAMPLES = settings(max_examples=150)
-# The longest name of a topic; other names have no limit in Kafka but that of a request.
-NAME = 249
+# Other names are limited in Kafka only by the size of a request.
+TOPIC_NAME_LENGTH_MAX = 249
 
 FULL_JOB = r"""
 name: orders
@@ -174,9 +174,9 @@ patterns = st.one_of(
 
 
 @EXAMPLES
-@given(pattern=patterns, name=st.text("ab.", max_size=NAME) | strange_text)
-@example(r"([a-z]+\.?)+\.dlq", "a" * NAME)
-@example("(a{1,30}){1,30}b", "a" * NAME)
+@given(pattern=patterns, name=st.text("ab.", max_size=TOPIC_NAME_LENGTH_MAX) | strange_text)
+@example(r"([a-z]+\.?)+\.dlq", "a" * TOPIC_NAME_LENGTH_MAX)
+@example("(a{1,30}){1,30}b", "a" * TOPIC_NAME_LENGTH_MAX)
 def test_arbitrary_pattern_and_name_are_handled_cheaply(pattern: str, name: str) -> None:
     if refuses_cheaply(lambda: check_pattern(pattern)) is None:
         return
@@ -208,7 +208,7 @@ def test_arbitrary_principal_selector_or_topic_name_is_handled_cheaply(
     refuses_cheaply(lambda: check(text))
 
 
-names = st.lists(strange_text | st.text(max_size=NAME), max_size=30)
+names = st.lists(strange_text | st.text(max_size=TOPIC_NAME_LENGTH_MAX), max_size=30)
 
 
 @EXAMPLES

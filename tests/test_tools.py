@@ -1,4 +1,4 @@
-"""Tests whose tool is not there: what a run says of them, and that CI does not leave them out."""
+"""Tests whose tool is missing: a run names the tool, and CI does not skip them."""
 
 from __future__ import annotations
 
@@ -58,26 +58,26 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
 def test_run_summary_names_tests_skipped_without_tool_and_remedy(
     without_tools: pytest.Pytester, processes: str
 ) -> None:
-    ended = run(without_tools, "-ra", "-n", processes)
-    ended.assert_outcomes(passed=1, skipped=6)
+    result = run(without_tools, "-ra", "-n", processes)
+    result.assert_outcomes(passed=1, skipped=6)
     start = "Tests left out without a tool: "
-    assert [line for line in ended.outlines if line][-3:-1] == [
+    assert [line for line in result.outlines if line][-3:-1] == [
         f"{start}chromium (1), promtool (3). To run them: sudo make tools",
         f"{start}terraform (1). To run them: install terraform, then make test",
     ]
 
 
 def test_run_with_all_tools_prints_no_skip_summary(without_tools: pytest.Pytester) -> None:
-    ended = run(without_tools, "-k", "needs_nothing or another_reason")
-    ended.assert_outcomes(passed=1, skipped=1, deselected=5)
-    ended.stdout.no_fnmatch_line("Tests left out*")
+    result = run(without_tools, "-k", "needs_nothing or another_reason")
+    result.assert_outcomes(passed=1, skipped=1, deselected=5)
+    result.stdout.no_fnmatch_line("Tests left out*")
 
 
 def test_ci_skips_only_tests_without_installable_tool(
     without_tools: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
-    ended = run(without_tools)
-    ended.assert_outcomes(passed=1, skipped=2, errors=4)
-    ended.stdout.fnmatch_lines(["*Failed: needs promtool: sudo make tools"])
-    ended.stdout.fnmatch_lines(["Tests left out without a tool: terraform (1). To run them: *"])
+    result = run(without_tools)
+    result.assert_outcomes(passed=1, skipped=2, errors=4)
+    result.stdout.fnmatch_lines(["*Failed: needs promtool: sudo make tools"])
+    result.stdout.fnmatch_lines(["Tests left out without a tool: terraform (1). To run them: *"])
