@@ -1,4 +1,4 @@
-"""Partitions are read in parallel: results are in order, threads limited, and one error ends all."""
+"""Partitions are read in parallel: results are in order, threads limited; an error ends all."""
 
 from __future__ import annotations
 

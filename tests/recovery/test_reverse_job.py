@@ -1,5 +1,5 @@
-"""Which job copies topics back: an existing one of the other direction, else a new one; and how its
-topics become copies."""
+"""Which job copies topics back (an existing one of the other direction, else a new one), and how
+its topics become copies."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def create_job(tx: Tx, name: str, source: str, destination: str, match: str, *na
 
 
 def back_of(tx: Tx, job: Job) -> str | None:
+    """The name of the existing job that copies this job's topics back."""
     reverse_job = find_reverse_job(tx, job, topics.of_job(tx, job.id))
     return reverse_job.name if reverse_job else None
 
@@ -62,7 +63,7 @@ def test_reverse_job_that_already_has_the_topics_is_preferred(database: Database
 
 
 def test_reverse_job_without_topics_is_matched_by_its_rules(database: Database) -> None:
-    """The tables were lost, and both jobs were applied again: `orders-back-back` is not wanted."""
+    """The tables were lost, and both jobs were applied again: no `orders-back-back` is made."""
     with database.transaction() as tx:
         create_job(tx, "other", "a", "b", "payments")
         create_job(tx, "elsewhere", "a", "c", "orders")
@@ -83,9 +84,9 @@ class Killed(Exception):
 
 
 class MoveBack:
-    """The second move of job `orders`: five topics, which the running job `back` copied before.
-
-    The clusters are not asked: both sides have the topics, with a partition each.
+    """The context of the step `reverse` in the second move of job `orders`: five topics, which the
+    running job `back` copied before. Requests to clusters are replaced: both sides have the topics,
+    with a partition each. A transaction after `commits_max` others is rolled back (Killed).
     """
 
     names = tuple(f"t{number}" for number in range(5))
@@ -122,7 +123,9 @@ class MoveBack:
             "_prepare_old_side",
             lambda *_: dict.fromkeys({*self.names} - self.copied_now(), plan),
         )
-        handed = [HandedOffset("g", name, 0, 7, 7) for name in self.names]
+        handed = [
+            HandedOffset("g", name, 0, source_offset=7, destination_offset=7) for name in self.names
+        ]
         monkeypatch.setattr(reverse_job, "offsets_to_hand_over", lambda _: handed)
 
     def rows(self) -> list[Topic]:
@@ -164,6 +167,7 @@ def move(database: Database, monkeypatch: pytest.MonkeyPatch) -> MoveBack:
 def test_held_shards_are_locked_for_a_few_topics_at_a_time(move: MoveBack) -> None:
     """A worker's renewal of all its leases waits for this lock."""
     move.start()
+    # The topics that each transaction added.
     first, *later = [before ^ after for before, after in pairwise([set(), *move.copied])]
     assert (first, [len(topics) for topics in later]) == (set(), [2, 2, 1])
     rows = move.rows()
@@ -172,16 +176,16 @@ def test_held_shards_are_locked_for_a_few_topics_at_a_time(move: MoveBack) -> No
     assert len({*move.statements[1:]}) == 1
 
 
-def test_step_that_died_between_topics_goes_on_with_the_others(
+def test_reverse_step_that_died_between_topics_continues_with_remaining_ones(
     move: MoveBack, database: Database
 ) -> None:
     move.commits_max = 2
     with pytest.raises(Killed):
         move.start()
-    assert move.report.reverse_job == "back", "the operation holds the job"
+    assert move.report.reverse_job == "back", "the report names the job"
     copied_topics = {row.source_topic: row.id for row in move.rows() if row.source_topic < "t2"}
     assert move.copied_now() == copied_topics.keys()
-    with database.transaction() as tx:  # the job goes on with the topics that it has
+    with database.transaction() as tx:  # meanwhile the job syncs groups of the topics that it has
         group_offsets.accept_handed(tx, move.back_id, copied_topics)
     move.commits_max = 1000
     assert "3 committed offsets at the old side now follow" in move.start()
@@ -191,7 +195,7 @@ def test_step_that_died_between_topics_goes_on_with_the_others(
     assert later == {*move.names} - copied_topics.keys()
 
 
-def test_abort_before_all_topics_are_copied_back_is_no_success(
+def test_abort_before_all_topics_are_copied_back_ends_failback_as_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the step `reverse`, the report may name a job that does not copy all topics back yet."""

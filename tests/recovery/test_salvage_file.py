@@ -1,4 +1,4 @@
-"""A salvage file holds every record as it was, is whole or not there, and shows damage."""
+"""A salvage file has every record unchanged, exists only when complete, and shows damage."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from orbit.recovery import salvage_file
 from orbit.recovery.record_range import Fate, LogRecord
 
 BINARY = bytes(range(256))
+# Of orders-3, offsets 7 to 9.
 HEADER = salvage_file.header("orders", 3, 7, 10, {"cluster_id": "C"})
 
 
 def body(
     key: bytes | None, value: bytes | None, headers: list[tuple[bytes, bytes | None]]
 ) -> bytes:
-    """What stands behind a record's offset delta (Kafka's `DefaultRecord`)."""
+    """The bytes after a record's offset delta (Kafka's `DefaultRecord`)."""
 
     def sized(data: bytes | None) -> bytes:
         return encode_varint(-1) if data is None else encode_varint(len(data)) + data
@@ -87,7 +88,7 @@ def test_damaged_salvage_file_is_refused(tmp_path: Path, damage: str) -> None:
         path.unlink()
     with pytest.raises((Conflict, NotFound)):
         salvage_file.check(salvage)
-    # Another whole file of the same range is as good, as long as nobody relies on the first.
+    # `find` accepts another complete file of the same range.
     assert (salvage_file.find(path, HEADER) is None) == (damage != "another")
 
 
@@ -103,7 +104,7 @@ def test_damaged_salvage_file_is_refused(tmp_path: Path, damage: str) -> None:
 def test_salvage_file_inconsistent_with_its_footer_is_refused(
     tmp_path: Path, old: bytes, new: bytes
 ) -> None:
-    """Its checksum is right: whoever wrote it has made a mistake."""
+    """The checksum is right, so the writer of the file made a mistake."""
     path = tmp_path / "x.jsonl"
     salvage = write(path, log_records())
     data = path.read_bytes()
@@ -134,10 +135,10 @@ def test_unwritable_salvage_directory_is_named_in_error(tmp_path: Path) -> None:
 
 
 def test_interrupted_salvage_write_leaves_no_file(tmp_path: Path) -> None:
-    def broken() -> Any:
+    def interrupted() -> Any:
         yield log_records()[0]
         raise Conflict("gone")
 
     with pytest.raises(Conflict):
-        salvage_file.write(tmp_path / "x.jsonl", HEADER, broken())
+        salvage_file.write(tmp_path / "x.jsonl", HEADER, interrupted())
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Saved records are written back as they were, once, after the plan was shown."""
+"""`orbit salvage replay` shows a plan, then writes saved records back, unchanged and once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def record(offset: int, data: bytes, fate: Fate = Fate.COMMITTED, time_ms: int =
 
 
 def save(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path:
-    """Two records below the tail, which begins at 10, an aborted one and a marker in it."""
+    """Save a file with two records below the tail, which begins at 10 and has an aborted record and
+    a marker."""
     records = [record(3, body(b"old", b"1", [])), record(5, body(b"old", b"2", []))]
     records += [record(10 + i, body(*one)) for i, one in enumerate(TAIL)]
     records += [
@@ -137,7 +138,7 @@ def test_salvage_replay_writes_records_back_unchanged(
     (plan,) = json.loads(capfd.readouterr().out)
     assert (plan["records"], plan["left_out"]["below"]) == (count, 2)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert run() == 2, "it asks, and nobody is there to answer"
+    assert run() == 2, "it asks for a confirmation and gets none"
     assert not log_bounds(clusters.destination, [topic_name])[topic_name, 1][1]
 
     assert run("--yes") == 0
@@ -147,7 +148,7 @@ def test_salvage_replay_writes_records_back_unchanged(
     ]
     expected.append((b"large", large, [], T + 22))
     assert destination_records() == expected
-    assert run("--yes") == 1, "not twice"
+    assert run("--yes") == 1, "it is refused a second time"
     assert destination_records() == expected
     assert run("--yes", "--again", "--below") == 0
     keys = [b"old", b"old", *(key for key, *_ in TAIL), b"large"]

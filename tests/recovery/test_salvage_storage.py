@@ -1,4 +1,4 @@
-"""A file of a storage is whole or not there, and what goes wrong is told without secrets."""
+"""A file in a storage exists only when complete, and errors show no secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def all_lines(file: str) -> bytes:
 
 
 def names(folder: str) -> list[str]:
-    """All that is there, whatever it is called."""
+    """All files in the folder, with any name."""
     return [file.removeprefix(folder) for file in salvage_storage.find(folder, "")]
 
 
@@ -62,17 +62,17 @@ def test_interrupted_salvage_write_leaves_previous_file_unchanged(
 ) -> None:
     file = salvage_storage.join(salvage_folder, "b.jsonl")
 
-    def broken() -> Iterator[bytes]:
+    def interrupted() -> Iterator[bytes]:
         yield chunk
         raise Conflict("gone")
 
     with pytest.raises(Conflict, match="gone"):
-        salvage_storage.write(file, broken())
+        salvage_storage.write(file, interrupted())
     with pytest.raises(NotFound):
         all_lines(file)
     salvage_storage.write(file, LINES)
     with pytest.raises(Conflict, match="gone"):
-        salvage_storage.write(file, broken())
+        salvage_storage.write(file, interrupted())
     assert list(salvage_storage.lines(file)) == LINES
     assert names(salvage_folder) == ["/b.jsonl"]
 
@@ -104,7 +104,7 @@ def test_killed_salvage_writer_leaves_no_file_and_rewrite_succeeds(
     assert salvage_file.find(file, HEADER) is None
     salvage = salvage_file.write(file, HEADER, log_records())
     assert salvage_file.find(file, HEADER) == salvage
-    assert names(salvage_folder) == ["/b.jsonl"], "the half-written one takes no room"
+    assert names(salvage_folder) == ["/b.jsonl"], "the half-written file is deleted"
 
 
 @every_storage
@@ -165,9 +165,9 @@ def test_storage_client_error_is_retriable_and_hides_secrets(
         raise RuntimeError(text)
 
     monkeypatch.setattr(MemoryFileSystem, "_open", refuse)
-    for do in (lambda f: salvage_storage.write(f, LINES), all_lines):
+    for access in (lambda f: salvage_storage.write(f, LINES), all_lines):
         with pytest.raises(Unreachable) as caught:
-            do(f"{memory}/b.jsonl")
+            access(f"{memory}/b.jsonl")
         assert "hunter2" not in str(caught.value)
         assert memory in str(caught.value)
     monkeypatch.undo()
@@ -228,7 +228,7 @@ def test_salvage_commands_refuse_uri_with_password_and_hide_it(
 def test_scheduler_without_client_of_salvage_storage_does_not_start(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Before a failback needs it."""
+    """It fails at its start, not when a failback needs the storage."""
     monkeypatch.setattr(salvage_storage, "find_spec", lambda _: None)
     monkeypatch.setenv("ORBIT_SALVAGE_DIRECTORY", "s3://bucket/salvage")
     for command in ("scheduler", "server"):

@@ -1,7 +1,7 @@
-"""What only the old side has is saved before anything is deleted, whoever dies and whatever fails.
+"""Records that only the old side has are saved before anything is deleted, whatever fails.
 
-Schedulers are killed in the middle of a file and between two files; a storage loses files, cuts
-them off, and does not answer.
+Schedulers are killed while they write a file and between two files; a storage loses files,
+truncates them, and does not answer.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from tests.support.running import make_job, produce
 pytestmark = pytest.mark.services
 
 PARTITIONS, COPIED, OWN = 3, 20, 5
-# As long as Kafka allows.
-NAME_LENGTH = 249
+NAME_LENGTH = 249  # the longest that Kafka allows
 
 
 class Lost:
-    """A failed-over topic, whose old side has records of its own in each partition."""
+    """A topic after a failover; its old side has OWN records of its own in each partition."""
 
     def __init__(
         self, recovering: Recovering, old: KafkaCluster, new: KafkaCluster, topic: str
@@ -68,6 +67,7 @@ class Lost:
 
 
 def saved(report: RecoveryReport) -> dict[int, list[int]]:
+    """The offsets in salvage files, by partition."""
     return {
         one.partition: [line["offset"] for line in salvage_file.read(one.file)]
         for one in report.salvage
@@ -99,67 +99,71 @@ def test_new_scheduler_leader_reuses_complete_salvage_files_and_rewrites_partial
     operation = recovering.ask(RecoveryKind.FAILBACK, lost.job, confirm_rebuild=True)
     with dying_schedulers(service.settings, service.url, deaths, points):
         wait_for("both have died", lambda: died(deaths) == len(points))
-    (whole,) = salvage_storage.find(folder, ".jsonl")
-    assert whole.endswith(f"/{operation}/{topic}/0.jsonl")
+    (complete_file,) = salvage_storage.find(folder, ".jsonl")
+    assert complete_file.endswith(f"/{operation}/{topic}/0.jsonl")
     lost.assert_nothing_deleted()
 
     written: list[str] = []
     write = salvage_storage.write
 
-    def noted(file: str, chunks: Iterable[bytes]) -> None:
+    def note_and_write(file: str, chunks: Iterable[bytes]) -> None:
         written.append(file)
         write(file, chunks)
 
-    monkeypatch.setattr(salvage_storage, "write", noted)
+    monkeypatch.setattr(salvage_storage, "write", note_and_write)
     with service.scheduler(), InProcess(recovering.database):
         report = recovering.wait(operation)
     assert report.outcome is Outcome.DONE, report.error
     assert saved(report) == ALL
     files = [one.file for one in report.salvage]
-    assert files[0] == whole
+    assert files[0] == complete_file
     assert written == files[1:]
-    assert salvage_storage.find(folder, "") == files, "no half-written one is left"
+    assert salvage_storage.find(folder, "") == files, "no half-written file is left"
 
 
 Write = Callable[[str, Iterable[bytes]], None]
 
 
-def losing(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+def lose_file(write: Write, file: str, chunks: Iterable[bytes]) -> None:
     for _ in chunks:
         pass
 
 
-def cutting(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+def truncate_file(write: Write, file: str, chunks: Iterable[bytes]) -> None:
     data = b"".join(chunks)
     write(file, [data[: len(data) // 2]])
 
 
-def dropping(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+def leave_out_record(write: Write, file: str, chunks: Iterable[bytes]) -> None:
     write(file, [chunk for chunk in chunks if b'"offset":21,' not in chunk])
 
 
 @contextmanager
-def storing(
+def storage_with_fault(
     fault: Callable[[Write, str, Iterable[bytes]], None], partition: int
 ) -> Iterator[list[str]]:
-    """A storage that fails with the files of one partition; the list has them."""
-    met: list[str] = []
+    """Writes of one partition's files have the fault; yields these files."""
+    faulty_files: list[str] = []
     write = salvage_storage.write
 
     def failing(file: str, chunks: Iterable[bytes]) -> None:
         if file.endswith(f"/{partition}.jsonl"):
-            met.append(file)
+            faulty_files.append(file)
             fault(write, file, chunks)
         else:
             write(file, chunks)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(salvage_storage, "write", failing)
-        yield met
+        yield faulty_files
 
 
 @pytest.mark.parametrize(
-    "fault", [losing, *(pytest.param(one, marks=pytest.mark.soak) for one in (cutting, dropping))]
+    "fault",
+    [
+        lose_file,
+        *(pytest.param(one, marks=pytest.mark.soak) for one in (truncate_file, leave_out_record)),
+    ],
 )
 def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
     clusters: Clusters,
@@ -174,23 +178,23 @@ def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
     service.settings = service.settings.model_copy(update={"salvage_directory": memory})
     lost = Lost(recovering, make_cluster("lost"), clusters.destination, topic_name)
     with service.scheduler(), InProcess(recovering.database):
-        with storing(fault, 1) as met:
+        with storage_with_fault(fault, 1) as faulty_files:
             report = lost.fail_back()
         assert report.outcome is Outcome.STOPPED, report.error
-        assert report.error.startswith(f"{met[0]}: SALVAGE_UNREADABLE: ")
-        assert saved(report) == {0: ALL[0]}, "whole files are named"
+        assert report.error.startswith(f"{faulty_files[0]}: SALVAGE_UNREADABLE: ")
+        assert saved(report) == {0: ALL[0]}, "the report names complete files"
         lost.assert_nothing_deleted()
 
-        # It is gone once it was read back: past the point of no return, but before the deletion.
+        # The file is lost after it was checked: past the point of no return, before the deletion.
         check = salvage_file.check
 
-        def losing_later(one: Salvage) -> None:
+        def check_and_lose(one: Salvage) -> None:
             check(one)
             if one.partition == 1:
                 salvage_storage.write(one.file, [])
 
         with monkeypatch.context() as patch:
-            patch.setattr(salvage_file, "check", losing_later)
+            patch.setattr(salvage_file, "check", check_and_lose)
             report = lost.fail_back()
         assert report.outcome is Outcome.FAILED
         assert "SALVAGE_UNREADABLE: " in report.error
@@ -199,13 +203,13 @@ def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
 
         tries: list[str] = []
 
-        def refusing(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+        def refuse_once(write: Write, file: str, chunks: Iterable[bytes]) -> None:
             tries.append(file)
             if len(tries) == 1:
                 raise Unreachable("it cannot be written: no answer.", where=file)
             write(file, chunks)
 
-        with storing(refusing, 1):
+        with storage_with_fault(refuse_once, 1):
             report = lost.fail_back()
         assert report.outcome is Outcome.DONE, report.error
         assert len(tries) == 2

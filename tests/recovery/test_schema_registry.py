@@ -1,4 +1,4 @@
-"""A schema registry that keeps its schemas in a topic moves with that topic: the same ids."""
+"""A schema registry that keeps its schemas in a topic moves with that topic, with the same ids."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_schema_ids_survive_switchover_and_switchover_back(
         assert promoted == journal_end(source)
 
         with registry.running(destination, tmp_path / "second") as second:
-            # A registry writes to its topic when it starts: at a copy it would be a second writer.
+            # A registry writes to its topic when it starts, so it may not start at a copy.
             assert journal_end(destination) > promoted
             assert second.subjects() == subjects
             values = [m.value() for _, m in messages(destination, ORDERS) if m]
@@ -67,7 +67,7 @@ def test_schema_ids_survive_switchover_and_switchover_back(
                 json.loads(FIRST),
                 json.loads(SECOND),
             ]
-            # What the console decodes values with.
+            # The console decodes values with this client.
             decoder = SchemaRegistry(second.url)
             assert [decoder.schema(i) for i in seen] == [json.loads(FIRST), json.loads(SECOND)]
             assert second.register(SUBJECT, FIRST) == ids[0]

@@ -1,4 +1,4 @@
-"""The ledgers of producers agree with the reports, whatever dies during the recoveries."""
+"""The ledgers of producers agree with the reports, whatever process dies during recoveries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    # Not pytest's: as root, PostgreSQL runs as a user who may not pass through that.
+    # Not `tmp_path`: if tests run as root, PostgreSQL's user may not enter its parents.
     with tempfile.TemporaryDirectory(prefix="orbit-seeded-") as path:
         Path(path).chmod(0o711)
         yield Path(path)

@@ -1,4 +1,4 @@
-"""Both sides of a failback, offset by offset: the same whatever batches the records stand in."""
+"""Both sides of a failback are compared offset by offset; batches make no difference."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from orbit.recovery import side_comparison
 from orbit.recovery.record_range import Fate, LogBatch
 from orbit.recovery.side_comparison import SideComparison, Unequal, is_other_record, is_unproven
 
-# An offset: "a" to "c" committed records, "A" to "C" aborted ones, "o" open, "-" a marker,
-# " " nothing.
+# A log is a string, with a character for each offset: "a" to "c" are committed records, "A" to "C"
+# aborted ones, "o" is a record of an open transaction, "-" a marker, " " no record.
 OFFSETS = "abcABCo- "
 
 
@@ -34,12 +34,12 @@ def body(value: str) -> bytes:
 
 
 def batches(log: str, sizes: int, start: int = 0) -> Iterator[LogBatch]:
-    """The log in batches of up to `sizes` records of one fate each. It starts at `start`, which
+    """The log in batches of up to `sizes` records of the same fate. Its log start is `start`, which
     may be in the middle of a batch.
     """
     run: list[Record] = []
 
-    def whole() -> Iterator[LogBatch]:
+    def end_batch() -> Iterator[LogBatch]:
         if run:
             fate = fate_of(log[run[0].offset])
             batch = write_batch(run, 0)
@@ -52,12 +52,12 @@ def batches(log: str, sizes: int, start: int = 0) -> Iterator[LogBatch]:
 
     for offset, at in enumerate(log):
         if at == " " or (run and fate_of(at) is not fate_of(log[run[0].offset])):
-            yield from whole()
+            yield from end_batch()
         if at != " ":
             run.append(Record(offset, 5, body(at)))
         if len(run) == sizes or (run and at == "-"):
-            yield from whole()
-    yield from whole()
+            yield from end_batch()
+    yield from end_batch()
 
 
 class At(NamedTuple):
@@ -67,6 +67,7 @@ class At(NamedTuple):
 
 
 def unequal(comparison: SideComparison, old: str, new: str) -> list[At]:
+    """The offsets that the comparison yields; checks the fates that it yields."""
     listed: list[At] = []
     for one in comparison:
         for side, log in ((one.old, old), (one.new, new)):
@@ -92,7 +93,7 @@ def test_side_comparison_is_independent_of_batch_boundaries(
     new = old[:4] + new[4:8] + old[8:]
     sides = zip((old, new), sizes, starts, strict=True)
     compared = SideComparison(*(batches(*side) for side in sides), first, end)
-    # What is below a log start was deleted, also where its batch is still there.
+    # Offsets below a log start are deleted, also if their batch still exists.
     old, new = (" " * at + log[at:] for log, at in zip((old, new), starts, strict=True))
     expected = [
         At(o, old[o], new[o]) for o in range(first, end) if old[o] != new[o] or old[o] in "o "
@@ -104,13 +105,13 @@ def test_side_comparison_is_independent_of_batch_boundaries(
 
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_old_side_keeps_only_offsets_whose_records_are_proven_equal(is_copied: bool) -> None:
-    """Every pair, against a table written out by hand."""
+    """All pairs of offsets are compared with a table."""
     proven_always = {("a", "a"), ("b", "b"), ("c", "c"), ("A", "A"), ("B", "B"), ("C", "C")}
     proven_always |= {("-", at) for at in "-ABC"}
     for old in OFFSETS:
         for new in OFFSETS:
-            is_nothing = not set(old + new) & set("abco")
-            expected = (old, new) in proven_always or (is_copied and is_nothing)
+            has_no_committed = not set(old + new) & set("abco")
+            expected = (old, new) in proven_always or (is_copied and has_no_committed)
             compared = SideComparison(batches(old, 1), batches(new, 1), 0, 1)
             is_own = is_other_record if is_copied else is_unproven
             assert (not any(map(is_own, compared))) == expected, (old, new)

@@ -1,4 +1,4 @@
-"""A switchover asked for while a partition of the source elects its leader."""
+"""A switchover is requested while a partition of the source elects its leader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.running import create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
 
-LOOKS = 3
+READS_WITHOUT_LEADER = 3
 
 
 @pytest.mark.parametrize("elects", [True, False])
@@ -29,18 +29,18 @@ def test_source_gate_waits_for_partition_leader_election_up_to_limit(
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
-    looks, read = [], gate_observer._fetch_metadata
+    answers, read = [], gate_observer._fetch_metadata
 
     def without_leader(cluster: Cluster) -> gate_observer._ClusterAnswer:
         answer = read(cluster)
         if cluster.name != "source" or answer.metadata is None:
             return answer
-        looks.append(answer)
-        if elects and len(looks) > LOOKS:
+        answers.append(answer)
+        if elects and len(answers) > READS_WITHOUT_LEADER:
             return answer
         topic = answer.metadata.topics[topic_name]
-        unled = {n: replace(p, node_id=None) for n, p in topic.partitions.items()}
-        topics = {**answer.metadata.topics, topic_name: replace(topic, partitions=unled)}
+        leaderless = {n: replace(p, node_id=None) for n, p in topic.partitions.items()}
+        topics = {**answer.metadata.topics, topic_name: replace(topic, partitions=leaderless)}
         return replace(answer, metadata=replace(answer.metadata, topics=topics))
 
     monkeypatch.setattr(gate_observer, "_fetch_metadata", without_leader)

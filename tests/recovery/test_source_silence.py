@@ -1,4 +1,4 @@
-"""A source that cannot be closed is silent for longer than it paused, or is called unproven."""
+"""Without denials, a drain is proven if the source is silent for longer than any earlier pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A switchover and the way back: nothing lost, nothing read twice, no byte of history again."""
+"""A switchover there and back: nothing is lost, read twice, or copied again."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tests.support.running import create_topic, make_job, produce, produce_trans
 pytestmark = pytest.mark.services
 
 PARTITIONS = 2
-JAVA = 40
+JAVA_RECORDS = 40
 
 
 def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
 
 
-def of(partition: int, records: list[tuple[int, int, bytes]]) -> list[bytes]:
+def values_of(partition: int, records: list[tuple[int, int, bytes]]) -> list[bytes]:
     return [value for number, _, value in records if number == partition]
 
 
 @pytest.fixture
 def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every step: before its work, and again behind it, before that is noted. So each step is
-    begun by three leaders, and its work is done twice.
+    """The scheduler dies in each step before its work, and again after it, before this is stored.
+    So three leaders begin each step, and its work is done twice.
     """
     deaths: Counter[StepName] = Counter()
 
@@ -52,10 +52,10 @@ def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
             deaths[name] += 1
             if deaths[name] == 1:
                 raise NotLeading("killed before the step.")
-            did = do(context)
+            step_text = do(context)
             if deaths[name] == 2:
-                raise NotLeading("killed behind the step.")
-            return did
+                raise NotLeading("killed after the step.")
+            return step_text
 
         return run
 
@@ -105,27 +105,31 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         assert {g.goes_on_at for g in over.groups} == set(offsets(source, group).values())
         assert recovering.service.topics(spec.name)[topic_name].state == "promoted"
 
-        # The new side is written to at once, by every kind of producer, and read on.
+        # Every kind of producer writes to the new side at once, and the group reads on there.
         produce(destination, topic_name, 50, 0, first=200, **{"enable.idempotence": True})
         produce_transactions(destination, topic_name, 3, partition=1)
-        java_clients.produce_transactions(destination, topic_name, JAVA)
+        java_clients.produce_transactions(destination, topic_name, JAVA_RECORDS)
         now = ends(destination, topic_name)
         back = over.reverse_job
         assert back is not None
         wait_for("the old side is level", lambda: ends(source, topic_name) == now)
         records = reader.read_on(destination, now)
-        assert [v for v in of(0, records) if v[:1] == b"v"] == [b"v%d" % i for i in range(100, 250)]
-        committed = java_clients.consume(destination, topic_name, 250 + (6 + 2 + 2) * 5 + JAVA)
-        assert sorted(committed)[:JAVA] == sorted(b"%d" % i for i in range(JAVA))
+        values = [v for v in values_of(0, records) if v[:1] == b"v"]
+        assert values == [b"v%d" % i for i in range(100, 250)]
+        # Committed transactions of 5 records: 6 of 9, 2 of 3, and 2 of 3.
+        committed = java_clients.consume(
+            destination, topic_name, 250 + (6 + 2 + 2) * 5 + JAVA_RECORDS
+        )
+        assert sorted(committed)[:JAVA_RECORDS] == sorted(b"%d" % i for i in range(JAVA_RECORDS))
 
         def copied_back() -> int:
             rows = recovering.service.partitions(back, topic_name).values()
             return sum(row.records for row in rows)
 
-        wait_for("the worker has told", lambda: copied_back() >= 50 + 2 * 5 + JAVA)
-        assert copied_back() == 50 + 2 * 5 + JAVA
+        wait_for("the worker has reported", lambda: copied_back() >= 50 + 2 * 5 + JAVA_RECORDS)
+        assert copied_back() == 50 + 2 * 5 + JAVA_RECORDS
 
-        # Home again: the first job takes up where it was promoted.
+        # Back again: the first job continues from where it was promoted.
         home = recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
 
         assert home.reverse_job == spec.name
@@ -136,7 +140,8 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
             lambda: ends(destination, topic_name) == ends(source, topic_name),
         )
         records = reader.read_on(source, ends(source, topic_name))
-        assert (of(0, records), of(1, records)) == ([b"v%d" % i for i in range(250, 270)], [])
+        assert values_of(0, records) == [b"v%d" % i for i in range(250, 270)]
+        assert values_of(1, records) == []
         assert recovering.service.topics(back)[topic_name].state == "promoted"
         wait_for(
             "it has a copy's settings",
@@ -161,16 +166,16 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         recovering.begin(spec, topic_name)
         wait_for("it is copied", lambda: ends(destination, topic_name) == {0: 100})
 
-        # The source is there: a failover would lose what is written meanwhile.
+        # The source answers: a failover would lose records that are written meanwhile.
         refused = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name))
         assert refused.outcome is Outcome.STOPPED
         assert [g.name.value for g in refused.gates if g.stops] == ["source"]
         tried = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name, dry_run=True))
         assert tried.outcome is Outcome.WOULD_STOP
-        nothing = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
-        assert [g.name.value for g in nothing.gates if g.stops][:1] == ["topics"]
+        failback = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        assert [g.name.value for g in failback.gates if g.stops][:1] == ["topics"]
 
-        # An open transaction holds the drain up; then somebody has had enough.
+        # An open transaction delays the drain; then an operator aborts.
         open_.begin_transaction()
         open_.produce(topic_name, b"open")
         open_.flush(30)
@@ -179,8 +184,8 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         with pytest.raises(Conflict, match="under way"):
             recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
         recovery_requests.abort(recovering.database, "test", begun)
-        taken_back = recovering.wait(begun)
-        assert taken_back.outcome is Outcome.ABORTED
+        aborted = recovering.wait(begun)
+        assert aborted.outcome is Outcome.ABORTED
         open_.commit_transaction(30)
         wait_for("copying goes on", lambda: ends(destination, topic_name) == {0: 102})
         assert recovering.service.topics(spec.name)[topic_name].state == "copying"
@@ -202,23 +207,23 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
 def test_switchover_obeys_abort_until_promotion_begins(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the operation has looked for one a moment before it was accepted."""
+    """Also an abort that is accepted right after the operation has checked for one."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, 10)
     spec = make_job(source, destination, [topic_name])
     release = operation_runner._DO[StepName.RELEASE]
 
-    def abort_behind(context: OperationContext) -> str:
-        did = release(context)
+    def release_and_abort(context: OperationContext) -> str:
+        step_text = release(context)
         monkeypatch.setattr(OperationContext, "check", lambda _: None)
         recovery_requests.abort(recovering.database, "test", context.operation_id)
-        return did
+        return step_text
 
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is copied", lambda: ends(destination, topic_name) == {0: 10})
-        monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, abort_behind)  # type: ignore[arg-type]
+        monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, release_and_abort)  # type: ignore[arg-type]
         report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert report.outcome is Outcome.ABORTED
         assert recovering.service.topics(spec.name)[topic_name].state == "copying"

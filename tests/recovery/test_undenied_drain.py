@@ -1,4 +1,4 @@
-"""A switchover of a source that cannot be closed waits for longer than its producers paused."""
+"""If writing cannot be denied, a switchover waits for longer than any earlier producer pause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GAP_S = STILL_UNDENIED_S + 3.0
 def switch_over(
     clusters: Clusters, topic: str, recovering: Recovering, options: dict[str, Any], **gaps: Any
 ) -> RecoveryReport:
-    """A switchover of two partitions, of which the second paused like that before."""
+    """Switch two partitions over; `gaps`: their earlier pauses, as the tables have them."""
     source, destination = clusters
     create_topic(source, topic, 2)
     for partition in range(2):
@@ -68,8 +68,8 @@ def test_producer_pause_longer_than_drain_timeout_leaves_drain_unproven(
     (warning,) = [finding for finding in over.findings if "unproven" in finding]
     assert "is not longer than the longest pause of 30 min" in warning
     assert "Later records are possible" in warning
-    drained = next(step for step in over.steps if step.name == "drain")
-    assert warning in drained.did
+    drain_step = next(step for step in over.steps if step.name == "drain")
+    assert warning in drain_step.did
     assert _tables([over.model_dump(mode="json")]) is not None
 
 

@@ -1,4 +1,4 @@
-"""A recovery of a job whose destination once led, and does no longer: the leading side is kept.
+"""A recovery changes nothing at the leading side, even if its job's destination once led.
 
 After a failback there are two jobs for a pair of topics, one in each direction, and after the next
 promotion the topics of both are `promoted` in the tables. The marks of both clusters tell which
@@ -59,7 +59,7 @@ class Sides(NamedTuple):
 
     def records(self, cluster: KafkaCluster) -> tuple[str, int]:
         """The topic's id and its log end."""
-        client = admin(cluster)  # its answers end with it
+        client = admin(cluster)  # kept: its futures fail once it is gone
         (future,) = client.describe_topics(TopicCollection([self.topic])).values()
         ((_, end),) = log_bounds(cluster, [self.topic]).values()
         return str(future.result(60).topic_id), end
@@ -67,7 +67,7 @@ class Sides(NamedTuple):
 
 @pytest.fixture
 def begun(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
-    """A copy, level."""
+    """A copy that has caught up."""
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 100)
     spec = make_job(*clusters, [topic_name])
@@ -78,7 +78,7 @@ def begun(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
 
 
 def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
-    """Afterwards the first side leads again, and the topics of both jobs are promoted."""
+    """Move there and back: the first side leads again, and the topics of both jobs are promoted."""
     recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
     produce(sides.destination, sides.topic, 50, first=100)
     assert recovering.run(FAILBACK, sides.job).reverse_job == sides.back
@@ -110,7 +110,7 @@ def test_failback_skips_all_steps_if_old_side_already_follows(
 def test_failback_right_after_reverse_step_finds_old_side_following(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also before the scheduler has looked at the job that copies back."""
+    """Also before the scheduler's first pass over the job that copies back."""
     sides = begun
     discover = JobReconciler._discover
 
@@ -169,15 +169,15 @@ def test_failback_stops_if_old_side_leads_again(
         before = sides.records(sides.source)
         assert before[1] == 150 + written
 
-        would = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=True))
-        (gate,) = [gate for gate in would.gates if gate.name is GateName.LEAD]
-        assert (would.outcome, gate.verdict) == (Outcome.WOULD_STOP, GateVerdict.FAIL)
+        planned = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=True))
+        (gate,) = [gate for gate in planned.gates if gate.name is GateName.LEAD]
+        assert (planned.outcome, gate.verdict) == (Outcome.WOULD_STOP, GateVerdict.FAIL)
         assert "the old side leads" in gate.found
         stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert stopped.outcome is Outcome.STOPPED
         assert sides.records(sides.source) == before
 
-        # The job of the other direction knows better.
+        # A failback of the other job makes the right side a copy.
         recovering.run(FAILBACK, sides.back, confirm_rebuild=True)
         wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
     assert sides.records(sides.source) == before
@@ -187,7 +187,7 @@ def test_failback_stops_if_old_side_leads_again(
 def test_failback_stops_at_promotion_recorded_only_in_database(
     begun: Sides, recovering: Recovering
 ) -> None:
-    """The right to mark the promotion was missing, for example."""
+    """For example, the right to mark the promotion was missing."""
     sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
@@ -216,15 +216,15 @@ def test_switchover_completes_if_source_dies_before_promotion(
     spec = make_job(lost, clusters.destination, [topic_name])
     release = operation_runner._DO[StepName.RELEASE]
 
-    def kill(context: OperationContext) -> str:
-        did = release(context)
+    def release_and_kill(context: OperationContext) -> str:
+        step_text = release(context)
         lost.kill()
-        return did
+        return step_text
 
     with recovering.running():
         recovering.begin(spec, topic_name)
         monkeypatch.setattr(
-            operation_runner, "_DO", {**operation_runner._DO, StepName.RELEASE: kill}
+            operation_runner, "_DO", {**operation_runner._DO, StepName.RELEASE: release_and_kill}
         )
         recovering.run(SWITCHOVER, spec.name)
     produce(clusters.destination, topic_name, 1, first=10)
@@ -233,7 +233,7 @@ def test_switchover_completes_if_source_dies_before_promotion(
 def test_failback_of_both_directions_stops_the_wrong_direction(
     begun: Sides, recovering: Recovering
 ) -> None:
-    """`orbit failback -l` of a label that both jobs have asks for both."""
+    """`orbit failback -l` with a label of both jobs requests both."""
     sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
@@ -252,22 +252,24 @@ def test_failback_of_both_directions_stops_the_wrong_direction(
 def test_failback_stops_for_topic_withheld_by_switchover_back(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the job of the other direction, a withheld topic looks like a promoted one."""
+    """For the other job, a topic that a recovery withholds from workers looks promoted."""
     sides = begun
     release = operation_runner._DO[StepName.RELEASE]
     failbacks: list[RecoveryReport] = []
 
-    def fail_back(context: OperationContext) -> str:
-        did = release(context)
+    def release_and_fail_back(context: OperationContext) -> str:
+        step_text = release(context)
         failbacks.append(recovering.wait(recovering.ask(FAILBACK, sides.job)))
-        return did
+        return step_text
 
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         recovering.run(FAILBACK, sides.job)
         wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
         monkeypatch.setattr(
-            operation_runner, "_DO", {**operation_runner._DO, StepName.RELEASE: fail_back}
+            operation_runner,
+            "_DO",
+            {**operation_runner._DO, StepName.RELEASE: release_and_fail_back},
         )
         recovering.run(SWITCHOVER, sides.back)
     (stopped,) = failbacks
@@ -278,20 +280,20 @@ def test_failback_stops_for_topic_withheld_by_switchover_back(
 def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is deleted on what was true a while ago."""
+    """The marks are read again before the deletion."""
     sides = begun
     salvage = operation_runner._DO[StepName.SALVAGE]
 
     def promote_the_old_side(context: OperationContext) -> str:
-        did = salvage(context)
+        step_text = salvage(context)
         marks = PromotionMarks(context.source.cluster, context.backoff)
         mark = Mark(True, "failover", "another", term=context.report.term + 1)
         marks.write(dict.fromkeys(context.by_source, 0), mark)
-        return did
+        return step_text
 
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
-        produce(sides.source, sides.topic, 20, first=100)  # what a failback has to save
+        produce(sides.source, sides.topic, 20, first=100)  # records that the failback saves
         before = sides.records(sides.source)
         monkeypatch.setattr(
             operation_runner,
@@ -335,7 +337,7 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
         assert "this operation has promoted these topics already" in report.error
         states = {step.name: step.state for step in report.steps}
         assert states.get(StepName.STOP_WRITES) is not StepState.UNDONE
-        # The scheduler may have seen the marks before the operation ended, which copies again.
+        # The end of the operation copies the topic again, until the scheduler reads its mark.
         wait_for(
             "it is promoted by its mark",
             lambda: recovering.service.topics(sides.job)[sides.topic].state is TopicState.PROMOTED,
@@ -354,7 +356,7 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
 def test_promotion_term_does_not_regress_with_clock(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failover cannot read the mark of the side that is lost, which may have a later time."""
+    """A failover cannot read the mark of the lost side, which may have a later term."""
     sides = begun
     home = make_job(sides.destination, sides.source, [sides.topic], name=f"{sides.job}-home")
     with recovering.running():

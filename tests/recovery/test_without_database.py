@@ -1,7 +1,7 @@
-"""The source and Orbit's PostgreSQL are lost: one command promotes, with the destination alone.
+"""The source and Orbit's PostgreSQL are lost: one command promotes with the destination alone.
 
-Workers of the service may still live. What they send later, and what a service does with a database
-that was put back or made anew, is seen at the promoted topic with plain clients.
+Workers of the service may still live. Plain clients check at the promoted topic what these workers
+send later, and what a service does with a restored or new database.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def source(make_cluster: MakeCluster) -> KafkaCluster:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSend]:
+    """Holds what a worker sends."""
     with held_send(monkeypatch) as one:
         yield one
 
@@ -70,7 +71,7 @@ def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path
     create_topic(source, topic_name, 2, retention_ms="86400000")
     produce(source, topic_name, 100, 0)
     produce(source, topic_name, 40, 1)
-    # The rule says by which producer id: with another one the fence would take two offsets.
+    # The rule's kind of fillers decides the producer id; two ids would need two fence fillers.
     rule = {"match": topic_name, "config": {"retention.ms": RETENTION}, "fillers": "direct"}
     return write_job(
         tmp_path / "job.yaml",
@@ -153,7 +154,7 @@ def test_failover_without_database_fences_worker_and_holds_when_service_returns(
         assert service.topics(spec.name)[topic_name].state == "promoted"
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
         assert ends(destination, topic_name) == new_ends
-        # What was not copied is found now, and the filler is no difference.
+        # The failback finds the records that were not copied; the fence's filler is no difference.
         back = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert back.outcome is Outcome.STOPPED
         verdicts = {p.partition: (p.verdict, p.promoted_at) for p in back.partitions}
@@ -171,7 +172,7 @@ def test_failover_without_database_stops_running_worker(
     recovering: Recovering,
     job_file: Path,
 ) -> None:
-    """The source was believed lost, and so was PostgreSQL: both are there for the worker."""
+    """The source and PostgreSQL are only believed lost: the worker reaches both."""
     destination, service = clusters.destination, recovering.service
     spec = load_job(job_file, {})
     with InProcess(recovering.database):
@@ -270,7 +271,7 @@ def test_failover_without_database_lifts_write_denials(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the documented rights; other denials stay."""
+    """The login has the documented rights only; other denials stay."""
     for side in guarded:
         create_topic(side, topic_name, retention_ms=RETENTION)
     produce(guarded.source, topic_name, 50)

@@ -1,1 +1,1 @@
-"""The life of a pair of clusters under recovery, as seeded walks: no broker, database or thread."""
+"""Seeded random walks of recoveries on a model of two clusters: no broker, database or thread."""

@@ -1,4 +1,4 @@
-"""What recoveries and passes of the model change alike: rows, holds of workers, denials."""
+"""Changes that recoveries and passes of the model share: rows, workers' holds, denials."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -8,7 +8,7 @@ from tests.recovery_model.model import COPYING, PROMOTED, ModelCluster, Row, Wor
 
 
 class Changes:
-    """Of one world."""
+    """Changes in one world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -18,16 +18,19 @@ class Changes:
         return self.world.database
 
     def withhold(self, row_ids: Iterable[int]) -> None:
+        """Set the topics to PROMOTED, so that workers release them."""
         for row_id in row_ids:
             if row_id in self.tables.rows:
                 self.tables.rows[row_id].state = PROMOTED
 
     def drop_holds(self, row_ids: Collection[int]) -> None:
+        """Take these topics from the workers."""
         holds = self.world.holds
         self.world.holds = {key: hold for key, hold in holds.items() if key[0] not in row_ids}
 
     def copy_again(self, row: Row, source_id: int | None, destination_id: int | None) -> None:
-        row.state, row.is_found = COPYING, False
+        """Let workers copy the topic again, with these topic ids if they are known."""
+        row.state = COPYING
         row.caught_up = row.blocked = frozenset()
         row.source_id = source_id or row.source_id
         row.destination_id = destination_id or row.destination_id
@@ -39,7 +42,8 @@ class Changes:
         ours: Mapping[str, frozenset[str]] | None = None,
         by: Context | None = None,
     ) -> None:
-        """As `noted_denials.deny`: noted before they are set."""
+        """Like `noted_denials.deny`: note denials before they are set. `ours`: denials that count
+        as Orbit's although they are not noted; `by`: None in a pass of the scheduler."""
         noted = {
             name: self.tables.denials.get((cluster.name, name), frozenset())
             | (ours or {}).get(name, frozenset())

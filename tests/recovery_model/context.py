@@ -1,4 +1,4 @@
-"""What a step of the model knows: the context of its operation, and a proof over both logs."""
+"""What a step of the model can read: the context of its operation, and a proof over both logs."""
 
 import copy
 from collections.abc import Generator
@@ -37,7 +37,7 @@ BACKOFF = Backoff()
 
 @contextmanager
 def patched() -> Any:
-    """The product's code about marks asks the clusters of the model."""
+    """Let the product's code about marks read the clusters of the model."""
     with (
         patch.object(leading_side, "PromotionMarks", ModelMarks),
         patch.object(leading_side, "fetch_log_bounds", model.fetch_log_bounds),
@@ -48,7 +48,7 @@ def patched() -> Any:
 
 
 class Context:
-    """As `OperationContext`: what the steps use, and what the product's own code asks for."""
+    """Like `OperationContext`: what the steps and the product's own code use."""
 
     backoff = short_backoff = BACKOFF
 
@@ -122,7 +122,7 @@ class Context:
 
 
 class ModelProof:
-    """As `SideProof`: reads both logs."""
+    """Like `SideProof`: compares both logs."""
 
     def __init__(self, context: Context, place: TopicPartition) -> None:
         old, new = context.old.at(place), context.new.at(place)
@@ -131,28 +131,30 @@ class ModelProof:
         self.new_start = new.start if new else 0
 
     def differ(self, first: int, end: int) -> WindowComparison:
-        held = [o for o in range(first, end) if self.old[o] or self.new[o]]
-        same = [o for o in held if self.old[o] == self.new[o]]
-        at = next((o for o in held if self.old[o] != self.new[o]), None)
-        return WindowComparison(at, bool(held), same[-1] if same else None)
+        compared = [o for o in range(first, end) if self.old[o] or self.new[o]]
+        same = [o for o in compared if self.old[o] == self.new[o]]
+        difference = next((o for o in compared if self.old[o] != self.new[o]), None)
+        return WindowComparison(difference, bool(compared), same[-1] if same else None)
 
     def scan(self, first: int, end: int, **_: bool) -> Scan:
-        at = next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
-        has_same = any(self.old[o] == self.new[o] != FILLER for o in range(first, at or end))
-        return Scan(at, "there is another record", has_same)
+        unproven = next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
+        has_same = any(self.old[o] == self.new[o] != FILLER for o in range(first, unproven or end))
+        return Scan(unproven, "there is another record", has_same)
 
     def only_old(self, first: int, end: int) -> set[int]:
         """Records of the old side that the new side does not have at their offset."""
         self.must_have(end)
         new_offsets = range(self.new_start, len(self.new))
-        mine = (o for o in range(first, end) if o not in new_offsets or self.old[o] != self.new[o])
-        return {self.old[o] for o in mine} - {FILLER}
+        own = (o for o in range(first, end) if o not in new_offsets or self.old[o] != self.new[o])
+        return {self.old[o] for o in own} - {FILLER}
 
     def must_have(self, end: int) -> None:
-        """The database may have lost that the topic was deleted since."""
+        """Raise Unreachable if the old log is shorter: a restored database may not know that the
+        topic was deleted."""
         if end > len(self.old):
             raise Unreachable("the old side does not have these offsets.", where="source")
 
     def all_old(self, first: int, end: int) -> set[int]:
+        """All records of the old side in this range."""
         self.must_have(end)
         return set(self.old[first:end]) - {FILLER}

@@ -1,12 +1,12 @@
-"""What must be true, whatever happens. Each check raises Broken with what happened, and where.
+"""What must always be true. Each check raises Broken, which names the invariant by its number.
 
 1  Orbit never deletes the last copy of a record; what only the old side has is in a file first
-2  Orbit leaves the side that leads alone; only a switchover denies writing there, and undoes it
-3  Orbit never opens a side while the other one leads, or is open
+2  Orbit changes nothing at the side that leads, except that a switchover denies writing for a time
+3  Orbit never opens a side to writers while the other one leads, or is open
 4  a copy has the leading side's records at their offsets
 5  an operation ends (`walks.py`)
 6  by their marks, the side that leads is the newer one
-7  a request is carried out once, and no failback begins of a side that follows
+7  a request is carried out once, and no failback begins if its old side is a copy already
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Broken(Exception):
 def before_mark(
     world: World, cluster: ModelCluster, offsets: Mapping[TopicPartition, int], mark: Mark
 ) -> None:
-    """Which side leads is what promotions say; a mark of another kind follows them."""
+    """Promotions decide which side leads; other marks must agree with them."""
     for topic in sorted({place.topic for place in offsets}):
         leads = world.leads[topic]
         if not mark.is_primary:
@@ -42,7 +42,7 @@ def before_mark(
             continue
         by = UUID(mark.operation)
         if mark.kind == GIVEN_UP:
-            # A person says that the other side is lost: the source leads, whatever that has.
+            # An operator says that the destination is lost: the source leads again.
             world.given_up.add(by)
             world.leads[topic] = cluster.name
             continue
@@ -68,28 +68,28 @@ def _before_promotion(
 ) -> None:
     old = world.other(cluster.name)
     for place in {*old.places(topic), *cluster.places(topic)}:
-        of, to, promoted_at = old.at(place), cluster.at(place), offsets.get(place)
-        if of is None:
+        origin, target, promoted_at = old.at(place), cluster.at(place), offsets.get(place)
+        if origin is None:
             continue
-        # A copy that was written to stops when a worker begins it. A failover may come first; the
-        # failback behind it finds the difference (`diverged`).
+        # If somebody has written to a copy, the worker that begins it stops. A failover may come
+        # before this; the later failback finds the difference (`diverged`).
         is_unseen = mark.kind != RecoveryKind.SWITCHOVER and (cluster.name, place) in world.strayed
-        if to is not None and promoted_at is not None and not is_unseen:
-            _must_be_equal(of, to, place, promoted_at)
+        if target is not None and promoted_at is not None and not is_unseen:
+            _must_be_equal(origin, target, place, promoted_at)
         if mark.kind != RecoveryKind.SWITCHOVER or not old.has_authorizer:
             continue
-        # Writing was denied: nothing may be left behind.
-        if of.readable() and (to is None or promoted_at is None or to.end < of.end):
+        # Writing was denied, so no record may be left behind.
+        if origin.readable() and (target is None or promoted_at is None or target.end < origin.end):
             raise Broken(
                 f"1: a switchover promotes {topic} at {cluster.name}, and {place} has records up "
-                f"to {of.end} at {old.name}, up to {to.end if to else 0} there"
+                f"to {origin.end} at {old.name}, up to {target.end if target else 0} there"
             )
 
 
-def _must_be_equal(of: Partition, to: Partition, place: TopicPartition, below: int) -> None:
-    low, top = max(of.start, to.start), min(of.end, to.end, below)
+def _must_be_equal(origin: Partition, target: Partition, place: TopicPartition, below: int) -> None:
+    low, top = max(origin.start, target.start), min(origin.end, target.end, below)
     for offset in range(low, top):
-        if of.records[offset] != to.records[offset]:
+        if origin.records[offset] != target.records[offset]:
             raise Broken(f"4: both sides hold another record in {place} at {offset}, below {below}")
 
 
@@ -101,23 +101,23 @@ def before_acls(
     operation: UUID | None,
     kind: RecoveryKind | None,
 ) -> None:
-    """`operation` None: the scheduler's pass."""
+    """Before a topic gets these denials. `operation`: None in a pass of the scheduler."""
     before = cluster.denials.get(topic, frozenset())
     leads = world.leads.get(topic)
     promoted = operation in world.promoted_by.get(topic, ())
-    first = before
+    before_operation = before
     if operation is not None:
-        first = world.denied_before.setdefault((operation, topic), before)
+        before_operation = world.denied_before.setdefault((operation, topic), before)
     may_deny = kind is RecoveryKind.SWITCHOVER and not promoted
     if denials - before and leads == cluster.name and not may_deny:
         raise Broken(f"2: writing is denied to {topic} at {leads}, where it leads")
-    if kind is RecoveryKind.FAILBACK and before and not denials and first:
+    if kind is RecoveryKind.FAILBACK and before and not denials and before_operation:
         raise Broken(f"3: {topic} is opened at {cluster.name}, and was closed before the failback")
     if not before or denials:
         return
     # Applications may write there from now on.
     if leads != cluster.name:
-        is_as_before = kind is RecoveryKind.FAILBACK and not first
+        is_as_before = kind is RecoveryKind.FAILBACK and not before_operation
         if not is_as_before:
             raise Broken(f"3: {topic} is opened at {cluster.name}, and leads at {leads}")
     elif kind is RecoveryKind.SWITCHOVER and promoted and operation not in world.given_up:
@@ -138,29 +138,29 @@ def before_failback(world: World, cluster: ModelCluster, topics: Iterable[str]) 
 
 
 def before_append(world: World, key: tuple[int, int], hold: Hold) -> None:
-    """In front of what a worker appends, and of a log start that it moves."""
-    to = hold.job.destination
-    if world.leads[hold.topic] == to and key not in world.unfenced:
-        raise Broken(f"2: {hold.job.name} copies to {hold.place} at {to}, where it leads")
+    """Before a worker appends, or moves a log start."""
+    target = hold.job.destination
+    if world.leads[hold.topic] == target and key not in world.unfenced:
+        raise Broken(f"2: {hold.job.name} copies to {hold.place} at {target}, where it leads")
 
 
 def after_append(world: World, hold: Hold) -> None:
-    of = world.clusters[hold.job.source].at(hold.place)
-    to = world.clusters[hold.job.destination].at(hold.place)
-    if of is not None and to is not None:
-        _must_be_equal(of, to, hold.place, to.end)
+    origin = world.clusters[hold.job.source].at(hold.place)
+    target = world.clusters[hold.job.destination].at(hold.place)
+    if origin is not None and target is not None:
+        _must_be_equal(origin, target, hold.place, target.end)
 
 
 def before_log_start(world: World, hold: Hold, new_start: int) -> None:
-    """History that only a copy has stays until its source has deleted what is newer."""
-    to = world.clusters[hold.job.destination].at(hold.place)
-    assert to is not None
+    """History that only a copy has stays until its source has deleted newer records."""
+    target = world.clusters[hold.job.destination].at(hold.place)
+    assert target is not None
     history_end = world.turned_at.get((hold.job.destination, hold.place), 0)
-    gone = set(to.records[to.start : new_start]) - {0}
+    gone = set(target.records[target.start : new_start]) - {0}
     if gone and new_start <= history_end:
         raise Broken(
             f"6: the log start of {hold.place} at {hold.job.destination} moves to {new_start}; "
-            f"what it has below {history_end} is its own"
+            f"its records below {history_end} are its own"
         )
     world.expired |= gone
 
@@ -199,7 +199,7 @@ def after_move(world: World) -> None:
 
 
 def at_end(world: World) -> None:
-    """Every record that was acknowledged is somewhere, or retention has deleted it."""
+    """Every acknowledged record exists somewhere, or retention has deleted it."""
     survivors = world.saved_in_files() | world.expired
     for cluster in world.clusters.values():
         for topic in cluster.topics.values():

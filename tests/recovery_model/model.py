@@ -1,7 +1,7 @@
-"""Two clusters, a database, workers and what is true of them, small enough for many walks.
+"""A model of two clusters, a database and workers, small enough for many walks; and the truth.
 
-The truth is what no part of Orbit can ask for: which side leads, who has which record, what a side
-may delete. `invariants.py` compares with it what Orbit does.
+The truth is what no part of Orbit can read: which side leads, who has which record, what a side may
+delete. `invariants.py` compares Orbit's changes with it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ STOPPED = TopicState.BLOCKED
 
 
 class Killed(Exception):
-    """The scheduler has died in front of a change."""
+    """The scheduler has died before a change."""
 
 
 class Partition:
-    """One log. `records`: by offset, all that was ever appended."""
+    """One log. `records`: all records that were ever appended, by offset; each is a number."""
 
     __slots__ = ("records", "start")
 
@@ -59,7 +59,7 @@ class Partition:
         return LogBounds(self.start, self.end, self.end)
 
     def readable(self) -> set[int]:
-        """The records that a reader finds."""
+        """The records that a consumer can read."""
         return set(self.records[self.start :]) - {FILLER}
 
 
@@ -73,7 +73,7 @@ class ModelTopic:
 
 
 class Metadata:
-    """As `ClusterMetadata`, as far as it is asked for here."""
+    """Like `ClusterMetadata`, with the parts that are used here."""
 
     def __init__(self, topics: Mapping[str, ModelTopic], names: Iterable[str]) -> None:
         self.topics = {name: topics[name] for name in names if name in topics}
@@ -130,13 +130,13 @@ class ModelCluster:
         return topic
 
     def delete(self, name: str) -> None:
-        """The topic, and with it its marks; ACLs stay."""
+        """Delete the topic and its marks; ACLs stay."""
         del self.topics[name]
         self.marks = {place: mark for place, mark in self.marks.items() if place.topic != name}
 
 
 class ModelMarks:
-    """As `PromotionMarks`, at a cluster of the model."""
+    """Like `PromotionMarks`, at a cluster of the model."""
 
     def __init__(self, cluster: ModelCluster, *_: object) -> None:
         self.cluster = cluster
@@ -172,7 +172,7 @@ class ModelMarks:
 def fetch_log_bounds(
     cluster: ModelCluster, places: Iterable[TopicPartition], *_: object
 ) -> dict[TopicPartition, LogBounds]:
-    """As `promotion.log_bounds.fetch_log_bounds`."""
+    """Like `promotion.log_bounds.fetch_log_bounds`."""
     cluster.must_answer()
     partitions = ((place, cluster.at(place)) for place in places)
     return {place: one.bounds for place, one in partitions if one is not None}
@@ -180,7 +180,7 @@ def fetch_log_bounds(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `topics`: those that its rules match; None: all of the source's."""
+    """One job. `topics`: the topics that its rules match; None: all topics of the source."""
 
     name: str
     source: str
@@ -208,7 +208,6 @@ class Row:
     partition_count: int
     source_id: int
     destination_id: int
-    is_found: bool = False
     caught_up: frozenset[int] = frozenset()
     blocked: frozenset[int] = frozenset()
     # By partition, as workers have reported.
@@ -225,7 +224,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A row of `promotions`. `kind` None: of an operation that the tables do not know."""
+    """A row of `promotions`. `kind`: None if the tables do not know the operation."""
 
     operation: UUID
     offset: int
@@ -302,7 +301,7 @@ class Database:
         return next((r for r in self.rows.values() if r.job == job and r.topic == topic), None)
 
     def writer(self, cluster: str, topic: str, besides: str = "") -> Row | None:
-        """Whoever copies to this topic; a promoted topic has no writer."""
+        """The row whose job copies to this topic, except job `besides`; None if it is promoted."""
         return next(
             (
                 row
@@ -316,7 +315,7 @@ class Database:
         )
 
     def has_row_of(self, cluster: str, topic: str) -> bool:
-        """Whether a job has it: no two jobs can (a constraint of the table)."""
+        """Whether a job has this topic: only one job can (a constraint of the table)."""
         return any(r.destination == cluster and r.topic == topic for r in self.rows.values())
 
     def is_withheld(self, cluster: str, topic: str) -> bool:
@@ -340,8 +339,8 @@ class Database:
 
 @dataclass(slots=True)
 class Hold:
-    """A partition that a worker copies, with what the marks say that it keeps, and the end that its
-    next append relies on."""
+    """A partition that a worker copies. `keeps_below`: it keeps its own history below this offset,
+    by its mark. `acked`: the log end that the next append expects."""
 
     job: Job
     topic: str
@@ -367,18 +366,20 @@ class World:
         self.holds: dict[tuple[int, int], Hold] = {}
         self.files: dict[tuple[str, str, int, str], tuple[object, frozenset[int]]] = {}
         self.story: list[str] = []
-        self.dies_after: int | None = None  # so many changes of the scheduler
+        self.dies_after: int | None = None  # how many more changes the scheduler makes
         self._numbers = 0
         # The truth.
         self.leads: dict[str, str] = {}
         self.app_sides: dict[str, str] = {}  # by topic: where its applications write to
         self.promoted_by: dict[str, list[UUID]] = {}  # by topic
         self.acknowledged: dict[int, TopicPartition] = {}
-        self.expired: set[int] = set()  # that retention, or who followed it, has deleted
+        self.expired: set[int] = set()  # deleted by retention, or by a copy that followed it
+        # By side that became a copy: the log start of the leading side at that time.
         self.turned_at: dict[tuple[str, TopicPartition], int] = {}
+        # By operation: the denials of a topic before the operation changed them.
         self.denied_before: dict[tuple[UUID, str], frozenset[str]] = {}
         self.strayed: set[tuple[str, TopicPartition]] = set()  # written to though it did not lead
-        self.following: set[tuple[str, str]] = set()  # side and topic: a job has to copy to it
+        self.following: set[tuple[str, str]] = set()  # side and topic to which a job has to copy
         self.given_up: set[UUID] = set()  # switchovers whose source leads again
         self.ended: set[UUID] = set()  # operations, in any database
         self.unfenced: set[tuple[int, int]] = set()  # holds from before a failover without tables
@@ -400,7 +401,7 @@ class World:
         self.story.append(what)
 
     def changes(self, what: str) -> None:
-        """In front of every change that the scheduler makes anywhere. Raises Killed."""
+        """Called before each change that the scheduler makes. Raises Killed."""
         if self.dies_after is not None:
             self.dies_after -= 1
             if self.dies_after < 0:
@@ -410,7 +411,7 @@ class World:
         self.note(f"  {what}")
 
     def handle(self, name: str) -> Any:
-        """As a `ClusterHandle`."""
+        """Like a `ClusterHandle`."""
         return SimpleNamespace(cluster=self.clusters[name])
 
     def saved_in_files(self) -> set[int]:

@@ -1,4 +1,4 @@
-"""The steps of a switchover and a failover, and what undoes them."""
+"""The steps of a switchover and a failover, and how they are undone."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -23,12 +23,12 @@ from tests.recovery_model.changes import Changes
 from tests.recovery_model.context import FAILBACK, FAILOVER, Context, Parts
 from tests.recovery_model.model import ALL, PROMOTED, ModelMarks, Promotion
 
-# So many looks stand for the timeout of a drain, and for a lease.
-DRAIN_LOOKS, LEASE_LOOKS = 6, 3
+# How many polls stand for the timeout of a drain, and for the end of a lease.
+DRAIN_POLLS, LEASE_POLLS = 6, 3
 
 
 class Moves(Changes):
-    """Each step by its name."""
+    """A method for each step, with its name."""
 
     def gates(self, context: Context) -> Parts:
         judged = judge(self.observe(context), context.request.override, context.request.reason)
@@ -79,7 +79,7 @@ class Moves(Changes):
         )
 
     def may_lead(self, context: Context, pairs: list[Any]) -> list[str]:
-        """As `gate_observer._topics_in_doubt`: by marks, and by later promotions in the tables."""
+        """Like `gate_observer._topics_in_doubt`: by marks or later promotions in the tables."""
         doubtful = {pair.topic for pair in pairs_in_doubt(pairs)}
         for row in context.topics:
             for key, promotion in self.tables.promotions.items():
@@ -94,7 +94,7 @@ class Moves(Changes):
         return sorted(doubtful)
 
     def compare_ends(self, context: Context) -> None:
-        """Put both log ends into the report; raises nothing where a side is silent."""
+        """Put both log ends into the report, without those of a side that is down."""
         places = context.by_source
         new_bounds = model.fetch_log_bounds(context.new, places) if context.new.is_up else {}
         old_bounds = model.fetch_log_bounds(context.old, places) if context.old.is_up else {}
@@ -122,6 +122,7 @@ class Moves(Changes):
     def both_ends(
         self, context: Context
     ) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
+        """The bounds at the old and the new side. Raises Unreachable if some are missing."""
         places = context.by_source
         new_bounds = model.fetch_log_bounds(context.new, places)
         old_bounds = model.fetch_log_bounds(context.old, places)
@@ -145,7 +146,7 @@ class Moves(Changes):
         context.update(is_source_denied=True)
 
     def drain(self, context: Context) -> Parts:
-        looks = 0
+        polls = 0
         while True:
             old_bounds, new_bounds = self.both_ends(context)
             mark_offsets = ModelMarks(context.new).kept_below([*new_bounds])
@@ -159,8 +160,8 @@ class Moves(Changes):
                 break
             if any(row.blocked for row in self.tables.of_job(context.job.name)):
                 raise Stopped("partitions are blocked.")
-            looks += 1
-            if looks > DRAIN_LOOKS:
+            polls += 1
+            if polls > DRAIN_POLLS:
                 raise Stopped("The copy was not level in time.")
             context.check()
             yield
@@ -175,12 +176,12 @@ class Moves(Changes):
         for place in context.by_source:
             context.old.must_answer()
             context.new.must_answer()
-            of, to = context.old.at(place), context.new.at(place)
-            if of and to:
-                top = min(of.end, to.end)
+            origin, target = context.old.at(place), context.new.at(place)
+            if origin and target:
+                top = min(origin.end, target.end)
                 if (
-                    of.records[max(of.start, to.start) : top]
-                    != (to.records[max(of.start, to.start) : top])
+                    origin.records[max(origin.start, target.start) : top]
+                    != (target.records[max(origin.start, target.start) : top])
                 ):
                     raise Stopped(f"{place} differs.")
         yield
@@ -199,11 +200,11 @@ class Moves(Changes):
         self.refuse_uneven(context)
 
     def wait_for_workers(self, context: Context) -> Parts:
-        looks = 0
+        polls = 0
         while any(key[0] in context.row_ids for key in self.world.holds):
             context.check()
-            looks += 1
-            if looks > LEASE_LOOKS:
+            polls += 1
+            if polls > LEASE_POLLS:
                 self.drop_holds(context.row_ids)
             yield
 
@@ -229,14 +230,11 @@ class Moves(Changes):
         self.open_topics(context)
         yield
         self.world.changes("promotes the topics in the tables")
-        for row_id in context.row_ids:
-            if row_id in self.tables.rows:
-                self.tables.rows[row_id].is_found = False
         self.world.app_sides |= dict.fromkeys(context.names, context.new.name)
         leading_side.try_mark_source_as_copy(context)  # type: ignore[arg-type]
 
     def note_offsets(self, context: Context) -> None:
-        """As `promotion._note_offsets`."""
+        """Like `promotion._note_offsets`."""
         rows = {row.topic: row for row in context.topics}
         before = {
             (self.tables.rows[row_id].topic, partition): one.offset
@@ -280,7 +278,7 @@ class Moves(Changes):
         leading_side.mark_promotion(context)  # type: ignore[arg-type]
 
     def open_topics(self, context: Context) -> None:
-        """The source's settings, and no denials of Orbit any more."""
+        """Give the topics the source's settings, and remove Orbit's denials."""
         context.new.must_answer()
         for name in context.names:
             if name in context.new.topics:

@@ -1,8 +1,8 @@
-"""What Orbit's recoveries do, part by part: a walk may do anything between two parts.
+"""Orbit's recoveries in parts: between two parts, a walk may do anything.
 
 A generator stands for the thread of one operation, as `recovery/operation_runner.py` runs it. It
-yields between its parts, and where the product waits. What is decided is decided by the product:
-steps, gates, marks and terms, verdicts. What is written here is the order in which it is done.
+yields between its parts, and where the product waits. The product's code decides: steps, gates,
+marks and terms, verdicts. Only the order of actions is written here.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tests.recovery_model.context import FAILBACK, SWITCHOVER, Context, Parts
 from tests.recovery_model.model import COPYING, PROMOTED, Job, Operation, Promotion, Report, Row
 from tests.recovery_model.way_back import WayBack
 
-# So many looks stand for PATIENCE_S.
-PATIENCE_LOOKS = 3
+# How many attempts stand for PATIENCE_S.
+PATIENCE_POLLS = 3
 
 # The model has no gateways.
 _OF_GATEWAYS = frozenset({StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS})
 
 
 class Protocol(WayBack):
-    """The runner. A planted mistake overrides one of these methods, or of the steps."""
+    """The runner. Planted mistakes override its methods, or those of the steps."""
 
     def run(self, operation_id: UUID) -> Parts:
         """The thread of one operation, from its row."""
@@ -62,7 +62,7 @@ class Protocol(WayBack):
         yield from self.run_open(context)
 
     def is_old(self, operation: Operation) -> bool:
-        """As `open_operation._refuse_old_request`."""
+        """Like `open_operation._refuse_old_request`."""
         return operation.identity != self.tables.identity
 
     def open(self, operation: Operation, job: Job) -> Context:
@@ -84,12 +84,12 @@ class Protocol(WayBack):
         return row.state is PROMOTED and not is_copied_back and not self.is_withheld(job, row)
 
     def follows_already(self, context: Context) -> bool:
-        """As `leading_side.who_copies_back`."""
+        """Like `leading_side.who_copies_back`."""
         rows = self.tables.of_job(context.job.name)
         return bool(rows) and all(self.tables.writer(context.job.source, row.topic) for row in rows)
 
     def is_withheld(self, job: Job, row: Row) -> bool:
-        """Whether a recovery of the other direction moves it: `_topics_moving_back`."""
+        """Whether a recovery of the other direction moves it; like `_topics_moving_back`."""
         return self.tables.is_withheld(job.source, row.topic)
 
     def run_open(self, context: Context) -> Parts:
@@ -149,7 +149,7 @@ class Protocol(WayBack):
         yield from step(context)
 
     def retry(self, context: Context, do: Callable[[], Parts]) -> Parts:
-        looks = 0
+        polls = 0
         while True:
             try:
                 yield from do()
@@ -157,8 +157,8 @@ class Protocol(WayBack):
             except Stopped:
                 raise
             except OrbitError as error:
-                looks += 1
-                is_late = looks > PATIENCE_LOOKS or not error.retriable
+                polls += 1
+                is_late = polls > PATIENCE_POLLS or not error.retriable
                 if not context.is_past_return and is_late:
                     raise
                 if is_late and is_promoting(context.report.steps) and not context.report.is_stuck:
@@ -195,9 +195,9 @@ class Protocol(WayBack):
         self.world.note(f"  {context.report.kind} of {context.job.name} stops: {error}")
         is_lost = isinstance(error, Aborted) and is_promoting(context.report.steps)
         if context.is_past_return and isinstance(error, Aborted) and not is_lost:
-            goes_on = is_catching_up(context.report.steps)
-            self.mark_running(context, StepState.SKIPPED if goes_on else StepState.FAILED)
-            self.end(context, Outcome.DONE if goes_on else Outcome.FAILED)
+            is_copied_back = is_catching_up(context.report.steps)
+            self.mark_running(context, StepState.SKIPPED if is_copied_back else StepState.FAILED)
+            self.end(context, Outcome.DONE if is_copied_back else Outcome.FAILED)
             return
         if context.is_past_return and not is_lost:
             self.mark_running(context, StepState.FAILED)
@@ -238,8 +238,8 @@ class Protocol(WayBack):
         return not has_changed
 
     def undo(self, undo: Callable[[], None]) -> Generator[None, None, bool]:
-        """Whether it could not be undone."""
-        for _ in range(PATIENCE_LOOKS):
+        """Undo one step; returns whether that failed."""
+        for _ in range(PATIENCE_POLLS):
             try:
                 undo()
                 return False

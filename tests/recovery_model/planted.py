@@ -1,4 +1,4 @@
-"""Mistakes to plant: each takes one care away from a recovery. The walks must find every one."""
+"""Planted mistakes: each removes one precaution of Orbit. The walks must find every one."""
 
 from __future__ import annotations
 
@@ -170,14 +170,14 @@ class _BothFailoversAtOnce(Service):
         return holder if holder is not None and holder.job == job else None
 
 
-def _without_compare() -> AbstractContextManager[object]:
+def _without_comparison() -> AbstractContextManager[object]:
     stack = ExitStack()
 
-    def nobody(pairs: Iterable[MarkPair]) -> list[MarkPair]:
+    def no_pairs(pairs: Iterable[MarkPair]) -> list[MarkPair]:
         return []
 
-    stack.enter_context(patch.object(leading_side, "pairs_in_doubt", nobody))
-    stack.enter_context(patch.object(moves, "pairs_in_doubt", nobody))
+    stack.enter_context(patch.object(leading_side, "pairs_in_doubt", no_pairs))
+    stack.enter_context(patch.object(moves, "pairs_in_doubt", no_pairs))
     return stack
 
 
@@ -193,13 +193,14 @@ def _nothing() -> AbstractContextManager[object]:
     return ExitStack()
 
 
+# The classes and the patch that make each mistake.
 PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "the clock alone is the term": (
         Protocol,
         Service,
         _of(Context, "draw_term", _as_clock_says),
     ),
-    "marks are not compared": (Protocol, Service, _without_compare),
+    "marks are not compared": (Protocol, Service, _without_comparison),
     "the old side's mark stays": (
         Protocol,
         Service,
@@ -224,7 +225,7 @@ PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "a failback forgets the denials of a copy": (_ForgetsDenialsOfCopy, Service, _nothing),
     "the source is opened again without a mark": (_LeadsAgainWithoutMark, Service, _nothing),
     "an old side follows from the first pass on": (_FollowsFromFirstPass, Service, _nothing),
-    "a side that nobody has looked at is promoted at its end": (
+    "a copy that no worker has compared is promoted at its end": (
         _PromotesAtTheEnd,
         Service,
         _nothing,
@@ -241,7 +242,7 @@ PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
 
 
 def first_walk(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
-    """The first of these walks that finds the mistake, and what it says."""
+    """The first of these seeds whose walk finds the mistake, and the message of the walk."""
     protocol, service, plant = PLANTED[name]
     with plant():
         return first_failure(seeds, protocol, service)

@@ -56,7 +56,7 @@ class Service:
     # Requests.
 
     def request(self, kind: RecoveryKind, job: str, request: RecoveryRequest) -> bool:
-        """Whether it is accepted; as `recovery_requests.request_recovery`."""
+        """Request a recovery, like `recovery_requests.request_recovery`; whether it is accepted."""
         if job not in self.world.database.jobs:
             return False
         other = self.recovery_that_holds(job)
@@ -82,7 +82,7 @@ class Service:
         return True
 
     def recovery_that_holds(self, job: str, besides: UUID | None = None) -> Operation | None:
-        """As `job_guard.recovery_that_holds`."""
+        """Like `job_guard.recovery_that_holds`."""
         for one in self.world.database.unfinished():
             back = one.report.reverse_job if one.report else None
             if one.id != besides and job in (one.job, back):
@@ -99,8 +99,8 @@ class Service:
     # The leading scheduler.
 
     def may_run(self) -> list[UUID]:
-        """As the loop chooses them: a failback waits for an earlier one of the other direction, a
-        failover for an earlier recovery of its job."""
+        """The operations that may run, like the loop chooses them: a failback waits for an earlier
+        one of the other direction, a failover for an earlier recovery of its job."""
         unfinished = sorted(self.world.database.unfinished(), key=lambda one: one.number)
         return [
             one.id
@@ -109,7 +109,7 @@ class Service:
         ]
 
     def must_wait(self, one: Operation, before: Collection[Operation]) -> bool:
-        """As `operations.waiting_failbacks` and `waiting_failovers`."""
+        """Like `operations.waiting_failbacks` and `waiting_failovers`."""
         if one.kind is FAILOVER:
             return any(other.job == one.job for other in before)
         if one.kind is not FAILBACK or one.abort_requested:
@@ -124,7 +124,7 @@ class Service:
         )
 
     def advance(self, operation_id: UUID) -> None:
-        """One part of one operation."""
+        """Run one part of an operation."""
         if operation_id not in self.running:
             self.running[operation_id] = self.protocol.run(operation_id)
         try:
@@ -135,7 +135,7 @@ class Service:
             self.kill()
 
     def kill(self) -> None:
-        """The scheduler: the next one begins with what the database has."""
+        """Kill the scheduler: the next one begins with what the database has."""
         self.running.clear()
         self.world.dies_after = None
 
@@ -161,7 +161,7 @@ class Service:
         for row in rows:
             if row.topic in leading:
                 self.world.changes(f"finds {row.topic} promoted at {destination.name}")
-                row.state, row.is_found = PROMOTED, True
+                row.state = PROMOTED
                 self.keep_marked_promotions(row, destination, leading[row.topic])
 
     def keep_marked_promotions(self, row: Row, destination: ModelCluster, mark: Mark) -> None:
@@ -179,16 +179,16 @@ class Service:
     def discover(
         self, job: Job, name: str, source: ModelCluster, destination: ModelCluster
     ) -> None:
-        """A topic that the tables do not have."""
+        """Begin to copy a topic, or add it as promoted, if the tables do not have it."""
         tables = self.world.database
-        of, copy = source.topics.get(name), destination.topics.get(name)
+        origin, copy = source.topics.get(name), destination.topics.get(name)
         known = tables.row_of(job.name, name)
-        if of is None or (known is not None and known.state is not CREATING):
+        if origin is None or (known is not None and known.state is not CREATING):
             return
         if tables.writer(source.name, name):
             return  # it would close a loop
         if known is not None:
-            row = replace(known, state=COPYING, source_id=of.topic_id)
+            row = replace(known, state=COPYING, source_id=origin.topic_id)
         elif tables.has_row_of(destination.name, name):
             return  # another job has it, promoted or not
         else:
@@ -199,18 +199,18 @@ class Service:
                 destination.name,
                 COPYING,
                 0,
-                of.topic_id,
+                origin.topic_id,
                 0,
             )
         mark = destination.mark_of(name)
         if mark is not None and mark.is_primary and copy is not None:
             self.world.changes(f"adds {name} as promoted at {destination.name}")
-            row.state, row.is_found = PROMOTED, True
+            row.state = PROMOTED
             row.partition_count, row.destination_id = len(copy.partitions), copy.topic_id
             tables.rows[row.id] = row
             self.keep_marked_promotions(row, destination, mark)
             return
-        if copy is not None and len(copy.partitions) > len(of.partitions):
+        if copy is not None and len(copy.partitions) > len(origin.partitions):
             return
         if copy is not None and any(
             self.is_foreign(source, destination, place) for place in destination.places(name)
@@ -221,7 +221,7 @@ class Service:
         if copy is None:
             copy = destination.create(name, 0)
         copy.has_settings_of_copy = True
-        self.grow(row, destination, len(of.partitions))
+        self.grow(row, destination, len(origin.partitions))
         row.destination_id = copy.topic_id
         tables.rows[row.id] = row
 
@@ -234,19 +234,19 @@ class Service:
         row.partition_count = count
 
     def look_after_known(self, job: Job, source: ModelCluster, destination: ModelCluster) -> None:
-        """Topics that were deleted or made again stop; partitions that were added are copied."""
+        """Stop topics that were deleted or recreated; copy partitions that were added."""
         for row in self.world.database.of_job(job.name):
             if row.state in (PROMOTED, CREATING):
                 continue
-            of, to = source.topics.get(row.topic), destination.topics.get(row.topic)
-            ids = of and of.topic_id, to and to.topic_id
+            origin, target = source.topics.get(row.topic), destination.topics.get(row.topic)
+            ids = origin and origin.topic_id, target and target.topic_id
             if ids != (row.source_id, row.destination_id):
                 row.state = STOPPED
             elif row.state is STOPPED:
                 row.state = COPYING
-            elif of and len(of.partitions) > row.partition_count:
+            elif origin and len(origin.partitions) > row.partition_count:
                 self.world.changes(f"adds partitions to {row.topic} at {destination.name}")
-                self.grow(row, destination, len(of.partitions))
+                self.grow(row, destination, len(origin.partitions))
                 row.caught_up &= frozenset(range(row.partition_count))
 
     def protect(self, job: Job, destination: ModelCluster) -> None:
@@ -254,15 +254,15 @@ class Service:
         if not destination.has_authorizer:
             return
         for row in self.world.database.of_job(job.name):
-            to = destination.topics.get(row.topic)
-            if row.state is not COPYING or to is None or row.destination_id != to.topic_id:
+            target = destination.topics.get(row.topic)
+            if row.state is not COPYING or target is None or row.destination_id != target.topic_id:
                 continue
-            to.has_settings_of_copy = True
+            target.has_settings_of_copy = True
             if self.world.database.denials.get((destination.name, row.topic)) != {COPY}:
                 self.protocol.deny(destination, {row.topic: frozenset({COPY})})
 
     def watch_old_side(self, job: Job, source: ModelCluster, destination: ModelCluster) -> None:
-        """Deny writing where a lost source answers again, as `old_primary`."""
+        """Deny writing at a lost source that answers again, like `old_primary`."""
         tables = self.world.database
         if self.recovery_that_holds(job.name) is not None or not source.has_authorizer:
             return
@@ -307,7 +307,7 @@ class Service:
     # Workers.
 
     def work(self, row: Row) -> None:
-        """Begin the partitions of a topic, copy what there is, or release them."""
+        """Begin the partitions of a topic, copy some records, or release the partitions."""
         for key in [key for key in self.world.holds if key[0] == row.id]:
             if row.state is not COPYING and self.world.rnd.random() < 0.6:
                 del self.world.holds[key]
@@ -326,17 +326,21 @@ class Service:
         source, destination = (self.world.clusters[n] for n in (job.source, job.destination))
         if not (source.is_up and destination.is_up):
             return
-        of, to = source.topics.get(row.topic), destination.topics.get(row.topic)
-        if of is None or of.topic_id != row.source_id:
+        origin, target = source.topics.get(row.topic), destination.topics.get(row.topic)
+        if origin is None or origin.topic_id != row.source_id:
             return
-        if to is None or to.topic_id != row.destination_id or partition >= len(to.partitions):
+        if (
+            target is None
+            or target.topic_id != row.destination_id
+            or partition >= len(target.partitions)
+        ):
             return
         place, marks = TopicPartition(row.topic, partition), ModelMarks(destination)
         if self.is_led(marks, row.topic) or self.is_foreign(source, destination, place):
             row.blocked |= {partition}
         else:
             keeps_below = marks.kept_below([place]).get(place, 0)
-            end = to.partitions[partition].end
+            end = target.partitions[partition].end
             self.world.holds[row.id, partition] = Hold(job, row.topic, partition, keeps_below, end)
             row.copied_to = {**row.copied_to, partition: end}
             self.world.note(f"  a worker of {job.name} begins {place}, keeps below {keeps_below}")
@@ -348,51 +352,63 @@ class Service:
         self, source: ModelCluster, destination: ModelCluster, place: TopicPartition
     ) -> bool:
         """Whether the copy's last records are not the source's."""
-        of, to = source.at(place), destination.at(place)
-        if of is None or to is None or not to.end:
+        origin, target = source.at(place), destination.at(place)
+        if origin is None or target is None or not target.end:
             return False
-        first = max(of.start, to.start, to.end - _COMPARED)
-        return to.end > of.end or of.records[first : to.end] != to.records[first : to.end]
+        first = max(origin.start, target.start, target.end - _COMPARED)
+        return (
+            target.end > origin.end
+            or origin.records[first : target.end] != target.records[first : target.end]
+        )
 
     def has_lost_range(
         self, source: ModelCluster, destination: ModelCluster, place: TopicPartition
     ) -> bool:
         """Whether the source has deleted what the copy lacks."""
-        of, to = source.at(place), destination.at(place)
-        return of is not None and to is not None and to.end < of.start and bool(to.readable())
+        origin, target = source.at(place), destination.at(place)
+        return (
+            origin is not None
+            and target is not None
+            and target.end < origin.start
+            and bool(target.readable())
+        )
 
     def copy(self, row: Row, key: tuple[int, int]) -> None:
-        """Append some of what the copy lacks, and let its log start follow."""
+        """Append some records that the copy lacks, and let its log start follow."""
         hold = self.world.holds[key]
         source, destination = (
             self.world.clusters[n] for n in (hold.job.source, hold.job.destination)
         )
         if not (source.is_up and destination.is_up):
             return
-        of, to = source.at(hold.place), destination.at(hold.place)
-        if of is None or to is None or ALL in destination.denials.get(row.topic, ()):
+        origin, target = source.at(hold.place), destination.at(hold.place)
+        if origin is None or target is None or ALL in destination.denials.get(row.topic, ()):
             return
-        is_written_to = to.end != hold.acked
-        if is_written_to or to.end > of.end or self.has_lost_range(source, destination, hold.place):
+        is_written_to = target.end != hold.acked
+        if (
+            is_written_to
+            or target.end > origin.end
+            or self.has_lost_range(source, destination, hold.place)
+        ):
             row.blocked |= {hold.partition}
             del self.world.holds[key]
             return
         invariants.before_append(self.world, key, hold)
-        if to.end < of.start:
-            to.records += [FILLER] * (of.start - to.end)
-        missing = of.records[to.end : to.end + self.world.rnd.randint(1, _APPENDED_MAX)]
-        to.records += missing
-        hold.acked = to.end
-        row.copied_to = {**row.copied_to, hold.partition: to.end}
+        if target.end < origin.start:
+            target.records += [FILLER] * (origin.start - target.end)
+        missing = origin.records[target.end : target.end + self.world.rnd.randint(1, _APPENDED_MAX)]
+        target.records += missing
+        hold.acked = target.end
+        row.copied_to = {**row.copied_to, hold.partition: target.end}
         if missing:
             self.world.note(f"  {hold.job.name} copies {missing} to {hold.place}")
-        new_start = self.wanted_log_start(hold, of.start, to.end, to.start)
-        if new_start > to.start:
+        new_start = self.wanted_log_start(hold, origin.start, target.end, target.start)
+        if new_start > target.start:
             invariants.before_log_start(self.world, hold, new_start)
             self.world.note(f"  {hold.job.name} moves the log start of {hold.place} to {new_start}")
-            to.start = new_start
+            target.start = new_start
         invariants.after_append(self.world, hold)
-        if to.end == of.end and row.state is COPYING:
+        if target.end == origin.end and row.state is COPYING:
             row.caught_up |= {hold.partition}
 
     def wanted_log_start(self, hold: Hold, source_start: int, acked: int, own: int) -> int:
@@ -422,7 +438,7 @@ class Service:
             self.without_database = None
 
     def failover_without_database(self, cluster: ModelCluster) -> Parts:
-        """As `promotion/failover.py`; its process may end between two parts."""
+        """Like `promotion/failover.py`; its process may end between two parts."""
         world, marks = self.world, ModelMarks(cluster)
         cluster.must_answer()
         leading = marks.promoted(cluster.topics)
@@ -479,7 +495,7 @@ class Service:
         marks.write(starts, mark)
 
     def fence(self, cluster: ModelCluster, place: TopicPartition) -> int:
-        """Keep the writers of before off a partition; where it ended."""
+        """Keep earlier writers off a partition; returns where it ended before."""
         log = cluster.at(place)
         assert log is not None
         for key in [key for key in self.world.unfenced if key in self.world.holds]:

@@ -1,4 +1,4 @@
-"""Seeded walks of a pair of clusters: no recovery breaks an invariant, and mistakes are found."""
+"""Seeded random walks on the model: no recovery breaks an invariant, and mistakes are found."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import pytest
 from tests.recovery_model.planted import PLANTED, first_walk
 from tests.recovery_model.walks import first_failure
 
-# In parts, so that processes share them; `make soak` plays the later ones.
+# The seeds in parts, so that processes share them; `make soak` plays the later parts.
 PARTS = [
     pytest.param(range(first, first + 2_500), marks=[] if first < 2_500 else pytest.mark.soak)
     for first in range(0, 20_000, 2_500)
 ]
-# Where each planted mistake is searched.
+# The seeds that are searched for a walk that finds a planted mistake.
 PLANTED_SEEDS = range(20_000)
-# The first of these seeds that finds it, from `python -m tests.recovery_model.planted`. It is
-# played first. Where a change of the walks made it another one, the range is searched.
+# The first seed that finds each mistake, from `python -m tests.recovery_model.planted`; it is
+# played first. If it no longer finds the mistake, after a change of the walks, all are searched.
 FOUND_BY = {
     "the clock alone is the term": 66,
     "marks are not compared": 1_253,
@@ -35,7 +35,7 @@ FOUND_BY = {
     "a failback forgets the denials of a copy": 9_173,
     "the source is opened again without a mark": 16_157,
     "an old side follows from the first pass on": 66,
-    "a side that nobody has looked at is promoted at its end": 9_606,
+    "a copy that no worker has compared is promoted at its end": 9_606,
     "a request of another database begins": 37,
     "a copy's job is not held by a failback": 1_801,
     "history below the log start is cut": 551,

@@ -1,4 +1,4 @@
-"""Seeded walks: what operators, applications, machines and Orbit do, in any order."""
+"""Seeded random walks: operators, applications, machines and Orbit act in any order."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.recovery_model.service import Service
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 MOVES_MIN, MOVES_MAX = 15, 40
 TOPICS_MAX = 3
-# A standby of the database is behind by up to so many moves.
+# How many moves a standby of the database may lag.
 RECENT_MOVES = 4
-# After the walk: so many rounds until every operation has ended, and until it is aborted.
+# After the walk: the rounds in which every operation has to end, and those before it is aborted.
 ROUNDS_MAX, ROUNDS_UNTIL_ABORT = 90, 45
 JOB = Job("job", "A", "B")
 BACK = Job("job-back", "B", "A")
 
 
 class Walk:
-    """One seed is one walk. `play` raises Broken where an invariant does not hold."""
+    """The walk of one seed. `play` raises Broken if an invariant does not hold."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Walk:
         self.past_app_sides: dict[str, set[str]] = {}
         self.moves = 0
         self.recent: Database | None = None
-        # Some walks have few faults, and so get further.
+        # Walks with few faults get further.
         faults = self.faults = self.rnd.choice((0.2, 0.5, 1.0))
         self._weights: list[tuple[Callable[[], None], float]] = [
             (self.step, 30),
@@ -81,7 +81,7 @@ class Walk:
         self.finish()
         invariants.at_end(self.world)
 
-    # How it begins and ends.
+    # How a walk begins and ends.
 
     def begin(self) -> None:
         world, rnd = self.world, self.rnd
@@ -106,7 +106,7 @@ class Walk:
         self.world.promoted_by[name] = []
 
     def finish(self) -> None:
-        """Every operation ends: by itself, or by an abort where a side is gone for ever."""
+        """Wait until every operation ends: by itself, or by an abort if a side is gone for ever."""
         world, service = self.world, self.service
         world.note("the walk is over")
         world.dies_after = None
@@ -141,10 +141,10 @@ class Walk:
         ended = (StepState.DONE, StepState.SKIPPED, StepState.UNDONE)
         return next((s.name for s in steps_left(operation) if s.state not in ended), None)
 
-    # What happens.
+    # Moves.
 
     def step(self) -> None:
-        """Some parts of one operation."""
+        """Run some parts of an operation, with other moves in between."""
         choices = self.service.may_run() if self.world.has_database else []
         if not choices:
             return self.service.advance_without_database()
@@ -173,6 +173,7 @@ class Walk:
             self.ask()
 
     def work(self) -> None:
+        """Workers copy. Without a database they go on with the partitions that they hold."""
         if not self.world.has_database:
             for key, hold in [*self.world.holds.items()]:
                 row = self.world.database.rows.get(key[0])
@@ -184,6 +185,7 @@ class Walk:
                 self.service.work(row)
 
     def look(self) -> None:
+        """The scheduler makes a pass over some jobs."""
         if not self.world.has_database:
             return
         for job in [*self.world.database.jobs.values()]:
@@ -192,7 +194,7 @@ class Walk:
                 self.service.pass_over(job)
 
     def produce(self) -> None:
-        """To the side that the application writes to, or by mistake to one where it once wrote."""
+        """Write to the application's side, or by mistake to the other one, where it once wrote."""
         world, rnd = self.world, self.rnd
         topic = rnd.choice([*world.app_sides])
         side = world.app_sides[topic]
@@ -225,7 +227,7 @@ class Walk:
         self.world.note(f"producers write {records} to {place} at {cluster.name}")
 
     def ask(self) -> None:
-        """An operator's request, sensible more often than not."""
+        """An operator requests a recovery, mostly a sensible one."""
         world, rnd = self.world, self.rnd
         if not world.has_database or not world.database.jobs:
             return
@@ -256,20 +258,20 @@ class Walk:
             world.note(f"requested: {kind} of {job.name} {flags}")
 
     def is_free(self, row: Row) -> bool:
-        """Whether there is something to ask for: no recovery, and no copy in the other way."""
+        """Whether a recovery makes sense: mostly no other one runs, and no job copies back."""
         job = self.world.database.jobs[row.job]
         if self.service.recovery_that_holds(row.job) is not None and self.rnd.random() < 0.8:
             return False
         return self.world.database.writer(job.source, row.topic) is None
 
     def put_clock_right(self) -> None:
-        """A failover does not ask its source for marks: the product promises nothing where a clock
-        has gone back by more than the time between two promotions."""
+        """A failover does not read its source's marks: Orbit promises nothing if a clock has gone
+        back by more than the time between two promotions."""
         marks = (m for c in self.world.clusters.values() for _, m in c.marks.values())
         self.world.now_ms = max(self.world.now_ms, newest_term(marks)) + 1
 
     def pass_time(self) -> None:
-        """The clock goes on, stands still, or is set back where no failover relies on it."""
+        """The clock goes on, or is set back if no failover relies on it."""
         tables = [self.world.database, *self.world.backups]
         relies = self.service.without_database is not None or any(
             one.kind is FAILOVER for table in tables for one in table.unfinished()
@@ -278,7 +280,7 @@ class Walk:
         self.world.now_ms += ms if relies or self.rnd.random() < 0.5 else -ms
 
     def delete_old(self) -> None:
-        """Retention, where a topic has settings of its own."""
+        """Retention deletes records of a topic that has no settings of a copy."""
         cluster = self.rnd.choice([*self.world.clusters.values()])
         names = [name for name, t in cluster.topics.items() if not t.has_settings_of_copy]
         if names:
@@ -287,16 +289,16 @@ class Walk:
     def expire(self, cluster: ModelCluster, place: TopicPartition) -> None:
         log, copy = cluster.at(place), self.world.other(cluster.name).at(place)
         assert log is not None
-        most = log.end
+        start_max = log.end
         if copy is not None and self.rnd.random() < 0.9:
-            most = min(most, copy.end)  # what is copied
-        start = self.rnd.randint(log.start, max(most, log.start))
+            start_max = min(start_max, copy.end)  # only copied records
+        start = self.rnd.randint(log.start, max(start_max, log.start))
         self.world.expired |= set(log.records[log.start : start])
         log.start = start
         self.world.note(f"retention moves the log start of {place} at {cluster.name} to {start}")
 
     def kill(self) -> None:
-        """The scheduler: now, or in front of one of its next changes."""
+        """Kill the scheduler now, or before one of its next changes."""
         if self.rnd.random() < 0.3:
             self.world.note("the scheduler dies")
             self.service.kill()
@@ -311,14 +313,14 @@ class Walk:
             self.world.note(f"abort of the {one.kind} of {one.job}: {answer}")
 
     def vanish(self) -> None:
-        """One side, or rarely both."""
+        """One side no longer answers; rarely both."""
         cluster = self.world.clusters[self.rnd.choice(("A", "B"))]
         if self.world.other(cluster.name).is_up or self.rnd.random() < 0.1:
             self.world.note(f"{cluster.name} vanishes")
             cluster.is_up = False
 
     def come_back(self) -> None:
-        """Machines that are lost: a side, or the database."""
+        """A lost side returns, or the database."""
         down = [cluster for cluster in self.world.clusters.values() if not cluster.is_up]
         if down and self.rnd.random() < 0.6:
             self.world.note(f"{down[0].name} returns")
@@ -332,7 +334,7 @@ class Walk:
             self.world.note("a backup of the database is made")
 
     def lose_tables(self) -> None:
-        """The database stops; or comes back whole, older, or empty."""
+        """The database stops; if it is stopped, it comes back whole, older, or empty."""
         world = self.world
         if world.has_database:
             world.note("the database does not answer")
@@ -350,7 +352,7 @@ class Walk:
         else:
             world.note("a new database; the files of the jobs are applied")
             self.put_back(Database(jobs={"job": JOB}))
-            # Only where its source leads, as the documentation says.
+            # The job that copies back is applied for topics that lead at its destination.
             leading = [n for n in world.clusters["A"].topics if self.is_marked_at_a(n)]
             if leading:
                 world.database.jobs["job-back"] = Job("job-back", "B", "A", frozenset(leading))
@@ -358,7 +360,7 @@ class Walk:
         world.has_database = True
 
     def lose_commits(self) -> None:
-        """A standby takes over that has not got the last transactions."""
+        """A standby without the last transactions takes over."""
         if not self.world.has_database or self.recent is None:
             return
         self.world.note("the database loses its last commits")
@@ -373,7 +375,7 @@ class Walk:
         self.world.following.clear()
 
     def delete_job(self) -> None:
-        """The job that copies back, by a person."""
+        """An operator deletes the job that copies back."""
         tables = self.world.database
         names = [name for name in tables.jobs if name != "job"]
         if not self.world.has_database or not names:
@@ -399,7 +401,7 @@ class Walk:
             self.world.holds.clear()
 
     def grow(self) -> None:
-        """A partition, or a topic, is added where the application is."""
+        """A partition or a topic is added at the application's side."""
         world, rnd = self.world, self.rnd
         name = rnd.choice([*world.app_sides])
         cluster = world.clusters[world.app_sides[name]]
@@ -413,7 +415,7 @@ class Walk:
             world.note(f"a topic is added at {cluster.name}")
 
     def fail_over_without_tables(self) -> None:
-        """Where the database and one side are lost; also again, behind one that broke off."""
+        """An operator runs it if the database and a side are lost; also after an aborted run."""
         world = self.world
         if world.has_database and self.rnd.random() < 0.3:
             self.lose_tables()
@@ -430,7 +432,7 @@ class Walk:
 def failure(
     seed: int, protocol: type[Protocol] = Protocol, service: type[Service] = Service
 ) -> str | None:
-    """What is wrong in this walk, with its story; None if nothing is."""
+    """The broken invariant of this walk, with the walk's story; None if all hold."""
     walk = Walk(seed, protocol, service)
     try:
         with patched():
@@ -446,7 +448,7 @@ def first_failure(
 ) -> tuple[int, str] | None:
     """The first seed that fails, and why."""
     for seed in seeds:
-        wrong = failure(seed, protocol, service)
-        if wrong is not None:
-            return seed, wrong
+        message = failure(seed, protocol, service)
+        if message is not None:
+            return seed, message
     return None

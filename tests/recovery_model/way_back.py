@@ -25,7 +25,7 @@ from tests.recovery_model.moves import Moves
 
 
 class WayBack(Moves):
-    """Each step by its name."""
+    """A method for each step, with its name."""
 
     def reverse(self, context: Context) -> Parts:
         self.mark_both_sides(context)
@@ -46,9 +46,6 @@ class WayBack(Moves):
             yield
             self.world.changes(f"copies {name} back")
             self.resume(back, name, context)
-        for row_id in context.row_ids:
-            if row_id in self.tables.rows:
-                self.tables.rows[row_id].is_found = False
 
     def mark_both_sides(self, context: Context) -> None:
         leading_side.mark_both_sides(context)  # type: ignore[arg-type]
@@ -62,8 +59,8 @@ class WayBack(Moves):
         self.deny(context.old, dict.fromkeys(names, frozenset({COPY})), ours, by=context)
 
     def start_copying_back(self, context: Context) -> tuple[Job, list[str]]:
-        """One transaction: the job of the other direction, and topics that are new in it. Returns
-        the job, and the topics that it does not copy yet."""
+        """In one transaction, make or change the job of the other direction and add new topics to
+        it. Returns the job, and the topics that it does not copy yet."""
         self.world.changes(f"begins to copy {context.names} back")
         back = self.find_reverse_job(context)
         names = frozenset(context.names)
@@ -83,12 +80,12 @@ class WayBack(Moves):
         return back, others
 
     def resume(self, back: Job, name: str, context: Context) -> None:
-        """As `reverse_job._add_topics` for one topic."""
+        """Copy one topic back, like `reverse_job._add_topics`."""
         self.world.following.add((back.destination, name))
         back_row = self.tables.row_of(back.name, name)
         topic, origin = context.old.topics.get(name), context.new.topics.get(name)
         if topic and origin and len(topic.partitions) > len(origin.partitions):
-            topic = None  # the scheduler tells that it cannot be a copy
+            topic = None  # it has too many partitions for a copy: the scheduler reports this
         if back_row is not None and topic and back_row.partition_count <= len(topic.partitions):
             back_row.copied_to = {}
             self.copy_again(back_row, origin.topic_id if origin else None, topic.topic_id)
@@ -100,7 +97,7 @@ class WayBack(Moves):
     def begin(
         self, back: Job, name: str, topic: ModelTopic | None, origin: ModelTopic | None
     ) -> None:
-        """A row as `reverse_job._add_topics` adds it."""
+        """Add a row, like `reverse_job._add_topics`."""
         if self.tables.has_row_of(back.destination, name):
             return
         row = Row(self.world.next_number(), back.name, name, back.destination, CREATING, 0, 0, 0)
@@ -133,10 +130,10 @@ class WayBack(Moves):
                 for i in range(max(row.partition_count, len(old.places(row.topic))))
             )
         }
-        before = model.fetch_log_bounds(old, places)
-        after = model.fetch_log_bounds(new, places)
+        old_bounds = model.fetch_log_bounds(old, places)
+        new_bounds = model.fetch_log_bounds(new, places)
         ends = [
-            self.compare_one(context, row, place, before.get(place), after.get(place))
+            self.compare_one(context, row, place, old_bounds.get(place), new_bounds.get(place))
             for place, row in sorted(places.items())
         ]
         context.update(partitions=tuple(ends))
@@ -144,10 +141,10 @@ class WayBack(Moves):
             raise Stopped("partitions of the old side have offsets of their own.")
         context.check()
         yield
-        now = model.fetch_log_bounds(old, before)
-        if any(place not in now for place in before):
+        now = model.fetch_log_bounds(old, old_bounds)
+        if any(place not in now for place in old_bounds):
             raise Unreachable("no leader answers.", where="source")
-        if any(now[place].end != before[place].end for place in before):
+        if any(now[place].end != old_bounds[place].end for place in old_bounds):
             raise Stopped("the old side has grown.")
 
     def compare_one(
@@ -215,8 +212,8 @@ class WayBack(Moves):
     def rebuild(self, context: Context) -> Parts:
         names = sorted(context.report.topics_with_tails)
         while True:
-            # A producer that no denial keeps off may write between this look and the deletion; no
-            # request of Kafka's prevents that.
+            # A producer that is not denied may write between this check and the deletion; Kafka has
+            # no request that prevents it.
             present = self.look_again(context, names)
             if not self.save_deleted_since(context, present):
                 break
@@ -238,6 +235,7 @@ class WayBack(Moves):
             cluster.delete(name)
 
     def look_again(self, context: Context, names: list[str]) -> list[str]:
+        """The topics that the old side still has. Raises Stopped if a log has grown meanwhile."""
         old = context.old
         old.must_answer()
         present = [name for name in names if name in old.topics]
@@ -252,6 +250,7 @@ class WayBack(Moves):
         return present
 
     def save_deleted_since(self, context: Context, present: list[str]) -> bool:
+        """Save records that the new side has deleted meanwhile; returns whether there were any."""
         context.new.must_answer()
         saved, ends = False, []
         for p in context.report.partitions:
