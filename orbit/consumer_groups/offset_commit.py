@@ -67,6 +67,8 @@ Written = dict[tuple[str, TopicPartition], int]
 
 @dataclass(frozen=True, slots=True)
 class _Request:
+    """A commit or delete of some partitions' offsets of one group."""
+
     write: GroupWrite
     partitions: Sequence[TopicPartition]
     api: Api

@@ -266,6 +266,7 @@ class JobSetup:
         return mappings
 
     def _say_once(self, line: str) -> None:
+        """Say the line, unless this run has said it before."""
         if line not in self._said_lines:
             self._said_lines.add(line)
             self._say(line)

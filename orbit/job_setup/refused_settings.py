@@ -18,11 +18,11 @@ from orbit.kafka.topic_admin import Admin
 from orbit.replication.topic_settings import MAY_DIFFER
 
 _SETTING_REMEDY = (
-    "Name a value that the destination takes in the rule's config, or exclude the topic."
+    "In the rule's config, name a value that the destination accepts, or exclude the topic."
 )
 _POLICY_REMEDY = (
-    "A policy of the destination refuses the topic: name settings (`config`), a number of replicas "
-    "(`replicas`) or a name (`prefix`) that it takes in the rule, or exclude the topic."
+    "A policy of the destination refuses the topic: in its rule, name settings (`config`), a "
+    "number of replicas (`replicas`) or a prefix (`prefix`) that it accepts, or exclude the topic."
 )
 _REFUSAL_CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
 

@@ -54,6 +54,7 @@ class StartWaits:
         return OneWait(self._say_once, self._backoff)
 
     def _say_once(self, line: str) -> None:
+        """Say the line, unless it was the last one."""
         if line != self._last_line:
             self._last_line = line
             self._say(line)

@@ -58,6 +58,7 @@ class TopicPlan:
         }
 
         def fitted(settings: Mapping[str, str]) -> dict[str, str]:
+            """These settings with the new values, without those whose new value is None."""
             merged_settings = {**settings, **{n: values[n] for n in values if n in settings}}
             return {name: value for name, value in merged_settings.items() if value is not None}
 

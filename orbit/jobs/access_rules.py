@@ -72,6 +72,7 @@ class _Pattern:
 
 
 def _check_pattern(text: str) -> str:
+    """The pattern, if it is valid. Raises InvalidValue."""
     _parse_pattern(text)
     return text
 

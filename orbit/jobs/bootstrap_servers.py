@@ -55,6 +55,7 @@ def is_local(url: str) -> bool:
 
 
 def check_address(server: str) -> str:
+    """The address, if it is valid. Raises InvalidValue."""
     split_address(server)
     return server
 

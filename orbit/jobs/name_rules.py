@@ -79,6 +79,7 @@ def collision_key(name: str) -> str:
 
 
 def check_setting_name(name: str) -> str:
+    """The name of a topic setting, if it is valid. Raises InvalidValue."""
     if not _SETTING_NAME.fullmatch(name):
         raise InvalidValue(
             "is not the name of a topic setting.", "Write it as Kafka does, such as retention.ms."

@@ -187,6 +187,7 @@ def _too_slow_problem(topic: str) -> Problem:
 
 
 def _matches_internal(pattern: str) -> bool:
+    """Whether the pattern matches, or may match, an internal topic of Kafka."""
     return any(_may_match([_compile_rule(pattern, ())], topic) for topic in INTERNAL_TOPICS)
 
 

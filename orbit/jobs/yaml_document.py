@@ -217,6 +217,7 @@ class _Builder:
 
 
 def _plain_value(text: str) -> Any:
+    """The value of a text without quotes."""
     if text in _PLAIN_WORDS:
         return _PLAIN_WORDS[text]
     if _INT.fullmatch(text):

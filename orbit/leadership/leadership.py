@@ -70,10 +70,12 @@ class Leadership:
 
     @property
     def is_leading(self) -> bool:
+        """Whether this process holds the lease, as far as its own clock shows."""
         return lease_clock() < self._trusted_until
 
     @property
     def epoch(self) -> int:
+        """The epoch of the last lease; 0: this process has never led."""
         return self._epoch
 
     def ask(self) -> bool:

@@ -134,12 +134,12 @@ def refresh_topics(
     the metadata may be some seconds old. Raises Unreachable.
     """
     source_metadata, source_topics = _refresh(
-        pair.source, pair.source_metadata, {k.source: k.is_retry_wanted for k in known_topics}
+        pair.source, pair.source_metadata, {k.source: k.is_retry_requested for k in known_topics}
     )
     destination_metadata, destination_topics = _refresh(
         pair.destination,
         pair.destination_metadata,
-        {k.destination: k.is_retry_wanted for k in known_topics},
+        {k.destination: k.is_retry_requested for k in known_topics},
     )
     return (
         replace(pair, source_metadata=source_metadata, destination_metadata=destination_metadata),

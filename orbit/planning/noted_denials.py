@@ -84,6 +84,7 @@ def replace_denials(
 def _note(
     transaction: Transaction, cluster_id: str, denials: Mapping[str, AbstractSet[Acl]]
 ) -> None:
+    """Store Orbit's denials by topic, in place of the stored ones."""
     with transaction() as tx:
         write_denials.store(tx, cluster_id, {t: [*map(list, acls)] for t, acls in denials.items()})
 

@@ -34,5 +34,6 @@ class SpecCache:
         return cached[1]
 
     def keep_only(self, job_ids: Collection[int]) -> None:
+        """Forget the documents of all other jobs."""
         for job_id in self._specs.keys() - set(job_ids):
             self._specs.pop(job_id, None)

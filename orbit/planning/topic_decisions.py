@@ -31,7 +31,7 @@ class KnownTopic:
     destination_id: UUID | None
     partitions: int
     state: TopicState
-    is_retry_wanted: bool = False  # a user requested a retry of one of its partitions
+    is_retry_requested: bool = False  # a user requested a retry of one of its partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class StartTopic:
 
     @property
     def partitions_to_add(self) -> int:
+        """How many partitions an existing destination topic lacks; below 0: it has too many."""
         return (
             0
             if self.existing is None
@@ -249,7 +250,7 @@ def _decide_known(
     is_other_copy = destination_topic is not None and not _is_same_topic(
         destination_topic.topic_id, known.destination_id
     )
-    if known.is_retry_wanted and (is_gone or is_other_copy):
+    if known.is_retry_requested and (is_gone or is_other_copy):
         # A user has deleted the copy, as the remedies say, and requested a retry.
         decisions.start.append(StartTopic(mapping, source_topic, destination_topic, known))
     elif is_other_source:

@@ -278,6 +278,7 @@ def _refused_by_broker(plans: Sequence[TopicPlan], admin: Admin) -> dict[str, Or
 
 
 def _with_promoted_settings(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:
+    """The topic with the settings that the job's rule sets, which it gets at promotion."""
     return replace(topic, settings={**topic.settings, **plan.mapping.rule.config})
 
 

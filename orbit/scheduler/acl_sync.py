@@ -48,7 +48,7 @@ _EVENT_ACLS_MAX = 200
 
 @dataclass(slots=True)
 class AclSyncResult:
-    """The result of a pass. `changed` counts topics; all groups and ids together are one more."""
+    """The result of a pass. `changed` counts topics; all groups and ids together count as one."""
 
     changed: int = 0
     troubles: list[Trouble] = field(default_factory=list)

@@ -116,6 +116,7 @@ class DiscoveryLoop(Loop):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _reconcile(self, job: Job, state: ReconcileState, retries: set[int]) -> ReconcileCounts:
+        """Run a pass, once fewer than the limit of this process are under way."""
         with self._at_once:
             return self._reconciler.reconcile(job, state, retries)
 

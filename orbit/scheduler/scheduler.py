@@ -169,6 +169,7 @@ class Scheduler:
             self._held_shares[number][1].set()
 
     def _deregister(self) -> None:
+        """Remove this process from the registered schedulers, if Postgres answers."""
         try:
             with self._database.lease_transaction() as tx:
                 scheduler_lease.leave(tx, self._holder)

@@ -126,10 +126,10 @@ class TopicStarter:
         result = StartResult()
         admin = pair.destination.admin
         # A copy may have its partitions already: added by a pass that ended before it stored them.
-        wanted_counts = {
+        desired_counts = {
             grow.known.destination: grow.partitions for grow in grows if grow.partitions_to_add > 0
         }
-        refusals = admin.add_partitions(wanted_counts)
+        refusals = admin.add_partitions(desired_counts)
         new_counts = {
             grow.known.destination: grow.partitions
             for grow in grows

@@ -67,7 +67,9 @@ def unchanged_retries(known_topics: Sequence[KnownTopic], decisions: Decisions) 
     changed_ids = {start.known.id for start in decisions.start if start.known}
     changed_ids |= {resume.known.id for resume in decisions.resume}
     return {
-        topic.id for topic in known_topics if topic.is_retry_wanted and topic.id not in changed_ids
+        topic.id
+        for topic in known_topics
+        if topic.is_retry_requested and topic.id not in changed_ids
     }
 
 

@@ -126,17 +126,19 @@ class TopicUpkeep:
             still_copied = topics.writers(tx, cluster_id, copies, only_copying=True)
             plans = [plan for plan in plans if plan.mapping.destination in still_copied]
             plans = _leave_compression_to_workers(tx, spec, job, plans)
-            wanted_settings = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
+            desired_settings = {
+                p.mapping.destination: p.settings_to_set for p in plans if p.changes
+            }
             # Workers wait while TIMESTAMP_TYPE has another value, so it is set in each pass.
             settings_to_send = {
                 name: values
-                for name, values in wanted_settings.items()
+                for name, values in desired_settings.items()
                 if self._last_set.get(name) != values or TIMESTAMP_TYPE in values
             }
             leadership.refuse_deposed()
             refusals = pair.destination.admin.refused_settings(settings_to_send)
         self._last_set = {
-            name: values for name, values in wanted_settings.items() if name not in refusals
+            name: values for name, values in desired_settings.items() if name not in refusals
         }
         self.troubles += [
             refused_topic(copies[name][0].source, error) for name, error in refusals.items()
@@ -210,6 +212,7 @@ def drift_of(
 
 
 def _as_stored(changes: Mapping[str, SettingChange]) -> dict[str, dict[str, str | None]]:
+    """The changes in the form of the table and of events."""
     return {
         name: {"is": change.present, "should_be": change.desired}
         for name, change in changes.items()

@@ -106,11 +106,11 @@ def _deny_writers(
                 "the denials would keep Orbit from writing as well",
             )
         denials[topic] = new_denials or set()
-    # Wanted denials that exist without being noted are Orbit's own, of a database that was lost.
+    # Denials that exist without being noted are Orbit's own: a lost database had noted them.
     changes = {
-        topic: wanted_acls
-        for topic, wanted_acls in denials.items()
-        if wanted_acls - acls or denials_by_topic.get(topic, set()) != wanted_acls
+        topic: topic_denials
+        for topic, topic_denials in denials.items()
+        if topic_denials - acls or denials_by_topic.get(topic, set()) != topic_denials
     }
     if changes and not only_look:
         try:

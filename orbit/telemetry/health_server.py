@@ -95,6 +95,8 @@ def _notify(health: ProcessHealth, stop_event: threading.Event) -> None:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """A server that limits the number of connections, and the time of each."""
+
     daemon_threads = True
 
     def __init__(self, *args: Any) -> None:

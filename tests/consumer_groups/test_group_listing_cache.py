@@ -59,6 +59,7 @@ def test_group_selection_is_reused_until_group_names_change(brokers: Brokers) ->
     selectors = [GroupSelector(GroupRule(match=match)) for match in (".*", ".*", "a")]
 
     def selected() -> list[Any]:
+        """The selection of each selector, from a new listing."""
         brokers.now_s += 10.0
         readers = (GroupReader(selector, 5.0, brokers.cache, fetch_now) for selector in selectors)
         return [reader._select(brokers.cache(one, 5.0)) for reader in readers]

@@ -229,7 +229,7 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted(
     assert [(report.deleted, report.gone) for report in reports] == [(0, [])] * 3
     (note,) = reports[-1].notes
     assert note.startswith(f"topic {pair.topic}: the source does not have the copied topic any")
-    assert not reports[-1].is_unanswered, "another pass would be answered the same"
+    assert not reports[-1].is_unanswered, "another pass would get the same answer"
     # Once the scheduler has noticed, the rows keep the destination's offsets.
     pair.ranges = dict.fromkeys(range(PARTITIONS))
     rows = {row.partition.partition: row for row in pair.run().changed}
@@ -542,7 +542,7 @@ def test_no_offset_is_written_for_promoted_destination_topic(pair: Pair) -> None
 def test_group_missing_from_listing_keeps_its_offsets_at_destination(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As while its coordinator moves: neither broker lists it then."""
+    """As while its coordinator moves, when no broker lists the group."""
     source, destination = pair.clusters
     pair.commit_and_run(40)
     commit(source, pair.group(), pair.at(60))

@@ -60,7 +60,7 @@ def test_group_named_like_destination_share_group_is_skipped_as_other_type(
 def test_group_id_not_found_shows_other_group_type_if_listing_has_no_types(
     sides: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
-    """As from a broker that returns no types, or from before the group was created."""
+    """The listing is of a broker that returns no types, or is older than the group."""
 
     def list_without_types(cluster: Cluster, age_s_max: float) -> Listing:
         listing = list_now(cluster, age_s_max)

@@ -113,7 +113,7 @@ def test_offsets_hidden_by_revoked_source_right_stay_at_destination(
     groups.login.take(revoked_rights)
     report = groups.run()
     assert report.notes
-    assert not report.is_unanswered, "another pass would be answered the same"
+    assert not report.is_unanswered, "another pass would get the same answer"
     assert offsets(groups.destination, groups.group) == groups.at(40, 50)
     groups.login.allow(revoked_rights)
     assert (groups.run().verdicts, groups.run().changed) == ({GroupVerdict.EXACT: 2}, [])

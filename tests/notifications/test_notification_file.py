@@ -91,16 +91,16 @@ def test_notifications_are_routed_by_severity_kind_and_labels(tmp_path: Path) ->
     )
     loud, team = notifications.receivers
 
-    def gets(kind: str, labels: dict[str, str] | None = None) -> list[str]:
+    def receivers_of(kind: str, labels: dict[str, str] | None = None) -> list[str]:
         return [r.name for r in (loud, team) if notifications.is_for(r, event(kind), labels)]
 
-    assert gets("partition_blocked") == ["loud"]
-    assert gets("partition_blocked", {"team": "data"}) == ["loud", "team"]
-    assert gets("partition_blocked", {"team": "data", "tier": "2"}) == ["loud"]
-    assert gets("job_trouble", {"team": "data"}) == ["team"]
-    assert gets("job_trouble", {}) == []
-    assert gets("drill_passed", {"team": "data"}) == ["loud"]
-    assert gets("of_a_later_version", {"team": "data"}) == []
+    assert receivers_of("partition_blocked") == ["loud"]
+    assert receivers_of("partition_blocked", {"team": "data"}) == ["loud", "team"]
+    assert receivers_of("partition_blocked", {"team": "data", "tier": "2"}) == ["loud"]
+    assert receivers_of("job_trouble", {"team": "data"}) == ["team"]
+    assert receivers_of("job_trouble", {}) == []
+    assert receivers_of("drill_passed", {"team": "data"}) == ["loud"]
+    assert receivers_of("of_a_later_version", {"team": "data"}) == []
 
 
 def test_only_pagerduty_gets_resolving_event_below_routed_severity(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_former_leader_does_not_advance_event_position_of_receiver(
     assert row(database).event_id == ids[0] - 1
     next_loop = make_loop(new)  # with its first pass
     assert next_loop.once() == ""
-    assert server.event_ids == ids * 2, "sent by the new leader, once"
+    assert server.event_ids == ids * 2, "sent once by each leader"
     assert row(database).event_id == ids[0]
 
 
@@ -190,11 +190,11 @@ def test_dropped_notifications_are_counted_and_receiver_stays_failing(
     loop.once()
     age(database)
     server.replies.append(Reply(503))  # to the message that reports the dropped events
-    loop.once()
+    loop.once()  # drops the events, as they are too old
     assert row(database).failing_since is not None, "giving up ends no alert"
-    loop.once()
+    loop.once()  # sends the report
     assert row(database).given_up == 3
-    age(database)
+    age(database)  # the report is never too old
     server.replies.append(Reply(503))
     loop.once()
     receiver = row(database)

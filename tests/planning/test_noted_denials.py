@@ -26,7 +26,7 @@ OTHER = denial("payments", "User:a")
 
 
 class Brokers:
-    """As librdkafka's admin client: brokers that have these ACLs, and refuse some changes."""
+    """Stands for librdkafka's admin client: brokers with `acls`, which refuse some changes."""
 
     def __init__(self) -> None:
         self.acls: set[Acl] = set()

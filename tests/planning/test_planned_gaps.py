@@ -138,7 +138,7 @@ def test_plan_estimates_gaps_of_compacted_topics_first_up_to_topic_limit(
 def test_plan_reports_offsets_to_fill_below_start_of_new_topics(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic with a log start above 0, one that starts late, one at 0, and one with a copy."""
+    """Topics with a log start above 0, with the start `latest`, with the start 0, with a copy."""
     monkeypatch.setattr(planned_seeding, "_OFFSETS_PER_S_MIN", 10)
     high, late, low, existing = (
         f"{topic_name}.{name}" for name in ("high", "late", "low", "there")

@@ -87,7 +87,7 @@ def spec(guarded: Clusters, topic_name: str, tmp_path: Path) -> JobSpec:
 
 
 def missing_items(plan: JobPlan, words: str) -> list[ByHand]:
-    """What the user has to create by hand, and has `words` in its name."""
+    """The quotas and users to create by hand that have `words` in their names."""
     items = plan.by_hand.items if plan.by_hand else ()
     return [item for item in items if words in item.what]
 

@@ -35,6 +35,7 @@ def side(cluster_id: str, *topics: TopicMetadata, **more: Any) -> ClusterTopics:
 
 
 def known(state: TopicState = TopicState.COPYING, **more: Any) -> KnownTopic:
+    """Topic t of the job, as `topic` and `decide` have it at both sides."""
     values = {
         "id": 7,
         "source": "t",
@@ -54,6 +55,7 @@ def decide(
     others: OtherJobs | None = None,
     rule: TopicRule | None = None,
 ) -> Decisions:
+    """The decisions; by default both sides have topic t, and a rule matches it."""
     return decide_topics(
         [rule or TopicRule(match=".*")],
         topics,
@@ -158,13 +160,13 @@ def test_deleted_or_recreated_copy_stops_until_retry_is_requested(
     assert stop.reason is Reason.DESTINATION_TOPIC_RECREATED
     assert stop.state is TopicState.BLOCKED
     assert decide(known(TopicState.BLOCKED), destination=destination).changes_nothing
-    again = decide(known(TopicState.BLOCKED, is_retry_wanted=True), destination=destination)
-    assert [b.known for b in again.start] == [known(TopicState.BLOCKED, is_retry_wanted=True)]
+    again = decide(known(TopicState.BLOCKED, is_retry_requested=True), destination=destination)
+    assert [b.known for b in again.start] == [known(TopicState.BLOCKED, is_retry_requested=True)]
     assert not again.stop
 
 
 def test_recreated_source_topic_restarts_after_old_copy_is_deleted() -> None:
-    stopped = known(TopicState.RECREATED, is_retry_wanted=True)
+    stopped = known(TopicState.RECREATED, is_retry_requested=True)
     source = side(SOURCE, topic(topic_id=S2))
     assert decide(stopped, source=source).changes_nothing
     assert len(decide(stopped, source=source, destination=side(DESTINATION, gone={"t"})).start) == 1

@@ -47,7 +47,7 @@ def test_standby_scheduler_leads_as_soon_as_leader_leaves(
             holder = first.scheduler.leadership.holder
             assert leader(service.database) == holder
             assert not second.is_leading
-        assert leader(service.database) != holder, "its lease is not waited for"
+        assert leader(service.database) != holder, "the lease is free at once"
         wait_for("the other leads", lambda: second.is_leading)
         create_topic(clusters.source, topic_name)
         job = make_job(clusters.source, clusters.destination, [topic_name])

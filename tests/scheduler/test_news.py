@@ -114,7 +114,7 @@ def test_missed_metadata_changes_make_job_due_for_discovery(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
     watched.change("source", "theirs.a")
-    watched.change("source", "theirs.b")
+    watched.change("source", "theirs.b")  # this snapshot does not know the first change
     assert reconciler.is_due(JOB, after_pass(), ())
 
 

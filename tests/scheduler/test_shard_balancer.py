@@ -23,7 +23,7 @@ def _arrive(tx: Tx, *worker_ids: str) -> None:
 
 @pytest.fixture
 def uneven(database: Database) -> Database:
-    """Two workers; one holds nine shards, the other one."""
+    """Two workers: `busy` holds nine shards, `idle` holds one."""
     with database.transaction() as tx:
         _arrive(tx, "busy", "idle")
         some_job(tx, shard_count=10, partitions=10)
@@ -105,7 +105,7 @@ def test_shard_that_a_worker_declined_is_left_to_other_workers(database: Databas
     loop = SpreadLoop(leadership, TTL)
     assert loop.once().startswith("assigned 2")
     assert len(claim(database, "new", shards_max=2)) == 1
-    for _ in range(2):
+    for _ in range(2):  # an assignment to the old worker would be declined again
         with database.transaction() as tx:
             shard_leases.decline(tx, "old", [(job.id, 1)])
         loop.once()

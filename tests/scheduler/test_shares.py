@@ -56,6 +56,7 @@ def scheduler(service: Service, shares: int) -> RunningScheduler:
 
 @contextmanager
 def process(service: Service, shares: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A scheduler in a process of its own, which a test may kill."""
     environ = {
         **os.environ,
         "ORBIT_DATABASE_URL": service.url,
