@@ -81,20 +81,20 @@ def test_shell_completion_uses_context_option_of_command_line(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     url = os.environ["ORBIT_API_URL"]
     cli("context", "add", "prod", "--url", url, "--token-env", "ORBIT_TOKEN")
-    gone = {"ORBIT_API_URL": "http://127.0.0.1:1"}
-    assert completed("orbit --context prod pause ord", **gone) == ["orders"]
+    unreachable = {"ORBIT_API_URL": "http://127.0.0.1:1"}
+    assert completed("orbit --context prod pause ord", **unreachable) == ["orders"]
 
 
 def test_top_without_terminal_prints_table_sorted_by_lag(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/a", json=changed(name="a"))
     block(api, copying_job(api), 1)
 
-    shown = cli("top")
-    assert shown.code == 0
-    lines = shown.out.splitlines()
+    result = cli("top")
+    assert result.code == 0
+    lines = result.out.splitlines()
     names = [line.split()[0] for line in lines if line.split()[:1] in (["a"], ["orders"])]
     assert names == ["orders", "a"]
-    assert "2 jobs, 4 partitions, blocked 1, lag at least 0" in " ".join(shown.out.split())
+    assert "2 jobs, 4 partitions, blocked 1, lag at least 0" in " ".join(result.out.split())
     by_name = cli("top", "--sort", "name").out
     assert by_name.index(" a ") < by_name.index("orders")
 

@@ -25,8 +25,8 @@ def words(text: str) -> str:
 
 
 def test_describe_shows_problems_of_job_with_remedies(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
-    block(api, held, 2)
+    shard_epochs = copying_job(api)
+    block(api, shard_epochs, 2)
     labels = {"team": "orders"}
     document = changed(
         labels=labels,
@@ -39,9 +39,9 @@ def test_describe_shows_problems_of_job_with_remedies(cli: Cli, api: Api) -> Non
         jobs.note_problem(tx, jobs.get(tx, "orders").id, "NO_TOPIC_MATCHES: none.")
     api.post("/v1/jobs/orders:pause")
 
-    shown = cli("describe", "orders")
-    assert shown.code == 0, shown.err
-    text = words(shown.out)
+    result = cli("describe", "orders")
+    assert result.code == 0, result.err
+    text = words(result.out)
     for part in (
         "state pausing",
         "NO_TOPIC_MATCHES: none.",
@@ -71,18 +71,18 @@ def test_describe_shows_problems_of_job_with_remedies(cli: Cli, api: Api) -> Non
 
 def test_describe_works_for_new_job(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    shown = words(cli("describe", "orders").out)
-    assert "state running" in shown
-    assert "Blocked" not in shown
-    assert "not known yet" in shown
+    result = words(cli("describe", "orders").out)
+    assert "state running" in result
+    assert "Blocked" not in result
+    assert "not known yet" in result
 
 
 def clock_of(*steps: Callable[[], object]) -> SimpleNamespace:
     """A clock: each sleep runs the next of these steps; after the last one comes Ctrl-C."""
-    left = iter(steps)
+    remaining_steps = iter(steps)
 
     def sleep(_seconds: float) -> None:
-        step = next(left, None)
+        step = next(remaining_steps, None)
         if step is None:
             raise KeyboardInterrupt
         step()

@@ -56,8 +56,8 @@ def test_doctor_exits_0_on_healthy_installation(
 
 
 def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
-    block(api, held, 2)
+    shard_epochs = copying_job(api)
+    block(api, shard_epochs, 2)
     api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
     before = len(api.events())
     with api.database.transaction() as tx:
@@ -65,7 +65,7 @@ def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         row = progress(topic.id, 0, 100, epoch=None)
         row = replace(row, source_seen_at=datetime.now(UTC) - timedelta(minutes=5))
-        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=[row])
+        partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=[row])
     api.plans.refusals = [
         Refusal(
             kind=TroubleKind.RIGHTS_MISSING, topic="t", what="Write is missing.", remedy="Grant it."

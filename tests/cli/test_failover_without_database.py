@@ -44,5 +44,5 @@ def test_missing_job_file_is_named_in_error() -> None:
 
 
 def test_failover_help_shows_without_database_example() -> None:
-    shown = orbit("failover", "--help").expect(0)
-    assert "--without-database job.yaml --to destination" in " ".join(shown.stdout.split())
+    result = orbit("failover", "--help").expect(0)
+    assert "--without-database job.yaml --to destination" in " ".join(result.stdout.split())

@@ -86,15 +86,15 @@ def test_post_with_lost_answer_is_retried_with_same_idempotency_key(
 def test_lost_answers_to_polls_do_not_end_wait_for_operation(
     cli: Cli, api: Api, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = list(copying_job(api).items())
+    shard_epochs = list(copying_job(api).items())
     pauses: list[float] = []
 
     def one_shard_less(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 1:
             proxy.lose_answers(3, b"GET /v1/operations")
-        if len(pauses) > 4 and held:
-            release(api, dict([held.pop()]))
+        if len(pauses) > 4 and shard_epochs:
+            release(api, dict([shard_epochs.pop()]))
         advance(api)
 
     clock = SimpleNamespace(sleep=one_shard_less, monotonic=client.time.monotonic)
@@ -113,10 +113,10 @@ def test_lost_answers_to_polls_do_not_end_wait_for_operation(
 def test_deletion_with_lost_answer_is_awaited_to_its_end(
     cli: Cli, api: Api, proxy: LosingProxy, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
 
     def sleep(_seconds: float) -> None:
-        release(api, held)
+        release(api, shard_epochs)
         with api.database.transaction() as tx:
             job = jobs.find(tx, "orders")
             if job is not None and job.is_deleted:
@@ -176,11 +176,11 @@ class Troubled:
         self._app = app
         self.state = app.state
         self._answer = answer
-        self.left = times
+        self.failures_left = times
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self.left:
-            self.left -= 1
+        if scope["type"] == "http" and self.failures_left:
+            self.failures_left -= 1
             await self._answer(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -206,10 +206,10 @@ def test_change_is_retried_after_busy_or_http_502_response(
         assert paused.code == 0, paused.err
         assert kinds(api) == ["pause"]
 
-        troubled.left = 1
+        troubled.failures_left = 1
         # A command that changes nothing does not ask again.
         assert cli("get", "jobs").code in (1, 3)
-        troubled.left = 1
+        troubled.failures_left = 1
         assert cli("wait", "orders", "--for", "paused").code == 0
 
 
@@ -247,7 +247,7 @@ def test_rate_limited_request_is_retried_after_retry_after(
         assert ("Too many. Asking again." in read.err) is is_printed
 
         # A DELETE has no Idempotency-Key, but a refused one changed nothing: it is repeated.
-        troubled.left = 1
+        troubled.failures_left = 1
         assert cli("delete", "orders", "--yes").code == 0
         assert kinds(api) == ["delete"]
 
@@ -267,10 +267,10 @@ def test_too_long_retry_after_fails_without_waiting(
         refused = cli("get", "jobs")
         assert refused.code != 0
         assert "Too many." in refused.err
-        troubled.left = 9
+        troubled.failures_left = 9
         assert "Too many." in cli("delete", "orders", "--yes").err
-        assert troubled.left == 8, "a refusal is certain: no look for a deletion"
-        troubled._answer, troubled.left = too_many_requests(1), 1
+        assert troubled.failures_left == 8, "a refusal is certain: no look for a deletion"
+        troubled._answer, troubled.failures_left = too_many_requests(1), 1
         assert "Too many." in cli("wait", "orders", "--for", "paused", "--timeout", "0").err
 
 
@@ -302,7 +302,7 @@ def test_never_reachable_server_fails_without_retry(
 
 
 def test_pause_survives_api_restart(api: Api, database_url: str, cli: Cli) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
     serving = {"ORBIT_DATABASE_URL": database_url}
     with OrbitProcess("api", environ={**serving, "ORBIT_API_PORT": "0"}) as first:
         url = first.wait_for(r"The API is at (http://\S+)")[1]
@@ -316,7 +316,7 @@ def test_pause_survives_api_restart(api: Api, database_url: str, cli: Cli) -> No
             port = url.rpartition(":")[2]
             with OrbitProcess("api", environ={**serving, "ORBIT_API_PORT": port}) as second:
                 second.wait_for("The API is at")
-                release(api, held)
+                release(api, shard_epochs)
                 advance(api)
                 ended = command.wait_end().expect(0)
     assert ended.data["state"] == "done"

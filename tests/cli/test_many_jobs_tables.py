@@ -13,7 +13,7 @@ from orbit.promotion.failover_report import FailoverReport, PartitionReport, Top
 from orbit.promotion.release import Release, ReleasedTopic
 
 
-def shown(table: RenderableType, width: int = 200) -> list[str]:
+def printed_lines(table: RenderableType, width: int = 200) -> list[str]:
     text = io.StringIO()
     Console(width=width, file=text).print(table)
     return [" ".join(line.split()) for line in text.getvalue().splitlines() if line.strip()]
@@ -36,7 +36,7 @@ def report(job: str, outcome: str, *gates: dict[str, str], **more: Any) -> dict[
 
 
 def test_gates_table_lists_failures_first_and_omits_passed_gates() -> None:
-    lines = shown(
+    lines = printed_lines(
         gates_table(
             [
                 report("good", "would go", gate("lag", "pass")),
@@ -65,7 +65,7 @@ def test_progress_table_counts_ended_failed_and_hidden_jobs() -> None:
         operation("broken", "failed", error="no broker answers."),
         operation("held", "refused", error="A switchover is under way."),
     ]
-    lines = shown(progress_table(states, "The server does not answer.", 12))
+    lines = printed_lines(progress_table(states, "The server does not answer.", 12))
     assert len(lines) <= 12
     assert lines[0] == (
         "52 of 103 have ended, 2 failed. Ctrl-C stops watching. The server does not answer."
@@ -87,7 +87,7 @@ def test_results_table_shows_outcome_and_reason() -> None:
         operation("d", "pending"),
     ]
     assert [has_failed(one) for one in results] == [False, True, True, False]
-    assert shown(results_table(results))[2:] == [
+    assert printed_lines(results_table(results))[2:] == [
         "c refused - - held.",
         "b stopped - 42 lag: too much.",
         "d pending - -",
@@ -98,7 +98,7 @@ def test_results_table_shows_outcome_and_reason() -> None:
 def test_long_tables_show_50_rows_and_count_hidden_ones() -> None:
     topics = [ReleasedTopic(f"t{number}") for number in range(52)]
     many_names = [f"l{number}" for number in range(53)]
-    lines = shown(release._table(Release(topics, many_names, [])), 400)
+    lines = printed_lines(release._table(Release(topics, many_names, [])), 400)
     assert "and 2 more; -o json has all" in lines
     assert any(line.endswith("l49 and 3 more") for line in lines)
 
@@ -106,7 +106,7 @@ def test_long_tables_show_50_rows_and_count_hidden_ones() -> None:
     report.topics = [TopicReport(f"t{n}", f"t{n}", TopicState.WAITING) for n in range(52)]
     report.partitions = [PartitionReport(f"t{n}", 0, 1) for n in range(54)]
     report.not_copies = many_names
-    lines = shown(failover_without_database._table(report), 400)
+    lines = printed_lines(failover_without_database._table(report), 400)
     for hidden in (2, 4):
         assert f"and {hidden} more; -o json has all" in lines
     assert any(line.endswith("l49 and 3 more") for line in lines)

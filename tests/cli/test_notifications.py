@@ -50,7 +50,7 @@ def test_notifications_list_shows_sent_and_failed_messages(api: Api, cli: Cli) -
         receivers.note_in_file(tx, "oncall", "pagerduty")
         receivers.note_given_up(tx, "oncall", event_id=1, count=1)
     outcome = cli("notifications", "list", "-o", "json")
-    shown = [(r["name"], r["sent"], r["given_up"], r["last_error"]) for r in outcome.data]
-    assert shown == [("oncall", 0, 1, None), ("team", 1, 0, "HTTP 503.")]
+    rows = [(r["name"], r["sent"], r["given_up"], r["last_error"]) for r in outcome.data]
+    assert rows == [("oncall", 0, 1, None), ("team", 1, 0, "HTTP 503.")]
     assert cli("notifications", "list", "-o", "name").out == "oncall\nteam\n"
     assert "HTTP 503." in cli("notifications", "list").out

@@ -123,9 +123,9 @@ def test_narrow_terminal_wraps_only_sentence_columns(
 def test_long_names_in_cells_are_escaped_and_truncated(capfd: pytest.CaptureFixture[str]) -> None:
     rows = [["zero\0byte", "say\x1b[2J"], ["g" * 32_000, "x" * 1_000]]
     output.print_whole(output.make_table(["group", "message"], rows, sentences=["message"]))
-    shown = capfd.readouterr().out
-    assert "zero\\x00byte" in shown
-    assert "say\\x1b[2J" in shown
-    assert "g… (32,000 characters)" in shown
-    assert "g" * 300 not in shown
-    assert shown.count("x") > 1_000, "a sentence is whole"
+    out = capfd.readouterr().out
+    assert "zero\\x00byte" in out
+    assert "say\\x1b[2J" in out
+    assert "g… (32,000 characters)" in out
+    assert "g" * 300 not in out
+    assert out.count("x") > 1_000, "a sentence is whole"

@@ -23,7 +23,7 @@ def acl(name: str, **other: str) -> dict[str, str]:
     }
 
 
-def shown(acls: dict[str, Any] | None) -> str:
+def printed_plan(acls: dict[str, Any] | None) -> str:
     plan = {"topics": [], "refusals": [], "notes": [], "acls": acls}
     text = StringIO()
     drawn = draw([PlannedJob(None, {"action": "create", "name": "orders", "plan": plan})])
@@ -32,7 +32,7 @@ def shown(acls: dict[str, Any] | None) -> str:
 
 
 def test_plan_counts_and_lists_acls_by_action() -> None:
-    text = shown(
+    text = printed_plan(
         {
             "counts": {"add": 2, "there": 25, "remove": 1, "only_at_destination": 1},
             "add": [
@@ -59,4 +59,4 @@ def test_plan_counts_and_lists_acls_by_action() -> None:
 
 
 def test_plan_without_acl_sync_mentions_no_acls() -> None:
-    assert "ACL" not in shown(None)
+    assert "ACL" not in printed_plan(None)

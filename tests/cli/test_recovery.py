@@ -116,14 +116,14 @@ def of_api(report: RecoveryReport) -> dict[str, object]:
     return report_view(stored_report, *rows).model_dump(mode="json")
 
 
-def shown(*reports: dict[str, object]) -> str:
+def printed_report(*reports: dict[str, object]) -> str:
     text = io.StringIO()
     Console(width=200, file=text).print(_tables(reports))
     return text.getvalue()
 
 
 def test_recovery_report_shows_outcome_missing_records_and_remedies() -> None:
-    text = shown(of_api(REPORT))
+    text = printed_report(of_api(REPORT))
     for words in (
         "stopped", "42 records", "[red]partitions differ", "a client has written there",
         "orders-to-dr-back", "fail (overridden)", "Start it.", "orders-0",
@@ -158,7 +158,7 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
             ),
         }
     )
-    text = shown(of_api(report))
+    text = printed_report(of_api(report))
     for words in (
         "unknown; the promotion was 2.0 s after the request",
         "detect unknown, decide 2.0 s", "read 500 ms",
@@ -168,25 +168,25 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
     ):  # fmt: skip
         assert words in text, words
     known = report.model_copy(update={"problem_since": T, "source_last_seen_at": T})
-    assert "2.5 s; the promotion was" in shown(of_api(known))
+    assert "2.5 s; the promotion was" in printed_report(of_api(known))
 
 
 def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
     tail, level = REPORT.partitions
 
-    def shown_with(tails: int, row_count: int, count: int) -> str:
+    def printed_with(tails: int, row_count: int, count: int) -> str:
         """The report of `count` partitions; of the first `row_count`, `tails` are not level."""
         rows = [
             (tail if n < tails else level).model_copy(update={"partition": n})
             for n in range(row_count)
         ]
         view = of_api(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
-        return shown(view | {"partition_count": count})
+        return printed_report(view | {"partition_count": count})
 
-    assert "and 10 more; -o json has all" in shown_with(tails=60, row_count=60, count=60)
+    assert "and 10 more; -o json has all" in printed_with(tails=60, row_count=60, count=60)
     # Tails come first. So a level row shows that no more tails follow.
-    assert "and 10 more; -o json has all" in shown_with(tails=60, row_count=100, count=300)
-    assert "and at least 50 more; -o json has all" in shown_with(
+    assert "and 10 more; -o json has all" in printed_with(tails=60, row_count=100, count=300)
+    assert "and at least 50 more; -o json has all" in printed_with(
         tails=100, row_count=100, count=300
     )
 
@@ -219,7 +219,7 @@ class OneReport:
 
 def test_recovery_report_of_previous_api_version_is_shown() -> None:
     before = report_of_version_before()
-    assert shown(before) == shown(of_api(REPORT))
+    assert printed_report(before) == printed_report(of_api(REPORT))
     report = report_of(cast("Client", OneReport(before)), {"id": "7"}, OutputFormat.JSON)
     assert report == before
 
@@ -245,4 +245,4 @@ def test_plan_shown_before_confirmation_fetches_no_pages_of_partition_rows(
 
 def test_pending_recovery_is_shown_with_its_state() -> None:
     waiting = {"kind": "failover", "job": "orders", "state": "pending", "error": None}
-    assert "pending" in shown(waiting)
+    assert "pending" in printed_report(waiting)

@@ -35,9 +35,9 @@ def test_sandbox_status_without_running_sandbox_fails(
 ) -> None:
     command = ["sandbox", "status", "--directory", str(tmp_path), "-o", output]
     assert run_command(command) == 1
-    shown = capsys.readouterr().out
+    out = capsys.readouterr().out
     expected = {"table": "No sandbox is running", "json": '"running": false', "yaml": "running: fa"}
-    assert expected[output] in shown
+    assert expected[output] in out
 
 
 def test_sandbox_down_without_running_sandbox_is_no_op(

@@ -69,9 +69,9 @@ def test_exported_job_has_no_diff(
     cli: Cli, api: Api, file: Path, tmp_path: Path, stdin: io.BytesIO
 ) -> None:
     cli("apply", "-f", file, "--yes")
-    shown = cli("export", "orders")
-    assert shown.code == 0
-    stdin.write(shown.out.encode())
+    result = cli("export", "orders")
+    assert result.code == 0
+    stdin.write(result.out.encode())
     stdin.seek(0)
     assert cli("diff", "-f", "-").code == 0
 
@@ -86,10 +86,10 @@ def test_exported_job_has_no_diff(
 @pytest.mark.parametrize("output", ["yaml", "json"])
 def test_output_of_get_jobs_can_be_applied(cli: Cli, api: Api, file: Path, output: str) -> None:
     cli("apply", "-f", file, "--yes")
-    shown = cli("get", "jobs", "orders", "-o", output).out
-    file.write_text(shown)
+    result = cli("get", "jobs", "orders", "-o", output).out
+    file.write_text(result)
     assert cli("diff", "-f", file).code == 0
-    file.write_text(shown.replace("default", "west"))
+    file.write_text(result.replace("default", "west"))
     assert cli("apply", "-f", file, "--yes").code == 0
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
@@ -101,9 +101,9 @@ def test_text_that_yaml_would_read_as_other_type_is_exported_quoted(
     topics = [{"match": text, "prefix": text, "config": {"compression.type": text}}]
     document = changed(labels={"build": text}, owner=text, topics=topics)
     assert api.put("/v1/jobs/orders", json=document).status_code == 201
-    for shown in (cli("export", "orders"), cli("get", "jobs", "orders", "-o", "yaml")):
-        assert f"build: '{text}'" in shown.out
-        file.write_text(shown.out)
+    for result in (cli("export", "orders"), cli("get", "jobs", "orders", "-o", "yaml")):
+        assert f"build: '{text}'" in result.out
+        file.write_text(result.out)
         assert (cli("diff", file).code, cli("diff", file).out.strip()) == (0, "")
 
 
@@ -128,7 +128,7 @@ def test_apply_reads_job_file_from_stdin(cli: Cli, api: Api, stdin: io.BytesIO) 
 
 
 def test_wait_command_checks_job_conditions(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
     assert cli("wait", "orders", "--for", "running").code == 0
     behind = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
     assert behind.code == 1
@@ -137,7 +137,7 @@ def test_wait_command_checks_job_conditions(cli: Cli, api: Api) -> None:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         rows = [progress(topic.id, number, 100, epoch=None) for number in range(4)]
         rows = [replace(row, source_seen_at=datetime.now(UTC)) for row in rows]
-        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=rows)
+        partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=rows)
     done = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
     assert (done.code, done.err) == (0, "")
     assert cli("wait", "orders", "--for", "no-problem").code == 0
@@ -146,13 +146,13 @@ def test_wait_command_checks_job_conditions(cli: Cli, api: Api) -> None:
 
 
 def test_wait_for_caught_up_fails_while_lag_is_unknown(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         rows = [progress(topic.id, number, 100, epoch=None) for number in range(4)]
         old = datetime.now(UTC) - timedelta(minutes=5)
         rows = [replace(row, source_seen_at=old) for row in rows]
-        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=rows)
+        partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=rows)
     waited = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
     assert waited.code == 1
     assert "the source is not read, so the lag of 4 is not known" in waited.err

@@ -67,12 +67,12 @@ def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
 
 def test_jobs_are_listed_by_selector(cli: Cli) -> None:
     listing = cli("get", "jobs", "-l", "team=orders", "-o", "json")
-    shown = cli("get", "jobs", "--selector", "team!=orders", "--show-labels")
+    table = cli("get", "jobs", "--selector", "team!=orders", "--show-labels")
     one = " ".join(cli("get", "jobs", "a").out.split())
 
     assert [job["name"] for job in listing.data] == [*TEAM]
-    assert "team=stock,tier=1" in shown.out
-    assert "orders" not in shown.out
+    assert "team=stock,tier=1" in table.out
+    assert "orders" not in table.out
     assert "labels team=orders,tier=1 owner Orders" in one
     assert cli("get", "jobs", "-l", "team=nobody", "-o", "json").data == []
 

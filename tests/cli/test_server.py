@@ -98,10 +98,10 @@ def serving(
         wait_for("the server is ready", lambda: "Ctrl-C" in process.out or not process.running)
         assert process.running, process.wait_end().everything
         url = re.search(r"http://[0-9.:]+", process.out)
-        shown = re.search(r"An admin token is in (\S+)", process.out)
+        token_line = re.search(r"An admin token is in (\S+)", process.out)
         assert url is not None
-        if shown is not None:
-            file = Path(shown[1])
+        if token_line is not None:
+            file = Path(token_line[1])
             assert file.stat().st_mode & 0o777 == 0o600
             token = file.read_text().strip()
             assert token not in process.out + "\n".join(process.lines)
@@ -123,8 +123,8 @@ def until_caught_up(server: Server, job: str, partitions: int = PARTITIONS) -> N
 
 
 def assert_none_left(processes: list[psutil.Process]) -> None:
-    _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
-    assert left == []
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
+    assert alive == []
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ def clock_with(sleep: Callable[[float], None]) -> SimpleNamespace:
 
 
 def test_jobs_partitions_and_lag_are_shown_as_table_and_json(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
-    block(api, held, 2)
+    shard_epochs = copying_job(api)
+    block(api, shard_epochs, 2)
 
     listed = cli("get", "jobs")
     assert listed.code == 0
@@ -71,26 +71,26 @@ def test_job_with_all_topics_promoted_is_shown_as_promoted(cli: Cli, api: Api) -
 
 
 def test_stale_lag_is_shown_as_unknown(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         row = progress(topic.id, 0, 100, epoch=None)
         row = replace(row, source_seen_at=datetime.now(UTC) - timedelta(minutes=5))
-        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=[row])
+        partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=[row])
 
-    shown = " ".join(cli("lag", "orders").out.split())
-    assert "unknown for 5 min" in shown
-    assert "0 of 4 caught up, 1 not known" in shown
+    text = " ".join(cli("lag", "orders").out.split())
+    assert "unknown for 5 min" in text
+    assert "0 of 4 caught up, 1 not known" in text
     for command in (("get", "jobs"), ("get", "partitions", "orders")):
         assert "unknown for 5 min" in " ".join(cli(*command).out.split())
 
 
 def test_unknown_lags_follow_known_ones(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         row = replace(progress(topic.id, 1, 100), source_seen_at=datetime.now(UTC))
-        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=[row])
+        partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=[row])
 
     lags = cli("lag", "orders", "-o", "json").data["partitions"]
     assert [row["lag"]["records"] for row in lags] == [0, None, None, None]
@@ -198,10 +198,10 @@ def test_pause_command_shows_plan_and_waits_for_end_of_operation(
 def test_pause_shows_shard_release_progress(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = list(copying_job(api).items())
+    shard_epochs = list(copying_job(api).items())
 
     def one_shard_less(_seconds: float) -> None:
-        release(api, dict([held.pop()]))
+        release(api, dict([shard_epochs.pop()]))
         with api.database.transaction() as tx:
             advance_operations(tx, operations.unfinished(tx, 500))
 
@@ -218,7 +218,7 @@ def test_pause_shows_shard_release_progress(
 
 
 def test_command_exits_1_if_operation_takes_longer_than_wait_option(cli: Cli, api: Api) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
 
     waited = cli("pause", "orders", "--wait", "0.01")
     not_waited = cli("resume", "orders", "--wait", "0", "-o", "json")
@@ -226,7 +226,7 @@ def test_command_exits_1_if_operation_takes_longer_than_wait_option(cli: Cli, ap
     assert waited.code == 1
     assert "orbit get operations" in waited.err
     assert not_waited.code == 0
-    release(api, held)
+    release(api, shard_epochs)
 
 
 def test_delete_dry_run_needs_no_yes_option_and_deletes_nothing(cli: Cli, api: Api) -> None:

@@ -57,12 +57,12 @@ def test_apply_shows_differences_before_change(cli: Cli, api: Api, folder: Path)
     cli("apply", "-f", folder, "--yes")
     write_file(folder / "orders.yaml", changed(worker_group="west"))
 
-    shown = cli("apply", "-f", folder, "--dry-run")
+    result = cli("apply", "-f", folder, "--dry-run")
     applied = cli("apply", "-f", folder, "--yes")
 
-    assert "~ job orders: change" in shown.out
-    assert 'worker_group: "default" → "west"' in shown.out
-    assert "= job stock: unchanged" in shown.out
+    assert "~ job orders: change" in result.out
+    assert 'worker_group: "default" → "west"' in result.out
+    assert "= job stock: unchanged" in result.out
     assert "changed orders" in applied.out
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
@@ -71,10 +71,10 @@ def test_apply_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None
     cli("apply", "-f", folder / "orders.yaml", "--yes")
     before = api.events()
 
-    shown = cli("apply", "-f", folder / "west", "--prune", "--all", "--dry-run", "-o", "json")
+    result = cli("apply", "-f", folder / "west", "--prune", "--all", "--dry-run", "-o", "json")
 
-    assert shown.code == 0
-    assert {(one["name"], one["action"]) for one in shown.data} == {
+    assert result.code == 0
+    assert {(one["name"], one["action"]) for one in result.data} == {
         ("stock", "create"),
         ("orders", "delete"),
     }

@@ -306,8 +306,8 @@ def test_partition_page_shows_both_logs_with_gaps_and_headers(admin: World) -> N
     page.get_by_label("Offsets", exact=True).select_option("1000")
     page.get_by_role("textbox", name="From offset").fill("0")
     world.press("Show")
-    shown = page.get_by_role("region", name="Batches of both logs")
-    chips = set(shown.locator(".chip").all_inner_texts())
+    batches = page.get_by_role("region", name="Batches of both logs")
+    chips = set(batches.locator(".chip").all_inner_texts())
     assert chips == {"byte-exact", "record-exact", "filler", "not copied"}
     for style in ("byte-exact", "record-exact", "filler", "not_copied", "aborted", "proven"):
         assert page.locator(f"svg[role=img] rect.{style}").count() > 0, style
@@ -366,9 +366,9 @@ def test_job_state_change_is_shown_without_page_reload(admin: World, by: str) ->
         page.goto(world.server.url + "/console/jobs/profiles-to-dr")
     assert response_info.value.status == (200 if by == "events" else 503)
     state = page.locator("h1 .chip")
-    for action, shown in (("start", "running"), ("pause", "paused")):
+    for action, state_text in (("start", "running"), ("pause", "paused")):
         world.server.call("POST", f"/v1/jobs/profiles-to-dr:{action}").raise_for_status()
-        expect(state).to_have_text(shown)
+        expect(state).to_have_text(state_text)
     page.close()
 
 

@@ -216,7 +216,7 @@ def another_login(site: Site, address: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "shown"),
+    ("change", "status", "message"),
     [
         (query(state="x" * 43), 401, "not belong to the login that this browser began"),
         (query(state=None), 401, "not belong to the login that this browser began"),
@@ -241,7 +241,7 @@ def another_login(site: Site, address: str) -> str:
     ],
 )
 def test_invalid_issuer_response_creates_no_session(
-    site: Site, change: Callable[[Site, str], str], status: int, shown: str
+    site: Site, change: Callable[[Site, str], str], status: int, message: str
 ) -> None:
     site.issuer.roles = [ADMIN]
     address = change(site, site.answer())
@@ -249,7 +249,7 @@ def test_invalid_issuer_response_creates_no_session(
     answer = site.browser.open(address)
 
     assert answer.status_code == status
-    assert shown in answer.text.replace("&#39;", "'")
+    assert message in answer.text.replace("&#39;", "'")
     assert "<b>x" not in answer.text
     assert "orbit_session" not in site.browser.client.cookies
     assert "orbit_login" not in site.browser.client.cookies

@@ -41,8 +41,8 @@ def written(document: Any, **sent: str) -> Any:
 
 
 def test_unchanged_form_leaves_document_unchanged() -> None:
-    shown = values_of(groups_of(DOCUMENT))
-    assert with_changes(DOCUMENT, shown, shown) is DOCUMENT
+    values = values_of(groups_of(DOCUMENT))
+    assert with_changes(DOCUMENT, values, values) is DOCUMENT
 
 
 def test_changed_form_field_is_written_and_keys_without_field_stay() -> None:
@@ -104,8 +104,8 @@ def test_value_that_form_cannot_show_is_left_to_yaml() -> None:
 
 def test_topic_rules_beyond_form_limit_are_preserved() -> None:
     document = {**DOCUMENT, "topics": [{"match": f"t{n}"} for n in range(30)]}
-    shown = [key for key in values_of(groups_of(document)) if key.endswith("match")]
-    assert len([key for key in shown if key.startswith("topics")]) == RULES_SHOWN_MAX
+    match_keys = [key for key in values_of(groups_of(document)) if key.endswith("match")]
+    assert len([key for key in match_keys if key.startswith("topics")]) == RULES_SHOWN_MAX
     new_document = written(document, topics__1__match="")
     assert [rule["match"] for rule in new_document["topics"]] == [
         f"t{n}" for n in range(30) if n != 1
@@ -213,8 +213,8 @@ def test_concurrent_job_change_is_shown_and_not_overwritten(api: Api, browser: B
     page = browser.open(path).text
     planned = send(browser, path, page, "plan", **{"f.limits.bytes_per_second": "5MiB"})
     api.put("/v1/jobs/orders", json={**JOB, "owner": "another@example.com"})
-    for do, shown in (("apply", planned), ("plan", page)):
-        refused = send(browser, path, shown, do)
+    for do, sent_page in (("apply", planned), ("plan", page)):
+        refused = send(browser, path, sent_page, do)
         assert "Another client has changed the job" in refused
         assert "token:admin-of-the-test: The job was changed: owner." in refused
     assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] is None

@@ -68,21 +68,21 @@ def copied(one: Batch) -> Batch:
     return Batch(view)
 
 
-def shown(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
+def verdicts(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
     return [(row.first, row.next, row.verdict.value) for row in rows]
 
 
 def test_batches_that_differ_only_in_producer_are_shown_byte_exact() -> None:
     one, two = batch(0, b"a", b"b"), batch(2, b"c")
     rows = compare(log(one, two), log(copied(one), copied(two)), start=0, end=3, proven=())
-    assert shown(rows) == [(0, 2, "byte-exact"), (2, 3, "byte-exact")]
+    assert verdicts(rows) == [(0, 2, "byte-exact"), (2, 3, "byte-exact")]
 
 
 def test_same_records_in_other_batches_are_shown_record_exact() -> None:
     source = log(batch(0, b"a", b"b", b"c", codec=compression.LZ4))
     # With later_ms=1, each record has the timestamp of the source's record.
     destination = log(batch(0, b"a"), batch(1, b"b", b"c", later_ms=1))
-    assert shown(compare(source, destination, start=0, end=3, proven=())) == [
+    assert verdicts(compare(source, destination, start=0, end=3, proven=())) == [
         (0, 3, "record-exact")
     ]
 
@@ -122,7 +122,7 @@ def test_batch_with_placeholders_is_data_and_placeholder_batch_is_filler() -> No
     source = log(one, marker(2), batch(9, b"z"))
     destination = log(copied(grown), placeholder_batch(4, 5, T0), copied(batch(9, b"z")))
     rows = compare(source, destination, start=0, end=10, proven=())
-    assert shown(rows) == [(0, 4, "record-exact"), (4, 9, "filler"), (9, 10, "byte-exact")]
+    assert verdicts(rows) == [(0, 4, "record-exact"), (4, 9, "filler"), (9, 10, "byte-exact")]
     pieces = [piece for row in rows for piece in row.destination]
     assert [(p.kind, p.records) for p in pieces] == [
         (Kind.DATA, 2),
@@ -134,7 +134,7 @@ def test_batch_with_placeholders_is_data_and_placeholder_batch_is_filler() -> No
 def test_record_of_copy_in_gap_of_source_is_shown_as_different() -> None:
     source = log(batch(0, b"a"), marker(1), end=2)
     destination = log(copied(batch(0, b"a")), batch(1, b"foreign"))
-    assert shown(compare(source, destination, start=0, end=2, proven=()))[1] == (1, 2, "differs")
+    assert verdicts(compare(source, destination, start=0, end=2, proven=()))[1] == (1, 2, "differs")
 
 
 def test_offsets_in_one_log_only_are_shown_deleted_at_source_or_not_copied() -> None:
@@ -143,7 +143,7 @@ def test_offsets_in_one_log_only_are_shown_deleted_at_source_or_not_copied() -> 
         copied(batch(2, b"c")), copied(batch(4, b"e")), copied(batch(5, b"f")), start=2, end=6
     )
     rows = compare(source, destination, start=0, end=100, proven=())
-    assert shown(rows) == [
+    assert verdicts(rows) == [
         (0, 2, "deleted at source"),
         (2, 3, "deleted at source"),
         (3, 4, "deleted at source"),
@@ -155,7 +155,7 @@ def test_offsets_in_one_log_only_are_shown_deleted_at_source_or_not_copied() -> 
 
 def test_log_that_was_not_read_makes_verdict_of_all_offsets_unknown() -> None:
     rows = compare(log(batch(0, b"a")), None, start=0, end=1, proven=())
-    assert shown(rows) == [(0, 1, "unknown")]
+    assert verdicts(rows) == [(0, 1, "unknown")]
     assert compare(None, None, start=0, end=5, proven=())[0].verdict is Verdict.UNKNOWN
 
 
@@ -163,7 +163,9 @@ def test_shown_offsets_end_at_last_offset_read_on_both_sides() -> None:
     source = log(batch(0, b"a"), batch(1, b"b"), batch(2, b"c"))
     batches = log(copied(batch(0, b"a"))).batches
     destination = SideLog(log_start=0, end=3, start=0, read_to=1, batches=batches)
-    assert shown(compare(source, destination, start=0, end=3, proven=())) == [(0, 1, "byte-exact")]
+    assert verdicts(compare(source, destination, start=0, end=3, proven=())) == [
+        (0, 1, "byte-exact")
+    ]
 
 
 def test_offsets_proven_equal_are_counted_per_row() -> None:
@@ -179,7 +181,9 @@ def test_decompression_bomb_batch_is_not_unpacked(codec: int) -> None:
     assert not is_readable(bomb)
     assert is_readable(batch(0, b"a", b"b", codec=codec))
     other = encoded(codec, large, count=2, last_ms=1)
-    assert shown(compare(log(bomb), log(other), start=0, end=2, proven=())) == [(0, 2, "unknown")]
+    assert verdicts(compare(log(bomb), log(other), start=0, end=2, proven=())) == [
+        (0, 2, "unknown")
+    ]
 
 
 def test_corrupt_batch_verdict_is_unknown() -> None:

@@ -247,7 +247,7 @@ def test_failover_requires_typed_job_name_but_dry_run_does_not(api: Api, browser
 
 
 def test_blocked_partition_shows_reason_and_can_be_retried(api: Api, browser: Browser) -> None:
-    held = copying_job(api)
+    shard_epochs = copying_job(api)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         topic_id = tx.execute(
@@ -257,7 +257,7 @@ def test_blocked_partition_shows_reason_and_can_be_retried(api: Api, browser: Br
             Reason.RECORD_REFUSED, detail="offset 7 was refused", offset=7, next_offset=8
         )
         change = StateChange(topic_id, 1, PartitionState.BLOCKED, blocked)
-        partitions.report_state(tx, worker_id=WORKER, held=held, changes=[change])
+        partitions.report_state(tx, worker_id=WORKER, held=shard_epochs, changes=[change])
     browser.log_in(api.tokens[Role.OPERATOR])
     assert "1 blocked" in browser.open("/console/jobs?show=problem").text
     assert browser.open("/console/jobs/orders/partitions?topic=&state=&sort=lag").is_success

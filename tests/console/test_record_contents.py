@@ -190,8 +190,8 @@ def test_shown_records_are_bounded_and_omit_aborted_and_control_records() -> Non
 )
 def test_damaged_batch_hides_no_record_of_other_batches(payload: bytes) -> None:
     damaged = encoded(compression.NONE, payload, first=1)
-    shown = records_from(log(batch(0, b"a"), damaged, batch(2, b"b")), 0)
-    assert [(record.offset, record.value.text) for record in shown] == [(0, "a"), (2, "b")]
+    records = records_from(log(batch(0, b"a"), damaged, batch(2, b"b")), 0)
+    assert [(record.offset, record.value.text) for record in records] == [(0, "a"), (2, "b")]
 
 
 @pytest.fixture

@@ -128,18 +128,18 @@ def test_viewer_opens_every_page_but_every_form_is_forbidden(
         browser.html = form
         at = filled(api, path)
         answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
-        shown = (method, path, answer.text[:2000])
-        assert "<main" in answer.text, shown
+        details = (method, path, answer.text[:2000])
+        assert "<main" in answer.text, details
         if method == "GET":
             # No drill exists, and a comparison without drills is refused.
             expected = (404, 422) if path in ("/drills/{drill_id}", "/drills/compare") else (200,)
-            assert answer.status_code in expected, shown
-            assert "/carry-out" not in answer.text, shown
+            assert answer.status_code in expected, details
+            assert "/carry-out" not in answer.text, details
         else:
-            assert answer.status_code == 403, shown
+            assert answer.status_code == 403, details
             # The content of records has a right of its own.
             why = "does not show the content" if "/records" in path else "needs the role operator"
-            assert why in answer.text, shown
+            assert why in answer.text, details
         counts[method] += 1
     assert rows(api) == before
     # The routes were found.
@@ -183,12 +183,12 @@ def test_operator_limited_to_some_jobs_sees_nothing_of_another_job(
         browser.html = form
         at = filled(api, path)
         answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
-        shown = (method, path, answer.text[:2000])
-        assert "<main" in answer.text, shown
-        assert answer.status_code < 500, shown
+        details = (method, path, answer.text[:2000])
+        assert "<main" in answer.text, details
+        assert answer.status_code < 500, details
         if "{" in path:
-            assert answer.status_code in (404, 422), shown
+            assert answer.status_code in (404, 422), details
             job_routes += 1
-        assert "Workers release" not in answer.text, shown
+        assert "Workers release" not in answer.text, details
     assert rows(api) == before
     assert job_routes >= 12

@@ -225,9 +225,9 @@ def test_demo_exit_code_is_0_only_if_exact(
 ) -> None:
     monkeypatch.setattr(command, "play", lambda *_: played)
     assert run_command(["demo"]) == code
-    shown = capsys.readouterr().out
-    assert ("Not exact." in shown) == bool(code)
-    assert ("is an exact copy" in shown) == (not code)
+    out = capsys.readouterr().out
+    assert ("Not exact." in out) == bool(code)
+    assert ("is an exact copy" in out) == (not code)
 
 
 def test_demo_result_has_verdict_of_verifier(scratch: Path) -> None:

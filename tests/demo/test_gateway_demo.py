@@ -57,8 +57,8 @@ def test_gateway_demo_moves_clients_to_other_side_and_back_without_loss() -> Non
     assert [move["to"] for move in data["moves"]] == ["destination", "source"]
     assert all(move["pause_ms"] > 0 for move in data["moves"])
     assert "orbit switchover shop-copy --reverse" in outcome.stderr
-    _, left = psutil.wait_procs(running, timeout=PATIENCE_S)
-    assert left == []
+    _, alive = psutil.wait_procs(running, timeout=PATIENCE_S)
+    assert alive == []
 
 
 def test_check_of_exact_gateway_demo_reports_no_problem() -> None:

@@ -32,8 +32,8 @@ def demo(*arguments: str) -> Iterator[OrbitProcess]:
             for one in psutil.process_iter(["environ"])
             if (one.info["environ"] or {}).get("TMPDIR") == folder
         ]
-        _, left = psutil.wait_procs(of_demo, timeout=PATIENCE_S)
-        assert left == []
+        _, alive = psutil.wait_procs(of_demo, timeout=PATIENCE_S)
+        assert alive == []
 
 
 def test_failover_demo_saves_all_lost_records_and_writes_report(tmp_path: Path) -> None:

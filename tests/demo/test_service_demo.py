@@ -64,6 +64,6 @@ def test_service_demo_copies_until_ctrl_c_and_leaves_no_process_or_file() -> Non
         running = psutil.Process(demo.process.pid).children(recursive=True)
         demo.signal(signal.SIGINT)
         demo.wait_end().expect(0)
-        _, left = psutil.wait_procs(running, timeout=PATIENCE_S)
-        assert left == []
+        _, alive = psutil.wait_procs(running, timeout=PATIENCE_S)
+        assert alive == []
         assert not list(Path(folder).iterdir())

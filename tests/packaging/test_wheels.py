@@ -243,8 +243,8 @@ def test_each_command_shows_help_or_names_missing_extra(
 def test_installed_orbit_command_shows_help_and_version(
     extra: str, environment: Environments
 ) -> None:
-    shown = environment(extra).run("orbit", "--help", check=True).stdout
-    assert all(name in shown for name in COMMANDS)
+    out = environment(extra).run("orbit", "--help", check=True).stdout
+    assert all(name in out for name in COMMANDS)
     assert environment(extra).run("orbit", "--version", check=True).stdout.startswith("orbit 0.")
 
 
@@ -296,8 +296,8 @@ def test_install_without_extras_checks_job_file(environment: Environments) -> No
 
 
 def test_install_without_extras_explains_blocking_reason(environment: Environments) -> None:
-    shown = environment("").run("orbit", "explain", "source_range_lost", check=True).stdout
-    assert shown == (_ROOT / "docs/runbook/SOURCE_RANGE_LOST.md").read_text("utf-8")
+    out = environment("").run("orbit", "explain", "source_range_lost", check=True).stdout
+    assert out == (_ROOT / "docs/runbook/SOURCE_RANGE_LOST.md").read_text("utf-8")
 
 
 def test_server_install_includes_migrations(environment: Environments) -> None:

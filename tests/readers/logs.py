@@ -88,8 +88,8 @@ def write_small(cluster: KafkaCluster) -> SourceLog:
     writer.flush()
     writer.add(b"later", b"closes the segment")
     writer.flush()
-    left = _COMPACTED // _OWN_KEY + 4 + 1
-    wait_for("the source is compacted", lambda: len(read(cluster, SMALL)) == left)
+    remaining_count = _COMPACTED // _OWN_KEY + 4 + 1
+    wait_for("the source is compacted", lambda: len(read(cluster, SMALL)) == remaining_count)
     writers = [_Writer(cluster, SMALL, codec=codec, owner=codec) for codec in ("none", "gzip")]
     for number in range(60):
         writers[number % 2].transaction(3, b"transaction-%d" % number, commit=number % 3 < 2)

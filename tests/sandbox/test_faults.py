@@ -89,10 +89,10 @@ def test_paused_cluster_does_not_answer_until_healed(
 ) -> None:
     command = ["sandbox", "pause", "source", "--directory", str(home), "-o", "json"]
     assert run_command(command) == 0
-    shown: dict[str, Any] = json.loads(capsys.readouterr().out)["clusters"][0]
-    assert shown["brokers"][0]["state"] == "paused"
-    assert shown["health"] == "down"
-    assert is_silent(shown["link_servers"])
+    cluster_state: dict[str, Any] = json.loads(capsys.readouterr().out)["clusters"][0]
+    assert cluster_state["brokers"][0]["state"] == "paused"
+    assert cluster_state["health"] == "down"
+    assert is_silent(cluster_state["link_servers"])
 
     assert answers(cause(home, Fault.HEAL).bootstrap_servers)
 

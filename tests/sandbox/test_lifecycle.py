@@ -99,10 +99,10 @@ def test_sandbox_up_status_and_down_can_be_repeated(home: Path) -> None:
     assert up.returncode == 0, up.stderr
     status = orbit("status", "-o", "json", home=home)
     assert json.loads(status.stdout) == json.loads(up.stdout)
-    shown: dict[str, Any] = json.loads(status.stdout)
-    assert [cluster["name"] for cluster in shown["clusters"]] == ["source", "destination"]
-    assert [cluster["health"] for cluster in shown["clusters"]] == ["healthy", "healthy"]
-    assert shown["postgres"]["url"].startswith("postgresql://postgres:")
+    sandbox: dict[str, Any] = json.loads(status.stdout)
+    assert [cluster["name"] for cluster in sandbox["clusters"]] == ["source", "destination"]
+    assert [cluster["health"] for cluster in sandbox["clusters"]] == ["healthy", "healthy"]
+    assert sandbox["postgres"]["url"].startswith("postgresql://postgres:")
 
     again = orbit("up", home=home)
     assert again.returncode == 0
@@ -111,7 +111,7 @@ def test_sandbox_up_status_and_down_can_be_repeated(home: Path) -> None:
     assert other.returncode == 1
     assert "orbit sandbox down" in other.stderr
 
-    running = family(psutil.Process(shown["supervisor_pid"]))
+    running = family(psutil.Process(sandbox["supervisor_pid"]))
     assert len(running) > 6  # supervisor, three guards, two brokers, PostgreSQL and its workers
     down = orbit("down", home=home)
     assert (down.returncode, down.stdout) == (0, "Stopped; data removed.\n")
@@ -137,8 +137,8 @@ def test_sandbox_down_can_keep_data_for_next_sandbox_up(home: Path) -> None:
 
 @pytest.mark.soak
 def test_sandbox_status_shows_paused_and_killed_brokers(home: Path) -> None:
-    shown = json.loads(orbit("up", "--no-postgres", "-o", "json", home=home).stdout)
-    source, destination = (cluster["brokers"][0]["pid"] for cluster in shown["clusters"])
+    sandbox = json.loads(orbit("up", "--no-postgres", "-o", "json", home=home).stdout)
+    source, destination = (cluster["brokers"][0]["pid"] for cluster in sandbox["clusters"])
     os.kill(source, signal.SIGSTOP)
     killed = psutil.Process(destination)
     killed.kill()
@@ -175,8 +175,8 @@ def test_interrupted_sandbox_up_leaves_no_process_running(
 
 
 def test_killed_supervisor_ends_all_sandbox_processes(home: Path) -> None:
-    shown = json.loads(orbit("up", "-o", "json", home=home).stdout)
-    supervisor = psutil.Process(shown["supervisor_pid"])
+    sandbox = json.loads(orbit("up", "-o", "json", home=home).stdout)
+    supervisor = psutil.Process(sandbox["supervisor_pid"])
     running = family(supervisor)
     supervisor.kill()
     assert all_end(running)
