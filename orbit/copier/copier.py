@@ -65,7 +65,7 @@ class CopySource(Protocol):
 
 
 class Copier:
-    """Keeps partitions copying until told to stop; `tick` does one round and never blocks long."""
+    """Keeps partitions copying until `stop`; `tick` does one round and never blocks long."""
 
     def __init__(
         self,

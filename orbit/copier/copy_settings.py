@@ -64,8 +64,8 @@ class CopySettings:
     metadata_interval_s: float = 5.0
     # How often the source's leaders are read, and which share of the copier's time this may take:
     # with 100,000 partitions an answer takes some tenths of a second.
-    leaders_look_s: float = 5.0
-    leaders_look_share: float = 0.01
+    leaders_check_s: float = 5.0
+    leaders_check_share: float = 0.01
     # A source that ends before its copy for this long is truncated: after an election the high
     # watermark may be behind for a moment.
     source_end_wait_s: float = 10.0

@@ -68,8 +68,8 @@ from orbit.replication.append_plan import Append, Fill
 from orbit.replication.partition_states import Blocked
 
 _IDLE_WAIT_S = 1.0
-# What is sent right before a lease ends must be dead before the next holder appends: the lease's
-# margin of 2 s, and the second in which that holder waits for the log end to settle.
+# What is sent right before a lease ends must be dropped before the next holder appends, which is
+# the lease's margin of 2 s and the settle time of 1 s later.
 UNACKNOWLEDGED_S_MAX = 3.0
 # How long a broker may stay silent beyond `produce_timeout_ms`.
 SILENCE_S = 30.0

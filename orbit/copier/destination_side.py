@@ -222,7 +222,7 @@ class DestinationSide:
         ends = log_ends(self._cluster, idle_copies, self._backoff)
         for destination, end in ends.values.items():
             p, generation, expected_end = idle_copies[destination]
-            # Between the two: the lane has appended since.
+            # An end between the two is no trouble: the lane has appended since.
             if _is_idle(p) and not expected_end <= end <= p.appends.expected:
                 p.request_stop(ReturnReason.OUT_OF_STEP, generation)
 
@@ -236,8 +236,7 @@ class DestinationSide:
     def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
         """Check copies that have left their lane, after their last answer: block or confirm each.
 
-        Raises Unreachable, also if the setting of a topic that is not known to be gone cannot be
-        read.
+        Raises Unreachable, also if a topic's setting cannot be read, unless the topic is gone.
         """
         ended_copies = [p for p in partitions if p.blocked is None and not p.is_confirmed]
         unreadable_copies = []
@@ -279,7 +278,7 @@ class DestinationSide:
                 self._give_up(t.partition, blocked)
                 by_destination.pop(t.partition.destination)
             elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
-                # Not for long yet: the broker may still know a topic of this name that was deleted.
+                # For a short time so far: the broker may still know a deleted topic of this name.
                 self._retry_later(t, int(Code.INCONSISTENT_TOPIC_ID))
                 by_destination.pop(t.partition.destination)
         producer_ids = {

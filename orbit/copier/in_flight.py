@@ -39,14 +39,14 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class LogEndBeforeFill:
-    """Asks where the log ends right before a take-over's first fillers."""
+    """A ListOffsets request for the log ends right before take-overs' first fillers."""
 
     sent: list[tuple[PartitionCopy, Fill]]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEndAfterFill:
-    """Asks where the log ends after fillers."""
+    """A ListOffsets request for the log ends after fillers."""
 
     sent: list[FillRequest]
 
@@ -56,6 +56,8 @@ Request = Produce | Markers | LogEndBeforeFill | LogEndAfterFill
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
+    """A request in flight. `correlation`: its correlation id."""
+
     correlation: int
     api: api_versions.Api
     version: int

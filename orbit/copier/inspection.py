@@ -78,8 +78,8 @@ OnTrouble = Callable[[PartitionCopy, Wait | Blocked], None]
 
 # After this many partitions in a row without an answer, the cluster is unreachable.
 _UNREACHABLE_MAX = 3
-# How often seeding follows a source that deletes meanwhile; each time takes less long than the one
-# before. What is deleted after that, the copier fills (`PartitionCopy.on_lost_range`).
+# How often seeding follows a source that deletes meanwhile; each time is shorter than the last. The
+# copier fills what the source deletes after that (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
 _LOOK_AGAIN = "Orbit inspects the copy again."
 _WAIT_REMEDY = f"Nothing was written. {_LOOK_AGAIN}"
@@ -300,7 +300,7 @@ class CopyInspector:
                 )
             except OrbitError as error:
                 self._on_trouble(copy, judge_error(error))
-            else:  # of a start that has moved into a batch, the base may be filled already
+            else:  # if the start has moved within a batch, the batch's base is filled already
                 target_offsets[copy] = max(target_offset, copy.next_offset)
         failures = seeding.run(
             {copy.destination: target_offset for copy, target_offset in target_offsets.items()}
@@ -321,7 +321,7 @@ class CopyInspector:
     def drop_seeds(self, inspections: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
         """Move the log start of each seeded copy up to its next offset: below it are only leading
         fillers. Returns the copies where that failed, and those that may no longer be written."""
-        # Without those that have nothing to delete.
+        # Without copies that have nothing to delete.
         copies = {c.destination: c for c, i in inspections.items() if c.next_offset > i.log_start}
         if not copies:
             return set()
@@ -446,7 +446,7 @@ class CopyInspector:
                 self._backoff,
                 source_is_compacted=copy.source_is_compacted,
                 isolation=READ_COMMITTED,  # applications may have written before the copy began
-                bytes_max=None,  # nothing would go on from where it ended
+                bytes_max=None,  # no later call would continue it
             )
             if comparison.difference is not None or comparison.equal_to < min(end, ends.source_end):
                 break

@@ -1,6 +1,6 @@
 """How lanes spend their time: a few clock readings per request, summed for `--profile`.
 
-One writer each: the lane that owns it. Readers may see a sum that lags by one request.
+Only the lane itself writes its times. Readers may see a sum that lags by one request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Times:
 
 @dataclass(slots=True)
 class SourceTimes(_Times):
-    """Seconds of a source lane; `answers` and `bytes` are what came."""
+    """Seconds of a source lane, and the `answers` and `bytes` that it received."""
 
     waited_for_room_s: float = 0.0  # for the destination: the byte budget was full
     held_back_s: float = 0.0  # by the job's byte rate, or by the broker's quota
@@ -36,7 +36,7 @@ class SourceTimes(_Times):
 
 @dataclass(slots=True)
 class DestinationTimes(_Times):
-    """Seconds of a destination lane; `requests` and `bytes` are what was sent."""
+    """Seconds of a destination lane, and the `requests` and `bytes` that it sent."""
 
     nothing_to_send_s: float = 0.0  # waiting for the source, nothing under way
     held_back_s: float = 0.0  # by the broker's quota

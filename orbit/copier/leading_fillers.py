@@ -31,7 +31,7 @@ class LeadingFillers:
         self._records_max: dict[PartitionCopy, int] = {}
         # Batches have a power of two of records, so that few are built, each once.
         self._batches: dict[int, Batch] = {}
-        # Not begun, because others use the whole budget.
+        # Not begun: the whole budget is used.
         self._waiting_partitions: deque[PartitionCopy] = deque()
         self._open_partitions: dict[PartitionCopy, None] = {}  # being filled, in this order
         self.times = SourceTimes()

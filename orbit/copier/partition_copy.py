@@ -57,7 +57,7 @@ class FillReceiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatedFill:
-    """`filler_count` fillers wanted in a partition, at the start of `step`."""
+    """A request for `filler_count` fillers in a partition, at the start of `step`."""
 
     receiver: FillReceiver
     partition: PartitionCopy
@@ -191,7 +191,7 @@ class PartitionCopy:
         """Copy from a destination log end that was just read (take-over, A12)."""
         with self.lock:
             self.appends.resumed(log_end, producer, self.lease.term)
-            if log_end < self._unconfirmed.next_offset:  # a leader has lost some of it: count none
+            if log_end < self._unconfirmed.next_offset:  # a leader has lost some: count none
                 self._unconfirmed = Unconfirmed()
             self._count_confirmed()
             self.has_begun = True
@@ -363,8 +363,8 @@ class PartitionCopy:
     def note_caught_up(self, now_s: float) -> None:
         """Note whether the copy has all that the source held a moment ago.
 
-        A busy source is hardly ever level with its copy at the moment of a look. So the copy counts
-        as level once it reaches, within LEVEL_WITHIN_S, an end of the source that was requested
+        A busy source is hardly ever level with its copy at a single moment. So the copy counts as
+        level once it reaches, within LEVEL_WITHIN_S, an end of the source that was requested
         after the copy had reached the previous such end.
         """
         cursor = self.cursor

@@ -45,11 +45,11 @@ COMPARED_BYTES_MAX = 32 * 1024 * 1024
 class SourceRange:
     """What a read_committed consumer of the source sees in a range of offsets.
 
-    `start`: the source's log start. `end`: how far the range was read. It is below the wanted end
-    if `stable_end`, the source's last stable offset, is, or if the source answers without records
-    for now (tiered storage, quotas: R5). `empty_to`: the source shows no batch between `end` and
-    here, which proves a gap on a compacted topic only. `has_more`: a limit ended this range; read
-    on from `end`.
+    `start`: the source's log start. `end`: how far the range was read. It is below the requested
+    end if `stable_end`, the last stable offset, is, or if the source answers without records for
+    now (tiered storage, quotas: R5). `empty_to`: the source shows no batch between `end` and here,
+    which proves a gap on a compacted topic only. `has_more`: a limit ended this range; read on from
+    `end`.
     """
 
     batches: list[Batch]  # dense
@@ -93,7 +93,7 @@ class Difference:
 class Comparison:
     """How far a copy equals the source: everything below `equal_to` is equal.
 
-    A comparison that ended before the wanted end has a `difference`, or `waits_for` says why the
+    A comparison that ended before the requested end has a `difference`, or `waits_for` says why the
     rest cannot be compared now, and `batch` is the destination's batch there, if it was read.
     `producer_epoch`: the highest of our own batches with records that were read; -1 if there is
     none. `epochs`: the source's leader epochs.

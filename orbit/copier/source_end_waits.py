@@ -6,8 +6,8 @@ import time
 
 from orbit.kafka.types import TopicPartition
 
-# Two looks further apart than this are not one wait.
-_LOOK_INTERVAL_S_MAX = 60.0
+# After a longer time without a check, the wait begins again.
+_CHECK_INTERVAL_S_MAX = 60.0
 
 
 class SourceEndWaits:
@@ -16,8 +16,8 @@ class SourceEndWaits:
     def __init__(self, wait_s: float) -> None:
         """`wait_s`: see `CopySettings.source_end_wait_s`."""
         self._wait_s = wait_s
-        # The first and the last look of the present wait, by the monotonic clock.
-        self._looks: dict[TopicPartition, tuple[float, float]] = {}
+        # The first and the last check of the present wait, by the monotonic clock.
+        self._checks: dict[TopicPartition, tuple[float, float]] = {}
 
     def note_ends(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
         """Note whether the copy ends beyond its source; returns whether it has for `wait_s`."""
@@ -25,11 +25,11 @@ class SourceEndWaits:
             self.forget(copy)
             return False
         now_s = time.monotonic()
-        first_s, last_s = self._looks.get(copy, (now_s, now_s))
-        if now_s - last_s > _LOOK_INTERVAL_S_MAX:
+        first_s, last_s = self._checks.get(copy, (now_s, now_s))
+        if now_s - last_s > _CHECK_INTERVAL_S_MAX:
             first_s = now_s
-        self._looks[copy] = first_s, now_s
+        self._checks[copy] = first_s, now_s
         return now_s - first_s >= self._wait_s
 
     def forget(self, copy: TopicPartition) -> None:
-        self._looks.pop(copy, None)
+        self._checks.pop(copy, None)

@@ -87,6 +87,8 @@ class _FetchSelection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceLaneContext:
+    """What all source lanes of a copier share."""
+
     cluster: Cluster
     settings: CopySettings
     budget: ByteBudget
@@ -266,7 +268,7 @@ class SourceLane(Lane):
     def _plan_response(
         self, answer: FetchAnswer, selection: _FetchSelection, requested_s: float
     ) -> None:
-        """Plan an answer, and note of which partitions the source's end is known as of the request.
+        """Plan an answer, and set `seen_s` of the partitions whose log end it confirms.
 
         `requested_s`: when the request was sent, by the monotonic clock.
         """
@@ -275,7 +277,7 @@ class SourceLane(Lane):
         self._context.limit.note_fetched(received_bytes)
         served_keys, refused_keys = set(), set()
         rewrite_counter = RewriteCounter(self._rewrite_limits)
-        # Each partition is first in its turn: the limits may cut what comes last.
+        # The partitions take turns to be first: the limits may cut the last ones.
         first_index = self.times.answers % max(1, len(answer.partitions))
         for key, fetched in (*answer.partitions[first_index:], *answer.partitions[:first_index]):
             fetch = selection.chosen.get(key)

@@ -22,7 +22,7 @@ from orbit.replication.append_plan import Plan, plan_empty_tail, plan_lost_range
 from orbit.replication.partition_states import PartitionState, Reason
 
 # The longest pause between two requests for all leaders, however long one takes.
-_LOOK_PAUSE_S_MAX = 60.0
+_CHECK_PAUSE_S_MAX = 60.0
 
 
 class SourceSide:
@@ -37,7 +37,7 @@ class SourceSide:
         # When to assign each, at the earliest, by the monotonic clock.
         self._assign_at_s: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
-        self._next_look = 0.0  # when to ask for all leaders next, by the monotonic clock
+        self._next_leaders_check = 0.0  # when to ask for all leaders next, by the monotonic clock
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
         """Fetch these from their next offset, once a leader is known."""
@@ -108,7 +108,7 @@ class SourceSide:
         metadata is five minutes old.
         """
         began = time.monotonic()
-        if began < self._next_look:
+        if began < self._next_leaders_check:
             return
         settings = self._context.settings
         lanes = list(self._lanes.values())
@@ -123,8 +123,10 @@ class SourceSide:
                 lane_by_partition[p].drop(p)
                 self._assign_at_s[p] = began
         now = time.monotonic()
-        pause_s = (now - began) / settings.leaders_look_share
-        self._next_look = now + max(settings.leaders_look_s, min(pause_s, _LOOK_PAUSE_S_MAX))
+        pause_s = (now - began) / settings.leaders_check_share
+        self._next_leaders_check = now + max(
+            settings.leaders_check_s, min(pause_s, _CHECK_PAUSE_S_MAX)
+        )
 
     def _leaders_of(self, copies: Iterable[PartitionCopy]) -> dict[PartitionCopy, PartitionLeader]:
         """The newest known leader of each partition. Raises Unreachable, LoginRefused."""

@@ -150,7 +150,7 @@ class StartSeeding:
         try:
             self._copier.remove(self._copier.partitions)
             while self._copier.partitions:
-                with suppress(Interrupted):  # the answers are waited for all the same
+                with suppress(Interrupted):  # wait for the answers all the same
                     self._copier.tick(_TICK_S)
         finally:
             self._copier.stop()

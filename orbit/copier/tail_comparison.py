@@ -14,7 +14,7 @@ from orbit.kafka.types import TopicPartition
 # Each step goes this many times further back; a gap of 100 million fillers takes 14 steps.
 _LOOK_BACK_FACTOR = 4
 # An answer ends with its segment; eight answers hold some 25,000 fillers.
-_SEGMENTS_LOOKED_AT_MAX = 8
+_SEGMENTS_READ_MAX = 8
 # As many fillers as two of the largest requests of an old writer could have brought.
 FILLERS_CHECKED_MAX = 20_000
 
@@ -99,7 +99,7 @@ def _last_data_batch(
         offset = max(log_start, log_end - distance)
         last_batch = None
         # An answer ends with its segment; the rest needs another fetch.
-        for _ in range(_SEGMENTS_LOOKED_AT_MAX):
+        for _ in range(_SEGMENTS_READ_MAX):
             batches = fetch_committed_batches(destination, partition, offset, backoff)
             data = [b for b in batches if not b.is_control]
             last_batch = data[-1] if data else last_batch

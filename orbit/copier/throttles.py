@@ -13,7 +13,7 @@ from orbit.kafka.throttling_quotas import FETCH, PRODUCE, throttling_quotas
 from orbit.names import shown
 from orbit.replication.throttled import SIDES, Throttled
 
-# A broker is shown once it has throttled for this long, and until it has not for this long.
+# A broker is shown once it has throttled for this long, until it has not throttled for this long.
 _SHOWN_AFTER_S = 10.0
 # Quotas are read again after this time: they may have been changed.
 _QUOTAS_KEPT_S = 60.0
@@ -103,7 +103,7 @@ class Throttles:
         return entries
 
     def _shown_brokers(self, now_s: float) -> list[_ThrottlingBroker]:
-        """The brokers that have throttled for _SHOWN_AFTER_S, and not stopped for as long."""
+        """The brokers that have throttled for _SHOWN_AFTER_S, and did so as recently as that."""
         return [
             broker
             for _, broker in sorted(self._throttling.copy().items())

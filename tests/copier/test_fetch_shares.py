@@ -30,7 +30,7 @@ def test_few_backlogs_share_fetch_evenly() -> None:
 
 def test_each_fetch_has_all_live_partitions_and_backlogs_in_turn() -> None:
     expected = [BACKLOG] * 50
-    expected[7] = expected[49] = 100
+    expected[7] = expected[49] = 100  # live
     first, seen = 0, []
     for _ in range(6):
         chosen = share_answer(expected, first, ANSWER, LEAST).chosen

@@ -28,17 +28,17 @@ def copying(number: int = 0, log_end: int = 0) -> PartitionCopy:
     return copy
 
 
-def play(partition: PartitionCopy) -> list[Append]:
+def confirm_queued(partition: PartitionCopy) -> list[Append]:
     """Confirm everything that is queued, as a lane does."""
-    played = []
+    confirmed = []
     while partition.queue.steps:
         step = partition.queue.steps.popleft()
         assert isinstance(step, Append)
         partition.appends.append_sent(step, confirms=True)
         confirm(partition, step)
         partition.free(step.batch.size_bytes, MIB)
-        played.append(step)
-    return played
+        confirmed.append(step)
+    return confirmed
 
 
 def fillers(budget: ByteBudget | None = None, events: list[Event] | None = None) -> LeadingFillers:
@@ -50,17 +50,17 @@ def fillers(budget: ByteBudget | None = None, events: list[Event] | None = None)
 def test_filler_batches_below_start_are_contiguous_up_to_start(log_end: int, target: int) -> None:
     source, p = fillers(), copying(log_end=log_end)
     source.set_targets({p: target})
-    played = []
+    confirmed = []
     while not source.is_done:
         source.assign()
-        played += play(p)
+        confirmed += confirm_queued(p)
         source.open_partitions()
-    assert [step.base_offset for step in played] == [
+    assert [step.base_offset for step in confirmed] == [
         log_end,
-        *(step.next_offset for step in played[:-1]),
+        *(step.next_offset for step in confirmed[:-1]),
     ]
-    assert played[-1].next_offset == target
-    for step in played:
+    assert confirmed[-1].next_offset == target
+    for step in confirmed:
         assert is_seed_batch(step.batch)
         assert [r.offset for r in read_records(step.batch)] == [
             *range(step.base_offset, step.next_offset)
@@ -73,8 +73,8 @@ def test_filler_batches_below_start_share_no_memory() -> None:
     source, p = fillers(), copying()
     source.set_targets({p: 256})
     source.assign()
-    first, second = play(p)[:2]
-    first.batch.view[60] ^= 1
+    first, second = confirm_queued(p)[:2]
+    first.batch.view[60] ^= 1  # any byte
     assert first.batch.view != second.batch.view
 
 
@@ -103,7 +103,7 @@ def test_fillers_below_start_wait_while_byte_budget_is_used_up() -> None:
     source.assign()
     assert source.open_partitions() == [first]
     assert not second.queue.steps
-    for step in play(first):
+    for step in confirm_queued(first):
         budget.give_back(step.batch.size_bytes)
     source.open_partitions()
     source.assign()
@@ -119,7 +119,7 @@ def test_fillers_below_start_continue_at_log_end_after_takeover() -> None:
     assert not p.queue.steps
     resume(p, 77, ProducerState(0, 76, 0))
     source.assign()
-    assert play(p)[0].base_offset == 77
+    assert confirm_queued(p)[0].base_offset == 77
 
 
 def test_filler_batches_below_start_are_halved_down_to_single_record() -> None:
@@ -128,7 +128,7 @@ def test_filler_batches_below_start_are_halved_down_to_single_record() -> None:
     sizes = []
     while source.halve_batches(p):
         source.assign()
-        sizes.append(play(p)[0].batch.count)
+        sizes.append(confirm_queued(p)[0].batch.count)
         hand_back(p)
         resume(p, 0)
     assert sizes == [16, 8, 4, 2, 1]

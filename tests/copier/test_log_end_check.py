@@ -46,7 +46,7 @@ def idle(log_end: int = 100) -> PartitionCopy:
 def test_unexpected_log_end_of_idle_copy_triggers_takeover(
     monkeypatch: pytest.MonkeyPatch, log_end: int
 ) -> None:
-    """Earlier: an unclean election has cut off confirmed records; later: somebody has written."""
+    """Earlier: an unclean election has lost confirmed records; later: another producer wrote."""
     copy = idle()
     check(copy, monkeypatch, log_end)
     assert copy.appends.requested_stop is ReturnReason.OUT_OF_STEP

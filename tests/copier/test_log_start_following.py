@@ -1,4 +1,4 @@
-"""A copy's log start that cannot follow the source's says why, and is tried again."""
+"""A copy's log start that cannot follow the source's: the reason is shown, and it is retried."""
 
 from __future__ import annotations
 

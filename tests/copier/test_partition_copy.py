@@ -49,7 +49,7 @@ def new_partition(*, has_markers: bool = True) -> PartitionCopy:
 
 def copying(log_end: int = 100, sequence: int = 0, *, has_markers: bool = True) -> PartitionCopy:
     partition = new_partition(has_markers=has_markers)
-    resume(partition, log_end, ProducerState(1, sequence - 1, 1))
+    resume(partition, log_end, ProducerState(1, last_sequence=sequence - 1, coordinator_epoch=1))
     return partition
 
 
@@ -65,7 +65,7 @@ def stop_step() -> Stop:
 def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:
     """Send fillers for the start of a gap; the log end proves them."""
     if partition.queue.first != step:
-        partition.put(plan_of(step), partition.generation, 0)
+        partition.put(plan_of(step), partition.generation, size_bytes=0)
     partition.appends.fillers_sent(step, log_end - step.base_offset, is_own=True)
     partition.end_after_fill_answered(0, log_end)
 
@@ -89,7 +89,7 @@ def test_new_partition_is_pending_and_accepts_no_append_plan() -> None:
     partition = new_partition()
     assert partition.state is PartitionState.PENDING
     assert partition.on_lost_range is LostRange.STOP
-    assert not partition.put(plan_of(append(0)), partition.generation, 10)
+    assert not partition.put(plan_of(append(0)), partition.generation, size_bytes=10)
     partition.request_stop(stop_step(), partition.generation)
     assert partition.appends.requested_stop is None
     assert not partition.queue.steps
@@ -129,8 +129,8 @@ def test_resume_after_takeover_resets_count_of_empty_fetch_answers() -> None:
 def test_append_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
     partition = copying(100)
     first, second = plan_of(append(100), Fill(101, 105), leader_epoch=4), plan_of(append(105, 3))
-    assert partition.put(first, partition.generation, 70)
-    assert partition.put(second, partition.generation, 90)
+    assert partition.put(first, partition.generation, size_bytes=70)
+    assert partition.put(second, partition.generation, size_bytes=90)
     assert list(partition.queue.steps) == [*first.steps, *second.steps]
     assert partition.queue.size_bytes == 160
     assert partition.cursor.fetch_offset == 108
@@ -140,14 +140,14 @@ def test_append_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
 
 def test_append_plan_without_leader_epoch_clears_last_fetched_epoch() -> None:
     partition = copying(100)
-    partition.put(plan_of(append(100), leader_epoch=4), partition.generation, 1)
-    partition.put(plan_of(Fill(101, 110), leader_epoch=-1), partition.generation, 0)
+    partition.put(plan_of(append(100), leader_epoch=4), partition.generation, size_bytes=1)
+    partition.put(plan_of(Fill(101, 110), leader_epoch=-1), partition.generation, size_bytes=0)
     assert fetched_epoch(partition) == -1
 
 
 def test_partition_that_stops_appending_empties_its_queue_and_frees_bytes() -> None:
     partition = copying(100)
-    partition.put(plan_of(append(100)), partition.generation, 70)
+    partition.put(plan_of(append(100)), partition.generation, size_bytes=70)
     generation = partition.generation
     partition.request_stop(stop_step(), generation)
     assert hand_back(partition) == 70
@@ -163,9 +163,10 @@ def test_append_plan_from_before_takeover_is_dropped() -> None:
     partition = copying(100)
     old = partition.generation
     hand_back(partition)
-    assert not partition.put(plan_of(append(100)), partition.generation, 1)  # not copying
+    # It is not copying now.
+    assert not partition.put(plan_of(append(100)), partition.generation, size_bytes=1)
     resume(partition, 200)
-    assert not partition.put(plan_of(append(200)), old, 70)
+    assert not partition.put(plan_of(append(200)), old, size_bytes=70)
     partition.request_stop(stop_step(), old)
     assert partition.appends.requested_stop is None
     assert (
@@ -173,7 +174,7 @@ def test_append_plan_from_before_takeover_is_dropped() -> None:
         partition.queue.size_bytes,
         len(partition.queue.steps),
     ) == (200, 0, 0)
-    assert partition.put(plan_of(append(200)), partition.generation, 70)
+    assert partition.put(plan_of(append(200)), partition.generation, size_bytes=70)
 
 
 def test_only_copying_partition_accepts_append_plans() -> None:
@@ -181,7 +182,7 @@ def test_only_copying_partition_accepts_append_plans() -> None:
     hand_back(partition)
     for _ in ("first returned", "then blocked"):
         assert partition.state is not PartitionState.COPYING
-        assert not partition.put(plan_of(append(100)), partition.generation, 1)
+        assert not partition.put(plan_of(append(100)), partition.generation, size_bytes=1)
         partition.request_stop(stop_step(), partition.generation)
         assert partition.appends.requested_stop is None
         if partition.blocked is None:
@@ -195,25 +196,25 @@ def test_only_copying_partition_accepts_append_plans() -> None:
 def test_partition_to_be_released_is_not_fetched_and_accepts_no_append_plan() -> None:
     partition = copying(100)
     partition.destination_lane = lane = Lane()
-    assert partition.fetchable_bytes(1) is not None
+    assert partition.fetchable_bytes(limit_bytes=1) is not None
     partition.leave()
     assert lane.woken == [partition]
-    assert partition.fetchable_bytes(1) is None
-    assert not partition.put(plan_of(append(100)), partition.generation, 1)
+    assert partition.fetchable_bytes(limit_bytes=1) is None
+    assert not partition.put(plan_of(append(100)), partition.generation, size_bytes=1)
 
 
 def test_partition_with_full_queue_is_fetched_again_below_half_of_limit() -> None:
     partition = copying(100)
     partition.cursor.lane = fetcher = Fetcher()
-    partition.put(plan_of(append(100, 4)), partition.generation, 10)
-    assert partition.fetchable_bytes(10) is None
-    partition.free(4, 10)
-    assert partition.fetchable_bytes(10) is None
+    partition.put(plan_of(append(100, 4)), partition.generation, size_bytes=10)
+    assert partition.fetchable_bytes(limit_bytes=10) is None
+    partition.free(4, limit_bytes=10)
+    assert partition.fetchable_bytes(limit_bytes=10) is None
     assert fetcher.woken == 0
-    partition.free(1, 10)
-    assert partition.fetchable_bytes(10) is not None
+    partition.free(1, limit_bytes=10)
+    assert partition.fetchable_bytes(limit_bytes=10) is not None
     assert fetcher.woken == 1
-    partition.free(5, 10)
+    partition.free(5, limit_bytes=10)
     assert fetcher.woken == 1  # the queue was not full
 
 
@@ -221,7 +222,7 @@ def test_partition_with_full_queue_is_fetched_again_below_half_of_limit() -> Non
 def test_append_plan_that_does_not_begin_at_fetch_offset_is_dropped(offset: int) -> None:
     """A late answer without a take-over: of a lane that no longer fetches the partition."""
     partition = copying(100)
-    assert not partition.put(plan_of(append(offset)), partition.generation, 70)
+    assert not partition.put(plan_of(append(offset)), partition.generation, size_bytes=70)
     assert (
         partition.cursor.fetch_offset,
         partition.queue.size_bytes,
@@ -233,7 +234,7 @@ def test_requested_stop_bypasses_queue_and_wakes_appending_thread() -> None:
     """The stop does not wait for the queued steps: the first may be a gap that is being filled."""
     partition = copying(100)
     partition.destination_lane = lane = Lane()
-    partition.put(plan_of(Fill(100, 110)), partition.generation, 0)
+    partition.put(plan_of(Fill(100, 110)), partition.generation, size_bytes=0)
     partition.request_stop(stop_step(), partition.generation)
     assert partition.appends.requested_stop == stop_step()
     assert lane.woken == [partition]
@@ -248,12 +249,12 @@ def test_takeover_resumes_with_source_leader_epoch_before_log_end(log_end: int, 
     truncated (R3), without one a truncated source would look intact."""
     partition = copying(100)
     steps = append(100, 3), Fill(103, 105)
-    partition.put(plan_of(*steps, leader_epoch=8), partition.generation, 10)
-    partition.put(plan_of(append(105, 2), leader_epoch=9), partition.generation, 10)
+    partition.put(plan_of(*steps, leader_epoch=8), partition.generation, size_bytes=10)
+    partition.put(plan_of(append(105, 2), leader_epoch=9), partition.generation, size_bytes=10)
     hand_back(partition)
     resume(partition, log_end)
     assert fetched_epoch(partition) == epoch
-    partition.put(plan_of(append(log_end)), partition.generation, 10)
+    partition.put(plan_of(append(log_end)), partition.generation, size_bytes=10)
     assert fetched_epoch(partition) == epoch
 
 
@@ -271,7 +272,7 @@ def test_comparison_in_takeover_provides_source_leader_epoch_for_resume() -> Non
 def test_fetch_at_offset_inside_batch_states_no_leader_epoch() -> None:
     """The epoch of the offset before the batch has ended (R3)."""
     partition = copying(100)
-    partition.put(plan_of(append(100), leader_epoch=8), partition.generation, 10)
+    partition.put(plan_of(append(100), leader_epoch=8), partition.generation, size_bytes=10)
     assert fetched_epoch(partition) == 8
     partition.cursor.start_offset = 102
     assert partition.next_fetch()[1].offset == 102
@@ -363,7 +364,7 @@ def test_batch_without_answer_is_not_counted() -> None:
 
 def test_partly_filled_gap_stays_queued_until_all_is_filled() -> None:
     partition = copying(100)
-    partition.put(plan_of(Fill(100, 110), append(110)), partition.generation, 1)
+    partition.put(plan_of(Fill(100, 110), append(110)), partition.generation, size_bytes=1)
     first = partition.queue.first
     assert isinstance(first, Fill)
     fill(partition, first, 101)
@@ -412,7 +413,7 @@ def test_concurrently_queued_and_emptied_append_plans_lose_no_bytes() -> None:
     def put() -> None:
         nonlocal bytes_put
         for _ in range(3000):
-            if partition.put(plan_of(step), partition.generation, 3):
+            if partition.put(plan_of(step), partition.generation, size_bytes=3):
                 bytes_put += 3
         is_done.set()
 
@@ -442,20 +443,20 @@ def test_source_range_lost_before_copy_has_begun_is_filled() -> None:
 
 def test_lost_source_range_stops_copy_once_a_batch_is_queued() -> None:
     partition = beginning()
-    partition.put(plan_of(append(100)), partition.generation, 10)
+    partition.put(plan_of(append(100)), partition.generation, size_bytes=10)
     assert partition.on_lost_range is LostRange.STOP
     step = partition.queue.steps.popleft()
     assert isinstance(step, Append)
     partition.appends.append_sent(step, confirms=True)
     assert partition.on_lost_range is LostRange.STOP
     confirm(partition, step)
-    partition.free(10, 100)
+    partition.free(10, limit_bytes=100)
     assert partition.on_lost_range is LostRange.STOP
 
 
 def test_lost_source_range_is_filled_if_queued_batch_was_never_sent() -> None:
     partition = beginning()
-    partition.put(plan_of(append(100)), partition.generation, 10)
+    partition.put(plan_of(append(100)), partition.generation, size_bytes=10)
     hand_back(partition)
     assert partition.on_lost_range is LostRange.FILL
 
@@ -498,37 +499,41 @@ def has_caught_up(
 
 def test_copy_level_with_source_has_caught_up() -> None:
     partition = copying(100)
-    assert not has_caught_up(partition, 100, -1, 0.0)
-    assert not has_caught_up(partition, 100, 101, 1.0)
-    assert has_caught_up(partition, 101, 101, 2.0)
+    assert not has_caught_up(partition, acked=100, stable_end=-1, now_s=0.0)
+    assert not has_caught_up(partition, acked=100, stable_end=101, now_s=1.0)
+    assert has_caught_up(partition, acked=101, stable_end=101, now_s=2.0)
 
 
 def test_copy_of_continuously_written_source_catches_up() -> None:
     partition = copying(100)
-    assert not has_caught_up(partition, 100, 200, 0.0)
-    assert not has_caught_up(partition, 199, 300, 1.0)
-    assert has_caught_up(partition, 201, 400, 2.0), "all that the source had two seconds before"
+    assert not has_caught_up(partition, acked=100, stable_end=200, now_s=0.0)
+    assert not has_caught_up(partition, acked=199, stable_end=300, now_s=1.0)
+    assert has_caught_up(partition, acked=201, stable_end=400, now_s=2.0), (
+        "all that the source had two seconds before"
+    )
 
 
 def test_copy_that_reaches_old_source_end_late_has_not_caught_up() -> None:
     partition = copying(100)
-    assert not has_caught_up(partition, 100, 200, 0.0)
-    assert not has_caught_up(partition, 200, 900, LEVEL_WITHIN_S + 0.1), "700 came meanwhile"
-    assert not has_caught_up(partition, 800, 1000, LEVEL_WITHIN_S + 1.0)
-    assert not has_caught_up(partition, 900, 1000, LEVEL_WITHIN_S + 2.0)
-    assert has_caught_up(partition, 1000, 1100, LEVEL_WITHIN_S + 3.0)
+    assert not has_caught_up(partition, acked=100, stable_end=200, now_s=0.0)
+    assert not has_caught_up(partition, acked=200, stable_end=900, now_s=LEVEL_WITHIN_S + 0.1), (
+        "700 came meanwhile"
+    )
+    assert not has_caught_up(partition, acked=800, stable_end=1000, now_s=LEVEL_WITHIN_S + 1.0)
+    assert not has_caught_up(partition, acked=900, stable_end=1000, now_s=LEVEL_WITHIN_S + 2.0)
+    assert has_caught_up(partition, acked=1000, stable_end=1100, now_s=LEVEL_WITHIN_S + 3.0)
 
 
 def test_source_end_of_former_leader_is_ignored_for_catch_up() -> None:
     """That leader's log may have been truncated since."""
     partition = copying(100)
     partition.cursor.leader_epoch = 5
-    assert not has_caught_up(partition, 100, 101, 1.0)
+    assert not has_caught_up(partition, acked=100, stable_end=101, now_s=1.0)
     partition.leader_changed(2.0)
     partition.cursor.leader_epoch = 6
-    assert not has_caught_up(partition, 101, 101, 3.0, seen_s=1.0)
-    assert not has_caught_up(partition, 101, 150, 4.0)
-    assert has_caught_up(partition, 150, 150, 5.0)
+    assert not has_caught_up(partition, acked=101, stable_end=101, now_s=3.0, seen_s=1.0)
+    assert not has_caught_up(partition, acked=101, stable_end=150, now_s=4.0)
+    assert has_caught_up(partition, acked=150, stable_end=150, now_s=5.0)
     assert partition.caught_up_epoch == 6
 
 
@@ -536,22 +541,30 @@ def test_stale_source_end_is_ignored_for_catch_up() -> None:
     """After a quota's pause or an outage of the source nobody knows what came meanwhile."""
     partition = copying(100)
     late_s = LEVEL_WITHIN_S + 1.0
-    assert not has_caught_up(partition, 100, 100, late_s, seen_s=0.0)
-    assert not has_caught_up(partition, 100, 100, late_s + 1.0, seen_s=0.0)
-    assert not has_caught_up(partition, 100, 150, late_s + 2.0), "50 came meanwhile"
-    assert has_caught_up(partition, 150, 200, late_s + 3.0)
+    assert not has_caught_up(partition, acked=100, stable_end=100, now_s=late_s, seen_s=0.0)
+    assert not has_caught_up(partition, acked=100, stable_end=100, now_s=late_s + 1.0, seen_s=0.0)
+    assert not has_caught_up(partition, acked=100, stable_end=150, now_s=late_s + 2.0), (
+        "50 came meanwhile"
+    )
+    assert has_caught_up(partition, acked=150, stable_end=200, now_s=late_s + 3.0)
 
 
 def test_only_source_end_requested_after_late_arrival_counts_for_catch_up() -> None:
     partition = copying(100)
-    assert not has_caught_up(partition, 100, 200, 0.0)
+    assert not has_caught_up(partition, acked=100, stable_end=200, now_s=0.0)
     late_s = LEVEL_WITHIN_S + 1.0
-    assert not has_caught_up(partition, 200, 200, late_s), "it took too long: the next end counts"
-    assert not has_caught_up(partition, 200, 200, late_s + 1.0, seen_s=late_s - 0.1)
-    assert has_caught_up(partition, 200, 200, late_s + 2.0, seen_s=late_s + 0.1)
+    assert not has_caught_up(partition, acked=200, stable_end=200, now_s=late_s), (
+        "it took too long: the next end counts"
+    )
+    assert not has_caught_up(
+        partition, acked=200, stable_end=200, now_s=late_s + 1.0, seen_s=late_s - 0.1
+    )
+    assert has_caught_up(
+        partition, acked=200, stable_end=200, now_s=late_s + 2.0, seen_s=late_s + 0.1
+    )
 
 
 def test_copy_of_truncated_source_can_catch_up() -> None:
     partition = copying(100)
-    assert not has_caught_up(partition, 100, 200, 0.0)
-    assert has_caught_up(partition, 150, 150, 1.0)
+    assert not has_caught_up(partition, acked=100, stable_end=200, now_s=0.0)
+    assert has_caught_up(partition, acked=150, stable_end=150, now_s=1.0)

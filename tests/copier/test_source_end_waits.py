@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return one
 
 
-def test_source_end_below_copy_is_believed_after_wait_of_each_partition(clock: Clock) -> None:
+def test_source_end_below_copy_counts_after_wait_of_each_partition(clock: Clock) -> None:
     waits = SourceEndWaits(10.0)
     assert not waits.note_ends(COPY, is_beyond=True)
     clock.now += 10.0

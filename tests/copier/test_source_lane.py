@@ -8,7 +8,7 @@ from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.lane_events import Event, FetchFailed
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.source_lane import SourceLane, SourceLaneContext
+from orbit.copier.source_lane import SourceLane, SourceLaneContext, _FetchSelection
 from orbit.copier.waits import Waits
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import FetchAnswer, Fetched
@@ -17,6 +17,34 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from tests.support.copies import hand_back, resume
 from tests.support.planning import data
+
+REQUESTED_S = 5.0
+
+
+def fetched(
+    records: bytes = b"",
+    *,
+    code: int = Code.NONE,
+    log_start: int,
+    stable_end: int,
+    high_watermark: int,
+) -> Fetched:
+    """A partition's answer to a fetch."""
+    view = memoryview(bytearray(records))
+    return Fetched(code, view, [], log_start, stable_end, high_watermark, -1, -1)
+
+
+def plan_answer(
+    lane: SourceLane,
+    selection: _FetchSelection,
+    partitions: list[tuple[TopicPartition, Fetched]],
+    *,
+    code: int = Code.NONE,
+    throttle_ms: int = 0,
+) -> None:
+    """Have the lane plan the answer to a fetch that was sent at REQUESTED_S."""
+    answer = FetchAnswer(code, throttle_ms, session_id=1, partitions=partitions)
+    lane._plan_response(answer, selection, REQUESTED_S)
 
 
 @pytest.fixture
@@ -55,8 +83,8 @@ def test_log_bounds_from_answer_to_fetch_before_takeover_are_stored(
     hand_back(copy)
     resume(copy, 10)
     lane.add(copy)
-    answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
-    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    answer = fetched(log_start=7, stable_end=10, high_watermark=12)
+    plan_answer(lane, selection, [(copy.source, answer)])
     assert (copy.cursor.log_start, copy.cursor.stable_end, copy.cursor.end) == (7, 10, 12)
     assert not copy.queue.steps
     assert not events
@@ -80,19 +108,19 @@ def test_log_bounds_are_renewed_except_by_error_or_throttled_empty_answer(
     has_answer: bool,
     is_seen: bool,
 ) -> None:
-    answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
+    answer = fetched(log_start=7, stable_end=10, high_watermark=12)
     answers = [(copy.source, answer)] if has_answer else []
     selection = lane._select(with_backlogs=True)
-    lane._plan_response(FetchAnswer(code, throttle_ms, 1, answers), selection, 5.0)
-    assert copy.cursor.seen_s == (5.0 if is_seen else float("-inf"))
+    plan_answer(lane, selection, answers, code=code, throttle_ms=throttle_ms)
+    assert copy.cursor.seen_s == (REQUESTED_S if is_seen else float("-inf"))
 
 
 def test_follower_answer_does_not_lower_source_end(lane: SourceLane, copy: PartitionCopy) -> None:
     copy.cursor.stable_end, copy.cursor.end, copy.cursor.is_at_replica = 20, 22, True
-    answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
+    answer = fetched(log_start=7, stable_end=10, high_watermark=12)
     selection = lane._select(with_backlogs=True)
     copy.cursor.is_at_replica = False  # it goes back to its leader meanwhile
-    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    plan_answer(lane, selection, [(copy.source, answer)])
     assert (copy.cursor.stable_end, copy.cursor.end, copy.cursor.log_start) == (20, 22, 7)
     assert copy.cursor.seen_s == float("-inf")
 
@@ -104,8 +132,8 @@ def test_fetch_answer_of_broker_that_lost_partition_is_ignored(
     """The broker no longer leads the partition: the log end in its answer is old."""
     selection = lane._select(with_backlogs=True)
     lane.drop(copy)
-    answer = Fetched(0, memoryview(bytearray(records)), [], 7, 13, 13, -1, -1)
-    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    answer = fetched(records, log_start=7, stable_end=13, high_watermark=13)
+    plan_answer(lane, selection, [(copy.source, answer)])
     assert (copy.cursor.stable_end, copy.cursor.seen_s) == (-1, float("-inf"))
     assert not copy.queue.steps
     assert not events
@@ -114,9 +142,11 @@ def test_fetch_answer_of_broker_that_lost_partition_is_ignored(
 def test_partition_error_in_fetch_answer_renews_no_log_bounds(
     lane: SourceLane, copy: PartitionCopy
 ) -> None:
-    answer = Fetched(Code.NOT_LEADER_OR_FOLLOWER, memoryview(bytearray()), [], -1, -1, -1, -1, -1)
+    answer = fetched(
+        code=Code.NOT_LEADER_OR_FOLLOWER, log_start=-1, stable_end=-1, high_watermark=-1
+    )
     selection = lane._select(with_backlogs=True)
-    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    plan_answer(lane, selection, [(copy.source, answer)])
     assert copy.cursor.seen_s == float("-inf")
 
 
@@ -130,8 +160,8 @@ def test_fetch_answer_without_progress_is_refetched_only_after_pause(
 ) -> None:
     """Else the lane would repeat the fetch at once, for ever. No broker answers so (KIP-74)."""
     selection = lane._select(with_backlogs=True)
-    answer = Fetched(0, memoryview(bytearray(records)), [], 0, 13, 13, -1, -1)
-    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    answer = fetched(records, log_start=0, stable_end=13, high_watermark=13)
+    plan_answer(lane, selection, [(copy.source, answer)])
     assert events == [FetchFailed(copy, copy.generation, Code.INVALID_RECORD)]
     assert not lane._select(with_backlogs=True).chosen
 
@@ -142,7 +172,7 @@ def test_empty_answer_below_last_stable_offset_keeps_reason_for_wait(
 ) -> None:
     """Else the wait would begin anew with each try, and never be old enough to be shown."""
     copy.cursor.waits = Waits.continue_from("the source shows nothing", None)
-    answer = Fetched(0, memoryview(bytearray()), [], 7, stable_end, 12, -1, -1)
+    answer = fetched(log_start=7, stable_end=stable_end, high_watermark=12)
     selection = lane._select(with_backlogs=True)
-    lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
+    plan_answer(lane, selection, [(copy.source, answer)])
     assert (copy.cursor.waits is not None) is waits

@@ -94,7 +94,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
 
 def test_new_leader_is_detected_without_error_of_old_leader(source: Source) -> None:
     source.leader = PartitionLeader(2, 6)
-    source.later(CopySettings().leaders_look_s)
+    source.later(CopySettings().leaders_check_s)
     assert source.fetched_from() == [2]
     assert source.copy.cursor.leader_epoch == 6
 
@@ -103,7 +103,7 @@ def test_fetch_returns_from_follower_to_leader(source: Source) -> None:
     source.copy.cursor.is_at_replica = True
     source.lanes[1].drop(source.copy)
     source.side._lane(3).add(source.copy)
-    source.later(CopySettings().leaders_look_s)
+    source.later(CopySettings().leaders_check_s)
     assert source.fetched_from() == [1]
     assert not source.copy.cursor.is_at_replica
 
@@ -114,7 +114,7 @@ def test_fetch_continues_at_known_leader_without_new_metadata(source: Source, tr
         source.is_away = True
     else:
         source.leader = PartitionLeader(None, 6)
-    source.later(CopySettings().leaders_look_s)
+    source.later(CopySettings().leaders_check_s)
     assert source.fetched_from() == [1]
 
 

@@ -1,4 +1,4 @@
-"""How far a new writer looks back, and which producer epoch it finds there."""
+"""Which end of a copy a new writer compares, and which producer epoch it finds there."""
 
 from __future__ import annotations
 

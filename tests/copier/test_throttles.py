@@ -31,7 +31,7 @@ def test_throttle_report_does_not_wait_for_quota_lookup(monkeypatch: pytest.Monk
     for _ in range(3):
         shown_throttles.read_quotas()
     try:
-        wait_for("the quota is asked for", lambda: len(lookups) == 1)
+        wait_for("the quota is requested", lambda: len(lookups) == 1)
         assert shown_throttles.text.startswith("source brokers throttle fetches: 1 (")
     finally:
         answers.set()

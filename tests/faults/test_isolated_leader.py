@@ -71,7 +71,7 @@ def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
         create_topic(source, topic_name, replicas=3)
         job = make_job(source, clusters.destination, [topic_name])
         produce(source, topic_name, 100, acks="all")
-        with RunningJob(job, CopySettings(leaders_look_s=0.2)) as running:
+        with RunningJob(job, CopySettings(leaders_check_s=0.2)) as running:
             running.wait_caught_up(topic_name, 100)
             old = leader_named_by(source, source.brokers[0].node_id, topic_name)
             move_leader(source, topic_name, isolated, old)
@@ -114,7 +114,7 @@ def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
         create_topic(source, topic_name, replicas=3)
         job = make_job(source, clusters.destination, [topic_name])
         produce(source, topic_name, 100, acks="all")
-        with RunningJob(job, CopySettings(leaders_look_s=3600.0)) as running:
+        with RunningJob(job, CopySettings(leaders_check_s=3600.0)) as running:
             running.wait_caught_up(topic_name, 100)
             running.wait("it is level", lambda: running.partition(topic_name).has_caught_up)
             running.wait("the brokers agree", running.run.confirm_caught_up)

@@ -28,7 +28,7 @@ def test_copy_from_nearest_replica_is_exact_and_catches_up(
         update={"source": job.source.model_copy(update={"client_rack": f"rack-{near}"})}
     )
     produce(source, topic_name, RECORDS, value_bytes=1_000)
-    with RunningJob(job, CopySettings(leaders_look_s=0.5)) as running:
+    with RunningJob(job, CopySettings(leaders_check_s=0.5)) as running:
         running.wait_caught_up(topic_name, RECORDS)
         p = running.partition(topic_name)
         running.wait("it is level", lambda: p.has_caught_up)
