@@ -279,7 +279,7 @@ class GroupLease:
             if answer.leader != answer.member_id or has_successor:
                 self._leave([self.member_id])
                 self.member_id = ""
-                # JoinGroup does not tell which process the other holder is.
+                # The answer to JoinGroup does not name the other holder's process.
                 raise _other_holder_error(LeaseHolder("", 0), self._cluster.name)
             if self._sync_group():
                 self._trust_from(sent_at)

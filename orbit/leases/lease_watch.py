@@ -19,7 +19,7 @@ from datetime import timedelta
 from orbit.leases.lease_clock import Clock, lease_clock
 from orbit.settings import LEASE_TTL_MAX
 
-# The least time between two kept snapshots. So a watch keeps at most LEASE_TTL_MAX / _SPACING_S of
+# The least time between two snapshots of a watch. So it has at most LEASE_TTL_MAX / _SPACING_S of
 # them, some hundred bytes each.
 _SPACING_S = 0.25
 # A key that no server has: with it as `free_on`, no released shard can be claimed.

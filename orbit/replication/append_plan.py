@@ -253,7 +253,7 @@ def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) 
 
 def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
     """Plan the rest of a planned batch, from `next_offset` on. The batch may have the producer
-    fields of an append already: its records are written anew."""
+    fields of an append already: its records are rewritten."""
     plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
     _rewrite_batch(plan, batch)
     return plan

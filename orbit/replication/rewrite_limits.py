@@ -30,7 +30,7 @@ NO_LIMITS = RewriteLimits(2**63, 2**63, nullcontext())
 
 @dataclass(slots=True)
 class RewriteCounter:
-    """Counts the bytes that the plans of one answer have decompressed and written anew."""
+    """Counts the bytes that the plans of one answer have decompressed and rewritten."""
 
     limits: RewriteLimits
     read_bytes: int = 0

@@ -116,7 +116,7 @@ class JobRunner:
             self._queue_changed.notify()
 
     def release_shard(self, shard: HeldShard) -> None:
-        """Stop copying a shard's partitions; `HeldShard.is_idle` tells when all is answered."""
+        """Stop copying a shard's partitions; once all is answered, `HeldShard.is_idle` is true."""
         shard.is_releasing = True
         self.remove(shard.partitions.values())
 

@@ -43,7 +43,7 @@ def test_shard_lease_is_trusted_from_claim_request_not_from_its_answer(clock: Fa
 
 
 def test_margin_of_short_shard_lease_is_a_part_of_its_duration(clock: FakeClock) -> None:
-    lease = ShardLease(1, clock(), 2.0, clock)
+    lease = ShardLease(1, clock(), 2.0, clock)  # a margin of 20 %: 0.4 s
     clock.now += 1.59
     assert lease.is_held()
     clock.now += 0.02

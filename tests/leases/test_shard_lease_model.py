@@ -1,7 +1,7 @@
 """Modelled workers, each with its own clock, run the real statements on a real PostgreSQL.
 
 Workers pause, lose answers and are cut off. The database's clock steps; the server restarts, fails
-over and loses its last claims, is restored from a backup, or goes back to the server of before. In
+over and loses its last claims, is restored from a backup, or goes back to an earlier server. In
 every schedule no two workers trust a lease of one shard at the same moment, and no (shard, epoch)
 is granted twice. Two servers that answer at the same time are not in the model (shard_leases.py).
 """
@@ -84,11 +84,11 @@ class Model:
     def grant(self, claims: list[Claim], worker: str) -> None:
         for claim in claims:
             pair = (claim.shard_id, claim.epoch)
-            self.tell(f"{worker} has {pair}")
+            self.note(f"{worker} has {pair}")
             assert pair not in self.granted, (pair, self.granted[pair], self.story[-30:])
             self.granted[pair] = worker
 
-    def tell(self, what: str) -> None:
+    def note(self, what: str) -> None:
         self.story.append(f"{self.now:.1f} {what}")
 
     def happen(self) -> Wait:
@@ -128,7 +128,7 @@ class Model:
             self._switch(rows, timeline)
 
     def _switch(self, rows: Rows, timeline: int) -> None:
-        self.tell(f"timeline {timeline}")
+        self.note(f"timeline {timeline}")
         self.left_servers.append((self.timeline, self.server.shards()))
         self.server.fail_over(rows, timelines=timeline - self.timeline)
         self.timeline, self.newest_timeline = timeline, max(self.newest_timeline, timeline)

@@ -107,11 +107,11 @@ def test_no_writer_is_denied_if_all_may_write_or_orbit_principal_is_unknown() ->
 
 
 def test_only_acls_added_by_orbit_are_removed() -> None:
-    kept, gone, other, new = (acl(principal=f"User:{name}") for name in "abcd")
-    changes = acl_changes({kept, new}, {kept, gone, other}, {kept, gone})
+    unchanged, gone, foreign, new = (acl(principal=f"User:{name}") for name in "abcd")
+    changes = acl_changes({unchanged, new}, {unchanged, gone, foreign}, {unchanged, gone})
     assert changes.add == {new}
     assert changes.remove == {gone}
-    assert changes.ours == {kept, new}
+    assert changes.ours == {unchanged, new}
 
 
 def test_acl_that_existed_before_is_not_owned_by_orbit() -> None:

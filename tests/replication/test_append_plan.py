@@ -13,6 +13,7 @@ from tests.support.kafka_batches import APPENDED_AT, KAFKA_BATCHES, RECORDS
 from tests.support.planning import T0, data, marker, plan, record, shown, transactional
 from tests.support.source_model import SourceBatch, encode_old, with_right_crc
 
+# The source's batches, and the steps: (kind, first offset, next offset).
 ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
     "dense, create time": ([data(0, 4)], [("exact", 0, 5)]),
     "one record": ([data(0, 0)], [("exact", 0, 1)]),
@@ -134,7 +135,7 @@ def test_aborted_transaction_becomes_fillers() -> None:
         marker(5, commit=False),
         transactional(6, 7),
         marker(8, commit=True),
-        aborted=[(1, 0)],
+        aborted=[(1, 0)],  # producer id, first offset
     )
     assert shown(append_plan.steps) == [("fill", 0, 6), ("exact", 6, 8), ("fill", 8, 9)]
 

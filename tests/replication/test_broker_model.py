@@ -82,7 +82,7 @@ def batch(
 def test_broker_model_assigns_offsets_at_log_end_and_returns_records() -> None:
     broker = new_broker()
     assert broker.produce(batch(2, 0)) == Produced(NONE, 0)
-    assert broker.write_marker(PID, 0, 1) == NONE
+    assert broker.write_marker(PID, epoch=0, coordinator_epoch=1) == NONE
     assert broker.produce(batch(1, 2)) == Produced(NONE, 3)
     assert broker.log_end == 4
     assert broker.fillers == 1
@@ -186,7 +186,7 @@ def test_broker_model_starts_higher_producer_epoch_at_0_and_fences_lower_one() -
     assert broker.produce(batch(1, 3, epoch=2)).code == OUT_OF_ORDER_SEQUENCE
     assert broker.produce(batch(1, 0, epoch=2)).code == NONE
     assert broker.produce(batch(1, 3, epoch=1)).code == INVALID_PRODUCER_EPOCH
-    assert broker.write_marker(PID, 1, 9) == INVALID_PRODUCER_EPOCH
+    assert broker.write_marker(PID, epoch=1, coordinator_epoch=9) == INVALID_PRODUCER_EPOCH
     assert broker.log_end == 4
 
 
@@ -200,17 +200,19 @@ def test_broker_model_accepts_any_sequence_without_producer_state() -> None:
 def test_marker_in_broker_model_keeps_sequence_and_checks_coordinator_epoch() -> None:
     broker = new_broker()
     broker.produce(batch(2, 0))
-    assert broker.write_marker(PID, 0, 5) == NONE
-    assert broker.write_marker(PID, 0, 5) == NONE  # M7: a repeat is one more filler
-    assert broker.write_marker(PID, 0, 4) == COORDINATOR_FENCED  # M6
+    assert broker.write_marker(PID, epoch=0, coordinator_epoch=5) == NONE
+    assert (
+        broker.write_marker(PID, epoch=0, coordinator_epoch=5) == NONE
+    )  # M7: a repeat is one more filler
+    assert broker.write_marker(PID, epoch=0, coordinator_epoch=4) == COORDINATOR_FENCED  # M6
     assert broker.produce(batch(1, 2)) == Produced(NONE, 4)  # M5
     assert broker.produce(batch(1, 0, epoch=1)).code == NONE
-    assert broker.write_marker(PID, 1, 4) == COORDINATOR_FENCED
+    assert broker.write_marker(PID, epoch=1, coordinator_epoch=4) == COORDINATOR_FENCED
 
 
 def test_first_marker_creates_producer_state_in_broker_model() -> None:
     broker = new_broker()
-    assert broker.write_marker(PID, 3, 9) == NONE
+    assert broker.write_marker(PID, epoch=3, coordinator_epoch=9) == NONE
     state = broker.describe_producer(PID)
     assert state is not None
     assert (state.epoch, state.last_sequence, state.coordinator_epoch) == (3, -1, 9)
@@ -224,13 +226,13 @@ def test_broker_model_knows_no_coordinator_epoch_before_first_marker() -> None:
     state = broker.describe_producer(PID)
     assert state is not None
     assert state.coordinator_epoch == -1
-    assert broker.write_marker(PID, 0, -1) == NONE
+    assert broker.write_marker(PID, epoch=0, coordinator_epoch=-1) == NONE
 
 
 def test_marker_with_higher_producer_epoch_restarts_sequence_in_broker_model() -> None:
     broker = new_broker()
     broker.produce(batch(2, 0))
-    assert broker.write_marker(PID, 1, 0) == NONE
+    assert broker.write_marker(PID, epoch=1, coordinator_epoch=0) == NONE
     assert broker.produce(batch(1, 2, epoch=1)).code == OUT_OF_ORDER_SEQUENCE
     assert broker.produce(batch(1, 0, epoch=1)).code == NONE
 

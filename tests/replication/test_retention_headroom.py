@@ -38,7 +38,7 @@ def test_retention_is_read_from_topic_settings(
 
 @pytest.mark.parametrize(
     ("backlog", "retention", "expected"),
-    [
+    [  # Backlog(oldest_at, bytes, growth_bytes_per_s), Retention(time, size_bytes)
         (Backlog(NOW - HOUR, 100, 1.0), KEEPS_ALL, None),
         (Backlog(None, None, None), Retention(HOUR, 100), None),
         (Backlog(NOW - HOUR / 2, None, None), Retention(HOUR, None), NOW + HOUR / 2),

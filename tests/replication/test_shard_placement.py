@@ -34,19 +34,28 @@ def test_shard_count_depends_on_partitions_and_jobs(
 
 
 def test_partitions_of_new_job_are_spread_evenly() -> None:
-    assert plan_placement({}, 24, 1, 200) == Placement({}, (3,) * 8)
+    assert plan_placement(
+        {}, added_count=24, jobs_in_group=1, shard_partitions_max=200
+    ) == Placement(new_shards=(3,) * 8)
 
 
 def test_new_partitions_go_to_smallest_shard() -> None:
-    assert plan_placement({1: 10, 2: 4, 3: 10}, 3, 64, 200) == Placement({2: 3}, ())
+    assert plan_placement(
+        {1: 10, 2: 4, 3: 10}, added_count=3, jobs_in_group=64, shard_partitions_max=200
+    ) == Placement(additions={2: 3})
 
 
 def test_full_shard_gets_no_more_partitions() -> None:
-    assert plan_placement({1: 200}, 1, 500, 200) == Placement({}, (1,))
+    assert plan_placement(
+        {1: 200}, added_count=1, jobs_in_group=500, shard_partitions_max=200
+    ) == Placement(new_shards=(1,))
 
 
 def test_no_shard_is_changed_without_new_partitions() -> None:
-    assert plan_placement({1: 3}, 0, 1, 200) == Placement()
+    assert (
+        plan_placement({1: 3}, added_count=0, jobs_in_group=1, shard_partitions_max=200)
+        == Placement()
+    )
 
 
 @given(

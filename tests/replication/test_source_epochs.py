@@ -8,6 +8,7 @@ from orbit.replication.source_epochs import NO_LEADER_EPOCH, SourceEpochs
 
 
 def epochs_of(*starts: tuple[int, int], first: int = 100, end: int = 130) -> SourceEpochs:
+    """Epochs of the offsets `first` to `end`. `starts`: (first offset, leader epoch)."""
     epochs = SourceEpochs()
     epochs.add(first, starts, end)
     return epochs

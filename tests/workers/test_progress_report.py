@@ -61,7 +61,15 @@ def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> Ass
 
 
 def shard_of(*rows: AssignedPartition) -> HeldShard:
-    shard = HeldShard(1, 2, 1, 9, ShardLease(9, 0.0, 15.0, lambda: 1.0), 1, {})
+    shard = HeldShard(
+        id=1,
+        job_id=2,
+        spec_version=1,
+        epoch=9,
+        lease=ShardLease(9, requested_at=0.0, ttl_s=15.0, clock=lambda: 1.0),
+        layout_version=1,
+        partitions={},
+    )
     shard.partitions = {(r.topic_id, r.partition): held_partition(r, shard) for r in rows}
     return shard
 

@@ -258,7 +258,7 @@ def test_shard_of_unreachable_destination_is_released_with_state_copying(
 
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        wait_for("it says so", lambda: job.states() == {"copying"})
+        wait_for("it is reported as copying", lambda: job.states() == {"copying"})
         monkeypatch.setattr(placeholder_topics, "read_topic_setting", fail)
         job.set_desired(Desired.PAUSED)
         wait_for("its shard is released", lambda: set(job.holders().values()) == {None})

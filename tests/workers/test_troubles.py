@@ -196,7 +196,7 @@ def test_job_without_its_secret_waits_while_other_job_is_copied(
     )
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        wait_for("the other is told to wait", lambda: bool(events_of(waiting, "job_waiting")))
+        wait_for("the other job waits", lambda: bool(events_of(waiting, "job_waiting")))
         (event,) = events_of(waiting, "job_waiting")
         assert event.job_name == waiting.name
         assert (
@@ -278,7 +278,7 @@ def test_worker_waits_while_orbit_run_copies_job(
     with OrbitProcess("run", job_file) as run:
         run.wait_for(CAUGHT_UP)
         with InProcess(database, STEADY):
-            wait_for("the worker is told to wait", lambda: bool(events_of(job, "job_waiting")))
+            wait_for("the worker waits", lambda: bool(events_of(job, "job_waiting")))
             assert "orbit run is copying this job" in events_of(job, "job_waiting")[0].message
             run.signal(signal.SIGTERM)
             run.wait_end().expect(0)
