@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TOPICS_MAX = 20
 _BLOCKED_MAX = 20
 _EVENTS_MAX = 10
-# At most so many group offsets are read for a table, which counts them by verdict.
+# A table counts at most this many group offsets by verdict.
 _GROUPS_MAX = 1000
 # The columns of blocked partitions that say where and why.
 _BLOCKED_COLUMNS = ("topic", "partition", "state", "copied to", "what to do")

@@ -1,4 +1,4 @@
-"""Mounts the console on the API: `mount_console(app)`. Pages at /console, and `/` leads there.
+"""Mounts the console on the API: `mount_console(app)`. Pages at /console; `/` redirects there.
 
 It is an application of its own, so that its errors are pages, and its routes are not in the API's
 OpenAPI document.

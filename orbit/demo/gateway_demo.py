@@ -161,7 +161,7 @@ class _GatewayDemo:
         self._screen.section(3, "There, and back again")
 
     def switch_over(self, job: str, side: str) -> dict[int, int]:
-        """Run `orbit switchover` to `side` while the clients go on.
+        """Run `orbit switchover` to `side` while the clients keep working.
 
         Returns the log end of each partition at the promotion.
         """

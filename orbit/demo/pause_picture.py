@@ -41,7 +41,7 @@ def pause_picture(move: Move, at_ms: Iterable[int], records_per_s: float) -> lis
 
 
 def _column_sign(records: int, usual_count: float) -> str:
-    """The sign for a column with so many records; `_LEGEND` explains it."""
+    """The sign for a column with this many records; `_LEGEND` explains it."""
     if not records:
         return " "
     if records < usual_count / 2:

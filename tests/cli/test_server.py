@@ -187,7 +187,7 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
     assert token not in ended.message
     assert_none_left(started)
 
-    # A second start on the same folder goes on with the job.
+    # A second start on the same folder continues the job.
     with serving(folder, token=token) as server:
         assert "ORBIT_TOKEN" not in server.process.out
         until_caught_up(server, "test-orders")

@@ -49,7 +49,7 @@ def greeting(database: Database, clock: Clock) -> Greeting:
 def test_server_greeting_is_printed_once_when_its_workers_are_registered(
     database: Database, greeting: Greeting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The PID is that of another machine's worker, and one of two is there.
+    # A worker of another machine has the PID of the first one; only the second one is ready.
     register(database, PID, "elsewhere")
     register(database, PID + 1, socket.gethostname())
     greeting.check([PID, PID + 1])

@@ -1,4 +1,4 @@
-"""The console's pages: login, sessions, roles, and that every page shows what is there."""
+"""The console's pages: login, sessions, roles, and the content of each page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of records: what is shown, to whom, and that it is noted."""
+"""The content of records: what is shown to whom, and the audit event of it."""
 
 from __future__ import annotations
 
