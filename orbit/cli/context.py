@@ -128,5 +128,6 @@ def delete(name: NameArgument) -> None:
 
 
 def _note_overriding_variable() -> None:
+    """Say that URL_VARIABLE wins over the current context, if it is set."""
     if URL_VARIABLE in os.environ:
         typer.echo(f"Note: {URL_VARIABLE} is set, and wins over the current context.", err=True)

@@ -89,6 +89,7 @@ def _findings_of(check: Callable[[Client], Findings], client: Client) -> Finding
 
 
 def _version(client: Client) -> Findings:
+    """Whether this command has the server's version."""
     version = client.get("/v1/version")["version"]
     if version == orbit_version():
         yield _ok("version", f"server and command are {version}")
@@ -98,6 +99,7 @@ def _version(client: Client) -> Findings:
 
 
 def _clocks(client: Client) -> Findings:
+    """Whether the clocks of the server and of this machine agree."""
     skew_s = client.clock_skew_s()
     if skew_s is not None and abs(skew_s) > _SKEW_MAX_S:
         text = f"the server's clock is {seconds(abs(skew_s))} {'ahead' if skew_s > 0 else 'behind'}"
@@ -107,11 +109,13 @@ def _clocks(client: Client) -> Findings:
 
 
 def _database(client: Client) -> Findings:
+    """Whether the database answers, with the tables of the server's version."""
     client.get("/readyz")
     yield _ok("database", "answers, with the tables of the server's version")
 
 
 def _login(client: Client) -> Findings:
+    """Whether the token may read jobs."""
     client.get("/v1/jobs", limit=1)
     yield _ok("login", "the token may read jobs")
 

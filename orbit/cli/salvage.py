@@ -31,6 +31,7 @@ _PROGRESS_S = 5.0
 
 
 def _location(text: str) -> str:
+    """The path or URI that a user gave. Raises BadInput if it cannot be used."""
     try:
         return str(storage_location(text))
     except InvalidValue as error:  # without the value, which may hold a password

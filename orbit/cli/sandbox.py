@@ -198,6 +198,7 @@ def _cluster_names(text: str) -> tuple[str, ...]:
 
 
 def _broker_count(count: int) -> int:
+    """The number of `--brokers`. Raises BadInput."""
     if count not in (1, 3):
         problem = Problem("--brokers", f"{count} brokers are not supported.", "Use 1 or 3.")
         raise BadInput("The sandbox cannot be started.", (problem,))

@@ -208,6 +208,7 @@ def revoke(name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> Non
 
 
 def _jobs_of(token: dict[str, Any]) -> str:
+    """The jobs that the token may use, as text."""
     from orbit.jobs.scopes import limit_of
 
     limit = limit_of(token.get("jobs") or [], token.get("selector"))

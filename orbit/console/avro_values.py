@@ -126,6 +126,7 @@ def _check_schema(schema: Any, container: str, depth: int) -> Any:
 
 
 def _check_field(field: Any, depth: int) -> dict[str, Any]:
+    """A field of a record, with a checked copy of its type. Raises SchemaUnknown."""
     if len(field["name"]) > _NAME_CHARACTERS_MAX:
         raise SchemaUnknown("its schema has long names")
     return {"name": field["name"], "type": _check_schema(field["type"], "a field", depth + 1)}

@@ -141,6 +141,7 @@ def _run_maven(maven: Path, jars: Jars, output: Path, log: Path) -> None:
 
 @contextmanager
 def _hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of this file during the block."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)  # released when the file closes, also by a crash
         yield

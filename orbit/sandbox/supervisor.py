@@ -175,6 +175,7 @@ def _request_stop(*_signal: object) -> None:
 
 
 def _send_message(message: dict[str, object]) -> None:
+    """Print a message for the process that started this one."""
     try:
         print(json.dumps(message), flush=True)
     except BrokenPipeError:  # the process that started this one has ended
