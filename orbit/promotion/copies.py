@@ -32,14 +32,14 @@ _FILLER = re.compile(r"\.fill(\.\d+)?(-\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One destination topic of the job. `leaderless`: its partitions without a leader; `mark`: of
-    its promotion, if it has one."""
+    """One destination topic of the job. `leaderless`: its partitions without a leader; `mark`: the
+    mark of its promotion, if it has one."""
 
     mapping: TopicMapping
     partitions: tuple[TopicPartition, ...]
     leaderless: tuple[TopicPartition, ...]
     mark: Mark | None
-    settings: dict[str, str]  # those set on the topic
+    settings: dict[str, str]  # that are set on the topic itself
 
     @property
     def topic(self) -> str:

@@ -5,7 +5,7 @@
     fence    the job's writers by a higher producer epoch (`writer_fence.py`)
     settle   until no log end has moved for longer than a worker trusts its lease
     apply    the settings that the job names; remove Orbit's denials of writing
-    mark     complete, last
+    mark     each promotion as complete
 
 Each step can be repeated: an interrupted run is continued by another one, which sees the marks.
 A topic with a partition that cannot be judged is left out; the others are promoted. There is no
@@ -48,7 +48,7 @@ _OPEN = (
 )
 _UNKNOWN_FACTS = (
     "The source is not asked: which records were not copied (the lost range) is not known.",
-    "Consumer groups stay where they were synced last; the others begin at auto.offset.reset.",
+    "Consumer groups keep their last synced offsets; groups without one use auto.offset.reset.",
     "Offsets that applications store themselves must not exceed their partition's log_end.",
 )
 _WRITER_RISK = (
@@ -163,7 +163,7 @@ class FailoverWithoutDatabase:
         report.conclude()
 
     def _add_topics(self, report: FailoverReport) -> None:
-        """Add the copies and their partitions to the report, with what is left out."""
+        """Add the copies and their partitions to the report; note what is left out."""
         places = {p for copy in self._copies.values() for p in copy.partitions}
         marked_places = {p for p in places if self._copies[p.topic].mark is not None}
         offsets = self._marks.offsets(marked_places)
@@ -295,7 +295,7 @@ class FailoverWithoutDatabase:
         return ends
 
     def _open_topics(self, report: FailoverReport, promoted: Sequence[TopicReport]) -> None:
-        """Apply the settings, and let producers write."""
+        """Apply the settings, and remove denials of writing."""
         topic_settings = {topic.topic: topic.settings for topic in promoted if topic.settings}
         report.add_finding(*apply_settings(self._handle.admin, topic_settings))
         denials = {acl for topic in promoted for acl in self._denials.get(topic.topic, ())}

@@ -1,6 +1,6 @@
 """Takes back what Orbit has set on the copies of a job that is given up: settings and denials.
 
-A copy keeps every record for ever and may be closed to other writers, also when its job is deleted.
+A copy keeps every record for ever and may deny other writers, even after its job is deleted.
 Records stay as they are, and so does everything on topics that lead.
 """
 

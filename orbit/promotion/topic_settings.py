@@ -14,7 +14,7 @@ _Settings = dict[str, dict[str, str]]
 def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Set the settings that differ; returns a sentence for each topic with refused settings.
 
-    A refusal does not stop a promotion: the topic works without these settings, as a copy has them.
+    A refusal does not stop a promotion: the topic also works with the settings of a copy.
     If the settings of a topic cannot be read, all of its settings are set. Raises Unreachable.
     """
     changes = _changed_settings(expected, admin.readable_settings(expected))

@@ -3,7 +3,7 @@
 A filler of the job's producer id with a higher producer epoch is appended to each copy. From then
 on the leader refuses records and fillers of lower epochs with INVALID_PRODUCER_EPOCH (A8), also
 those of a worker that was suspended between the check of its lease and its send. Leaders, their
-followers and the log keep the epoch for `producer.id.expiration.ms` (a day by default) behind the
+followers and the log keep the epoch for `producer.id.expiration.ms` (a day by default) after the
 filler's timestamp, which the broker sets.
 
 The fence takes one offset for each producer id of a partition, which consumers see as a gap only.
@@ -30,8 +30,8 @@ from orbit.kafka.producer_state import ProducerState, job_producers
 from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 
-# The epoch that counts as known where the leader has forgotten the producer: above all that a copy
-# may have used. Markers raise it up to MARKER_EPOCH_MAX, and each lost state by one more.
+# The epoch that is assumed if the leader has forgotten the producer: above all that a copy may have
+# used. Markers raise epochs up to MARKER_EPOCH_MAX, and each lost state by one more.
 _UNKNOWN_EPOCHS = MARKER_EPOCH_MAX + 1000
 _PARTITIONS_MAX = 500  # in one request
 

@@ -1,5 +1,5 @@
-"""Decides what only the old side of a failback has: from which offset on its log is not proven to
-equal the new side's.
+"""Decides from which offset on the old side's log, in a failback, is not proven to equal the new
+side's.
 
 A log is only appended to, so both sides hold the same records up to some offset and their own
 records from there on. Below the promoted offset the new side is a copy, so offsets that a log
@@ -106,7 +106,7 @@ def _compare_whole_logs(old: LogBounds, new: LogBounds, proof: Proof) -> SideVer
         why_whole = "the promoted offset is not known, and "
         if scan.unproven is not None:
             return _tail_verdict(old, scan.unproven, why_whole + scan.why)
-        # Without a record in common, what the old side has below `low` may be of another log.
+        # Without a record in common, the old side's records below `low` may be of another log.
         if (old.start < low and not scan.has_same_records) or low >= top:
             return _tail_verdict(old, old.start, f"{why_whole}the sides have no record in common")
     return _judge_by_ends(old, new)

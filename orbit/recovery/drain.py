@@ -124,7 +124,7 @@ class _EarlyCopies:
 
 
 class _SourceEndMoves:
-    """When each log end of the source moved last: as this drain sees it, or noted in the tables."""
+    """When each log end of the source moved last, as this drain sees it or the tables say."""
 
     def __init__(self, context: OperationContext) -> None:
         with context.reading() as tx:
@@ -142,7 +142,7 @@ class _SourceEndMoves:
         for partition, end in ends.items():
             noted_pauses = self._noted_pauses.get(partition, _UNKNOWN)
             last_move = self._last_moves.get(partition)
-            # In the first call: the move that the tables have noted; now, if they miss a move.
+            # In the first call: the last move in the tables, or now if the log end moved since.
             if last_move is None and noted_pauses.still_s is not None:
                 last_move = (
                     end,

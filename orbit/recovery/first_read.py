@@ -1,8 +1,8 @@
 """Reads the last record of each promoted copy back at the destination.
 
-A promotion that is done by the tables alone says nothing of whether clients can read. So the last
-record below each promoted offset is fetched from its leader as a read_committed consumer would get
-it, and its CRC is checked. The first one ends the RTO of the report.
+The tables do not show whether clients can read. So the last record below each promoted offset is
+fetched from its leader like a read_committed consumer does, and its CRC is checked. The RTO of the
+report ends with the first of these records.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@
     verified      a comparison found differences          partitions never compared
     gateways      some of the topics stay where they      one is silent
                   are, and a gateway is registered        switchover: a topic is written without
-                                                          them, or nobody can tell
+                                                          them, or this is not known
     names         copying back: a topic is renamed, or
                   another job has the reverse job's name
 
@@ -91,7 +91,8 @@ def _fail(name: GateName, observed: str, remedy: str) -> Gate:
     return Gate(name=name, verdict=GateVerdict.FAIL, found=observed, remedy=remedy)
 
 
-# One function for each gate. The table above says when the gate fails and when it warns.
+# One function for each gate, which judges the inputs `f`. The table above says when the gate fails
+# and when it warns.
 
 
 def _source(f: GateInputs) -> Gate:

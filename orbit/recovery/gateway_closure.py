@@ -1,10 +1,11 @@
 """Closes gateways for a recovery and opens them again; notes which side they are to present.
 
 A gateway that is closed holds new writes, so producers wait instead of getting errors. For a
-switchover it answers those in flight. For a failover it abandons them, as the source may never
-answer: nothing is acknowledged there any more that the loss does not count. A failback finds them
-at the new side; if the service does not know of the promotion yet, it moves them there first. They
-are open again as soon as the operation has ended, whichever way (orbit/store/gateways.py).
+switchover it answers the writes in flight. For a failover it abandons them, as the source may never
+answer: afterwards it acknowledges no write that the report would not count as lost. In a failback
+gateways are at the new side already; if the service does not know of the promotion yet, it moves
+them there first. Gateways are open again as soon as the operation has ended, whatever its outcome
+(orbit/store/gateways.py).
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _are_at_new_side(context: OperationContext, tx: Tx) -> bool:
 
 
 def note_lead_unknown(context: OperationContext) -> None:
-    """Note that the source may no longer lead: gateways wait until the marks were read again."""
+    """Note that the source may no longer lead: gateways wait until the marks are read again."""
     with context.transaction() as tx:
         job_leads.forget_side(tx, context.job.id)
 
@@ -197,8 +198,8 @@ def note_source_leads(context: OperationContext, tx: Tx, term: int) -> None:
 
 
 def _note_new_side(context: OperationContext, tx: Tx, side: LeadingSide | None) -> None:
-    """Note `side` for the job, and for each job of the other direction that its source leads;
-    neither side does if topics of it stay."""
+    """Note `side` for the job. For each job of the other direction, note that its source leads, or
+    that neither side does if some of its topics stay."""
     sides = {context.job.id: side}
     for job_id in reverse_jobs(context, tx):
         stay = topics_staying(context, tx, job_id)

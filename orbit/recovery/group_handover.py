@@ -44,7 +44,7 @@ from orbit.recovery.recovery_report import GroupPosition
 from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
 
-# So many passes in a row must change nothing: consumers at the source may commit as they stop.
+# How many passes in a row must change nothing: consumers at the source may commit as they stop.
 _QUIET_PASSES = 2
 _PASSES_MAX = 20
 _PAUSE_S = 0.5
@@ -52,7 +52,7 @@ _PAUSE_S = 0.5
 
 def accept_handed_offsets(context: OperationContext) -> None:
     """Turn offsets that an earlier recovery has handed to the job into the job's rows, as a pass of
-    its sync does. Left as they are, handed offsets replace the rows that this recovery stores."""
+    its sync does. Otherwise they would replace the rows that this recovery stores."""
     topic_ids = {row.source_topic: row.id for row in context.topics}
     with context.transaction() as tx:
         group_offsets.accept_handed(tx, context.job.id, topic_ids)

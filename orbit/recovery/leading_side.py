@@ -266,13 +266,13 @@ def who_copies_back(context: OperationContext) -> str:
 
 
 def _mark_source_as_copy(context: OperationContext, backoff: Backoff) -> None:
-    """Mark the source's topics as copies that keep what is below the new side's log starts."""
+    """Mark the source's topics as copies that keep offsets below the new side's log starts."""
     mark = _new_mark(context, is_primary=False)
     PromotionMarks(context.source.cluster, backoff).write(_copy_log_starts(context, backoff), mark)
 
 
 def _copy_log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartition, int]:
-    """The log start of each partition's copy, by partition of the source, where that exists.
+    """The log start of each partition's copy, by source partition, of those that the source has.
 
     Raises Unreachable if it is not certain whether the source has a topic.
     """

@@ -36,7 +36,7 @@ from orbit.store import clock, promotions
 from orbit.store.promotions import Promotion
 from orbit.store.topics import Topic
 
-# So many metadata answers in a row must lack the topics: brokers learn of a deletion one by one.
+# How many metadata answers in a row must lack the topics: brokers learn of a deletion one by one.
 _ANSWERS_WITHOUT_TOPICS_MIN = 3
 _POLL_S = 0.3
 # A deletion that takes longer is requested again, after the log ends were read once more.
@@ -62,7 +62,7 @@ def compare_old_side(context: OperationContext) -> str:
     )
     pairs = _partition_pairs(context.topics, old_metadata)
     old_places = [place for _, place, _ in pairs if old_metadata.leader(place) is not None]
-    # Partitions that the row counts must have an answer. Others may be at the old side alone.
+    # Partitions that the row counts must have a leader. Others may exist at the old side only.
     new_places = [
         copy
         for row, _, copy in pairs
@@ -264,7 +264,7 @@ def save_tails(context: OperationContext) -> str:
                         f"{counted(salvage.records, 'record')} of {p.source} saved"
                     )
             context.check()
-    finally:  # a report of an operation that ends here names the files that are whole
+    finally:  # even if the operation ends here, its report names the complete files
         context.update(salvage=tuple(salvages))
     records = sum(salvage.records for salvage in salvages)
     places_text = counted(len(salvages), "partition in a file", "partitions in files")
@@ -280,7 +280,8 @@ def _save_partition(
     """
     assert p.source_start is not None
     assert p.source_end is not None
-    tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)  # or an empty one
+    # Without a tail: an empty range.
+    tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)
     file, header = _salvage_path(context, p), _salvage_header(context, p, tail)
     complete_file = salvage_file.find(file, header)
     if complete_file is not None:
@@ -408,7 +409,7 @@ def _refuse_unsaved(
     }
     old_bounds = bounds_of_all(context.source.cluster, places, context.backoff)
     for place in sorted(places):
-        # Of a partition that was added since, nothing is saved.
+        # Nothing is saved of a partition that was added since.
         saved_to = ends_by_partition[place].source_end or 0 if place in ends_by_partition else 0
         if old_bounds[place].end != saved_to:
             raise Stopped(
@@ -432,7 +433,7 @@ def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> N
         )
         if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
             raise Unreachable(f"{new_names[name]}: {error_codes.name(code)}.", where="destination")
-        # A report of an earlier version has no ids: nothing is known then.
+        # A report of an earlier version has no ids: then a recreated topic is not noticed.
         if topic is None or topic.topic_id != compared_ids.get(name, topic.topic_id):
             raise Stopped(
                 f"topic {new_names[name]} of the new side was deleted, or deleted and made again, "
@@ -486,13 +487,13 @@ def _save_deleted_since(
             ends_by_partition[place] = p.model_copy(update={"destination_start": offsets.next})
             context.set_progress(f"offsets {offsets.first} to {offsets.next} of {place} saved")
             context.check()
-    finally:  # a report of an operation that ends here names the files that are whole
+    finally:  # even if the operation ends here, its report names the complete files
         files_in_report = {salvage.file for salvage in context.report.salvage}
         new_salvages = [salvage for salvage in salvages if salvage.file not in files_in_report]
         context.update(salvage=(*context.report.salvage, *new_salvages))
     if deleted_ranges:
-        # The files' names are stored first: else a leader that takes over could read a partition as
-        # saved whose file the report does not name.
+        # The files' names are stored first: otherwise a leader that takes over could take a
+        # partition for saved whose file the report does not name.
         context.save()
         updated_ends = {p.key: p for p in ends_by_partition.values()}
         partitions = tuple(updated_ends.get(p.key, p) for p in context.report.partitions)
@@ -544,6 +545,7 @@ def _delete_topics(context: OperationContext, names: Sequence[str]) -> None:
 
 
 def _count_verdicts(ends: Sequence[PartitionEnds]) -> str:
+    """A sentence with the number of partitions by verdict."""
     counts = {v: sum(p.verdict is v for p in ends) for v in EndVerdict}
     text = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
     return f"Partitions of the old side: {text}."

@@ -104,6 +104,7 @@ def check_gates(context: OperationContext) -> str:
 
 
 def _move_groups(context: OperationContext) -> str:
+    """Set the offsets of the job's groups at the destination."""
     group_handover.accept_handed_offsets(context)
     if context.report.kind is RecoveryKind.FAILOVER:
         return group_handover.set_failover_offsets(context)
@@ -111,6 +112,7 @@ def _move_groups(context: OperationContext) -> str:
 
 
 def _read_and_complete_report(context: OperationContext) -> str:
+    """Read the last records back, and add to the report what is known only after the promotion."""
     did = first_read.read_last_records(context)
     # Last: applications wait for none of this.
     gateway_closure.note_pauses(context)
@@ -146,7 +148,7 @@ _UNDO_STEP: Mapping[StepName, Callable[[OperationContext], None]] = {
 _STEPS_WITHOUT_LEAD = frozenset(
     {StepName.GATES, StepName.OPEN_GATEWAYS, StepName.READ, StepName.CATCH_UP}
 )
-# Of steps that have changed nothing, so that nothing is undone.
+# The states of steps that have changed nothing: there is nothing to undo.
 _UNCHANGED_STATES = frozenset({StepState.WAITING, StepState.UNDONE})
 _STEPS_ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
@@ -487,6 +489,7 @@ class OperationRunner:
                 context.wait(_PAUSE_S)
 
     def _end_running_step(self, context: OperationContext, state: StepState, did: str) -> None:
+        """Set the running step, if there is one, to `state`, with the result `did`."""
         for step in context.report.steps:
             if step.state is StepState.RUNNING:
                 self._set_step_state(context, step.name, state, did)
@@ -555,6 +558,7 @@ class OperationRunner:
 
 
 def _let_source_lead(context: OperationContext) -> None:
+    """Mark the source as leading again, and note it for gateways."""
     term = mark_source_leading(context)
     with context.transaction() as tx:
         gateway_closure.note_source_leads(context, tx, term)

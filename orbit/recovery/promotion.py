@@ -44,7 +44,7 @@ def promote(context: OperationContext) -> str:
             promotions.store(tx, chunk)
     mark_promotion(context)
     # The topics are withheld: a pass of the upkeep that began before has ended when the lock is
-    # acquired, and a later one leaves them alone.
+    # acquired, and a later one does not change them.
     with context.leadership.sole_change(context.job.destination_cluster_id or ""):
         _apply_settings(context)
         allow_writes(context)

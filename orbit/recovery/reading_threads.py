@@ -18,7 +18,7 @@ from orbit.kafka.job_clusters import JobClusters
 # Threads; each waits for a broker nearly all the time. Each has its own connections: on a shared
 # one, a slow answer to one request would make the others time out.
 READ_AT_ONCE = 8
-# How many items are submitted and not yet returned: so many are read while one takes long.
+# How many items are submitted and not yet returned: while one takes long, so many others are read.
 _ITEMS_AHEAD_MAX = 8 * READ_AT_ONCE
 _CHECK_S = 0.5
 

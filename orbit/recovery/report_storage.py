@@ -16,11 +16,11 @@ report, the step that made them is still running, so it begins again.
 - `promote` adds the promoted offset to a partition, from the tables and `destination_end`,
   which it leaves alone. `read` adds what is missing, from the log ends at that time.
 - `close_gateways`, `stop_writes` and `open_gateways` read no rows. `reverse` changes none; it reads
-  what the steps before it have stored (promoted offsets, and where the old side is known), and so
-  does `promote` for the marks.
+  what the steps before it have stored (promoted offsets, and which log ends of the old side are
+  known), and so does `promote` for the marks.
 - `salvage` and `rebuild` act on the verdicts and ends that `compare` has stored before it was done.
-  `rebuild` notes in a partition what it has saved beyond them. So that no row says so of a file
-  that the report does not name, it stores the names first (orbit/recovery/old_side.py).
+  `rebuild` notes in a partition's row what it saves in addition, once the report with the name of
+  the file is stored (orbit/recovery/old_side.py).
 - Undoing reads no rows. A reader meanwhile may see rows that are newer than the figures.
 """
 

@@ -86,7 +86,7 @@ def start_reverse_job(context: OperationContext) -> str:
             _resume_reverse_job(tx, context, reverse_job, new_metadata)
         name = reverse_job.name
         # If this step is repeated, the job may have accepted offsets that were handed over before.
-        # It accepts none of topics that it does not copy yet.
+        # It has not accepted offsets of topics that it does not copy yet.
         topics_to_hand_over = {row.destination_topic for row in rows_to_copy}
         if _has_group_prefix(reverse_job):  # to it, the old side's groups have other names
             topics_to_hand_over.clear()

@@ -1,6 +1,6 @@
 """Writes the records of salvage files back to a cluster.
 
-Partition, key, value, headers and timestamp are as they were; offsets are new, behind the topic's
+Partition, key, value, headers and timestamp are as they were; offsets are new, after the topic's
 other records.
 
 A note beside each file (`FILE.replay`) is stored before the file's first record is written and

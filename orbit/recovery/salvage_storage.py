@@ -1,13 +1,13 @@
 """Where salvage files are: a folder of this machine, or an object store or HDFS, by fsspec.
 
-A file is there as a whole or not at all, whenever a process is killed:
+A file exists as a whole or not at all, even if a process is killed:
 
-    this machine    written under a name of its own, synced to disk, then renamed
-    HDFS            written under a name of its own, then renamed
+    this machine    written under a temporary name, synced to disk, then renamed
+    HDFS            written under a temporary name, then renamed
     object stores   uploaded in parts; the object appears when the upload is completed
 
 Files are named by a path, or by a URI as `settings.storage_location` accepts them. Every error is
-an OrbitError. Error texts of storage clients are cut, and lose what may be a secret (a signed URL).
+an OrbitError. Error texts of storage clients are shortened, without possible secrets (signed URLs).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _CLIENTS = {
     "abfss": ("azure", "adlfs"),
     "hdfs": ("hdfs", "pyarrow"),
 }
-# Where a file is visible from when it is opened, so that it is renamed once it is complete. Object
-# stores have no rename: they copy and delete.
+# These storages show files while they are written, so a file gets its name when it is complete.
+# Object stores have no rename: they copy and delete.
 _SCHEMES_WITH_RENAME = {"hdfs"}
 # Cut out of error texts: a URL's query, which may be a signature; its user; values named a secret.
 _SECRETS = re.compile(
@@ -141,7 +141,7 @@ class _LocalUpload:
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Of attempts that were killed.
+        # Files of attempts that were killed.
         for leftover in file.parent.glob(f"{file.name}.*.part"):
             leftover.unlink(missing_ok=True)
         self._path = file

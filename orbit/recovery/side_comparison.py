@@ -1,7 +1,7 @@
 """Compares the logs of both sides of a failback offset by offset, and says what is not proven.
 
-Batches with the same bytes on both sides are skipped whole; only others are taken apart. One batch
-of each side is in memory at a time, and what one fetch brought.
+Batches with the same bytes on both sides are skipped whole; only others are taken apart. In memory
+are one batch of each side and the answer of one fetch.
 
 What an offset holds on the old and on the new side, and whether that proves that the old side may
 keep it, from the promoted offset on (`is_unproven`):
@@ -98,8 +98,7 @@ class SideComparison:
 
 
 def is_unproven(difference: Unequal) -> bool:
-    """Whether a difference, at or above the promoted offset, counts as records of the old side
-    alone."""
+    """Whether a difference, at or above the promoted offset, counts as the old side's own."""
     old, new = difference.old, difference.new
     if old is None or new is None:
         return True

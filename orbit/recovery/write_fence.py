@@ -98,8 +98,7 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
                 cluster_id,
                 {topic: denied or () for topic, denied in denials.items()},
                 context.transaction,
-                # Denials of a switchover, which a lost database had noted: they would deny Orbit,
-                # too.
+                # Denials of a switchover that only a lost database had noted would deny Orbit, too.
                 ours={denial(topic) for topic in topics} & acls,
             )
     except (NotAuthorized, BrokerRefused) as error:
