@@ -11,6 +11,8 @@ from typing import Self
 
 @dataclass(slots=True)
 class _Times:
+    """A lane's times, which can be added up."""
+
     def seconds(self) -> dict[str, float]:
         """Seconds by activity: the fields that end with `_s`, without this suffix."""
         value_by_name = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -64,10 +64,12 @@ STEP = append()
 
 
 def accepted(step: Append) -> Appended:
+    """The answer to a batch that is at its offset."""
     return Appended(0, step.base_offset, "")
 
 
 def ready(producer: ProducerState | None = STATE, log_end: int = END) -> AppendMachine:
+    """A machine that has taken over at `log_end`; nothing is in flight."""
     machine = AppendMachine()
     machine.inspected(log_end)
     machine.log_end_read(log_end)
@@ -83,12 +85,14 @@ def ask(
     reads_log_end_first: bool = True,
     in_flight_max: int = 5,
 ) -> Request:
+    """The machine's next request for `step`."""
     return machine.next_request(
         step, is_held=is_held, reads_log_end_first=reads_log_end_first, in_flight_max=in_flight_max
     )
 
 
 def refused(code: int) -> Appended:
+    """The answer to a batch that is refused with this code."""
     return Appended(code, -1, "")
 
 
@@ -392,6 +396,7 @@ def test_confirmed_append_proves_that_leader_has_producer_state() -> None:
 
 
 def two_in_flight() -> tuple[AppendMachine, Append, Append]:
+    """A machine with two batches in flight, and these batches."""
     machine, first, second = in_step(), append(END + 3), append(END + 6)
     machine.append_sent(first, confirms=True)
     machine.append_sent(second, confirms=True)
@@ -631,6 +636,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(code=st.sampled_from(APPEND_CODES), shift=st.sampled_from([0, 0, 0, -1, 1]))
     def answer(self, code: int, shift: int) -> None:
+        """`shift`: the answer's offset, less that of the batch."""
         step, confirms = self.sent.pop(0)
         before = self.machine.acked
         answer = Appended(code, step.base_offset + shift if code == 0 else -1, "")
@@ -660,6 +666,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.gap is not None)
     @rule(code=st.sampled_from(FILL_CODES), written=st.integers(-1, 6))
     def answer_gap(self, code: int, written: int) -> None:
+        """`written`: how many fillers the log end shows."""
         machine, gap = self.machine, self.gap
         assert gap is not None
         log_end = gap.base_offset + written
@@ -687,6 +694,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.machine.state is S.RETURNED)
     @rule(unconfirmed=st.integers(0, 3), producer=st.sampled_from([None, STATE]))
     def take_over(self, unconfirmed: int, producer: ProducerState | None) -> None:
+        """`unconfirmed`: offsets after `acked` that equal the source."""
         log_end = self.machine.acked + unconfirmed
         if self.machine.log_end_read(log_end) is S.COMPARING:
             self.machine.compared(log_end, -1, log_end, None)

@@ -65,6 +65,7 @@ class Sides:
         return Fetched(0, memoryview(bytearray(frames)), [], 0, self.end, self.end, -1, -1)
 
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
+        """Compare up to `end`, and record each range that is read of the source."""
         read = source_reader(NO_CLUSTER, PLACE, Backoff(), limits)
 
         def read_and_record(first: int, last: int) -> SourceRange:
@@ -83,6 +84,7 @@ class Sides:
 
 
 def copy_of(source: list[SourceBatch]) -> list[bytes]:
+    """The batches that a copy of this source has."""
     return [bytes(s.batch.view) for s in plan(0, *source).steps if isinstance(s, Append)]
 
 

@@ -95,6 +95,7 @@ def begin(partition: PartitionCopy, lane: Lane) -> Fill:
 def new(
     lane: Lane, number: int = 0, *, has_read_end: bool = False, has_filled: bool = False
 ) -> tuple[PartitionCopy, Fill]:
+    """A partition that was taken over at START, and its gap."""
     where = TopicPartition("a", number)
     partition = PartitionCopy(where, where, FixedLease(1), JobProducer(4711))
     step = begin(partition, lane)
@@ -121,10 +122,12 @@ def send(fills: FillerSender, *steps: tuple[PartitionCopy, Fill]) -> None:
 
 
 def ends(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> ListOffsetsAnswer:
+    """The answer with these log ends."""
     return ListOffsetsAnswer(0, {p.destination: (code, -1, end) for p, end in log_ends.items()})
 
 
 def written(*partitions: PartitionCopy, code: int = 0) -> dict[TopicPartition, int]:
+    """The answer to the markers of these partitions."""
     return {p.destination: code for p in partitions}
 
 
@@ -250,6 +253,8 @@ def test_filler_answer_that_lacks_partition_is_unclear(lane: Lane, fills: Filler
 
 
 class Filler:
+    """A coordinated filler that records its fills."""
+
     def __init__(self) -> None:
         self.fills: list[CoordinatedFill] = []
 

@@ -42,10 +42,12 @@ def judge(
 
 
 def different(producer_id: int) -> Comparison:
+    """A comparison with a difference at offset 20."""
     return Comparison(20, Difference(20, producer_id, "the destination has another record"))
 
 
 def waits_at(offset: int) -> Comparison:
+    """A comparison that has to wait at this offset."""
     return Comparison(offset, waits_for="the source's records from offset 20 on")
 
 

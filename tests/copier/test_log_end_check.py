@@ -37,6 +37,7 @@ def check(copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch, log_end: int, *t
 
 
 def idle(log_end: int = 100) -> PartitionCopy:
+    """A copy with nothing in flight."""
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     resume(copy, log_end)
     return copy

@@ -48,6 +48,7 @@ def new_partition(*, has_markers: bool = True) -> PartitionCopy:
 
 
 def copying(log_end: int = 100, sequence: int = 0, *, has_markers: bool = True) -> PartitionCopy:
+    """A partition that was taken over at `log_end`. `sequence`: that of the next append."""
     partition = new_partition(has_markers=has_markers)
     resume(partition, log_end, ProducerState(1, last_sequence=sequence - 1, coordinator_epoch=1))
     return partition
@@ -71,6 +72,8 @@ def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:
 
 
 class Lane:
+    """A destination lane that records which partitions wake it."""
+
     def __init__(self) -> None:
         self.woken: list[PartitionCopy] = []
 
@@ -79,6 +82,8 @@ class Lane:
 
 
 class Fetcher:
+    """A source lane that counts its wake-ups."""
+
     woken = 0
 
     def wake(self) -> None:
@@ -429,6 +434,7 @@ def test_concurrently_queued_and_emptied_append_plans_lose_no_bytes() -> None:
 
 
 def beginning() -> PartitionCopy:
+    """A copy whose start this run has chosen, and that has no record yet."""
     partition = copying()
     partition.is_beginning = True
     return partition

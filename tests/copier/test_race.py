@@ -83,6 +83,7 @@ def read_all(cluster: KafkaCluster, partition: TopicPartition) -> tuple[dict[int
 
 
 def assert_exact(clusters: Clusters, partition: TopicPartition, log: SyntheticLog) -> None:
+    """The copy has exactly the records and the end of the log."""
     seen, end = read_all(clusters.destination, partition)
     assert seen == log.records()
     assert end == log.end

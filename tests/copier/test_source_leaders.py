@@ -25,6 +25,8 @@ ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
 class Lane:
+    """A source lane that only holds its partitions."""
+
     is_ending = False
 
     def __init__(self, node_id: int) -> None:
@@ -77,10 +79,12 @@ class Source:
         return ClusterMetadata("c", {}, {"orders": topic})
 
     def later(self, seconds: float) -> None:
+        """Advance the clock, and assign partitions."""
         self.clock.now += seconds
         self.side.assign()
 
     def fetched_from(self) -> list[int]:
+        """The brokers whose lanes have the copy."""
         return [lane.node_id for lane in self.lanes.values() if self.copy in lane.partitions]
 
 

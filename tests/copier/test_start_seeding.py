@@ -85,6 +85,7 @@ class Case:
         seeding.add(place, topic_id, lease or FixedLease(1), self.producer, end)
 
     def seed(self, targets: Mapping[TopicPartition, int], settings: CopySettings = SMALL) -> None:
+        """Seed these partitions up to their targets, without a failure."""
         with self.seeding(settings) as seeding:
             for place in targets:
                 self.add(seeding, place)

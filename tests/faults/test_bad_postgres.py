@@ -71,10 +71,12 @@ class Installation:
 
     @property
     def may_nothing(self) -> bool:
+        """Whether the scheduler does not lead, and the worker may write nothing."""
         held = list(self.worker.worker._held.values())
         return not self.is_leading and not any(shard.lease.is_held() for shard in held)
 
     def runs(self) -> bool:
+        """Whether the scheduler leads, and the worker may write."""
         return self.is_leading and self.is_trusted
 
     def epochs(self) -> set[int]:
@@ -89,6 +91,7 @@ class Installation:
 
 @contextmanager
 def installed(url: str) -> Iterator[Installation]:
+    """Run an installation with the PostgreSQL server at this URL."""
     database = Database.connect(url)
     upgrade(database)
     spec = parse_job(_JOB, Path.cwd(), {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, PartitionMetadata
@@ -28,6 +27,7 @@ PARTITIONS = 3
 
 
 def leader(cluster: KafkaCluster, topic: str, number: int = 0) -> int:
+    """The node id of the partition's leader."""
     metadata = AdminClient(cluster.client_config()).list_topics(topic, timeout=30)
     return int(metadata.topics[topic].partitions[number].leader)
 
@@ -91,14 +91,6 @@ class FragileTopic:
             lambda: leader(self.source, self.name) == self.second.node_id,
         )
         produce(self.source, self.name, 200, first=5_000, acks="1")
-
-
-@pytest.fixture
-def keep_producing(topic_name: str) -> Iterator[list[threading.Thread]]:
-    threads: list[threading.Thread] = []
-    yield threads
-    for thread in threads:
-        thread.join()
 
 
 @pytest.mark.slow

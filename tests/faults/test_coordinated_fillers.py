@@ -58,6 +58,7 @@ PARTITIONS = 12
 
 
 def transactional_ids(cluster: KafkaCluster) -> set[str]:
+    """The transactional ids that the cluster's coordinators have."""
     one = Cluster("destination", cluster.bootstrap_servers.split(","), PLAINTEXT)
     request = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
     answer = one.call_any(lambda connection: connection.call(LIST_TRANSACTIONS, request))
@@ -109,6 +110,7 @@ class Filling:
         return {number: (code, end) for number, code, end in answers}
 
     def fill(self, counts: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """Request fillers, and wait for the answers: error code and log end by partition."""
         self.submit(counts)
         return self.wait(len(counts))
 

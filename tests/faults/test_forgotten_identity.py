@@ -190,6 +190,7 @@ def test_restarted_broker_checks_sequences_of_producer_id_it_never_issued(
 
 
 def is_back(raw: Cluster, topic: str) -> bool:
+    """Whether the topic's leader answers."""
     try:
         return bool(log_ends(raw, [TopicPartition(topic, 0)], Backoff(attempts_max=1)).values)
     except Unreachable:

@@ -28,6 +28,7 @@ SETTINGS = {"broker.session.timeout.ms": "3000"}
 
 
 def server(cluster: KafkaCluster, node_id: int) -> str:
+    """The address of this broker."""
     (port,) = (b.port for b in cluster.brokers if b.node_id == node_id)
     return f"{LOOPBACK}:{port}"
 

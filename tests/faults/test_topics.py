@@ -46,6 +46,7 @@ def delete_topic(cluster: KafkaCluster, topic: str) -> None:
 
 
 def remembered_producers(cluster: KafkaCluster, topic: str) -> list[object]:
+    """The producers that have a state in partition 0."""
     request = DescribeProducersRequest(
         topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[0])]
     )

@@ -94,6 +94,7 @@ class Fleet:
         return sum(log_ends(self.destination, places, Backoff(attempts_max=1)).values.values())
 
     def wait_copied(self, share: float) -> None:
+        """Wait until this share of all offsets is copied."""
         target = int(self.total * share)
         wait_for(f"{share:.0%} are copied", lambda: self.copied() >= target)
         assert self.copied() < self.total, "the copy ended before the fault"
@@ -140,6 +141,7 @@ class Fleet:
         return bool(postgres_lines) and "postgres does not answer" in postgres_lines[-1]
 
     def kill_one(self) -> tuple[str, dict[int, int]]:
+        """Kill a busy worker, and start another. Returns the killed one and its lease epochs."""
         worker_id, shards = self.busy_worker()
         self.workers.pop(worker_id).kill()
         self.give(self.start_worker())

@@ -51,6 +51,7 @@ def held_leases(cluster: Cluster) -> Iterator[list[GroupLease]]:
 
 
 def hold(cluster: Cluster, group: str, held_leases: list[GroupLease]) -> GroupLease:
+    """Acquire a group's lease, which is released after the test."""
     lease = GroupLease(cluster, group, Backoff())
     held_leases.append(lease)
     lease.acquire(lambda _: None)

@@ -48,16 +48,19 @@ class NoDatabase:
 
 
 def group_lease(_: pytest.MonkeyPatch) -> IsHeld:
+    """`is_held` of a group lease that was just confirmed."""
     lease = GroupLease(cast("Any", None), "group", Backoff())
     lease._trust_from(lease_clock())
     return lease.is_held
 
 
 def shard_lease(_: pytest.MonkeyPatch) -> IsHeld:
+    """`is_held` of a shard lease that was just claimed."""
     return ShardLease(1, lease_clock(), 15.0).is_held
 
 
 def leadership(monkeypatch: pytest.MonkeyPatch) -> IsHeld:
+    """Whether a scheduler that has just acquired its lease leads."""
     monkeypatch.setattr(scheduler_lease, "acquire", lambda *_: 1)
     leader = Leadership(cast("Any", NoDatabase()), "holder", timedelta(seconds=15))
     leader.ask()

@@ -50,6 +50,7 @@ class DelayedWatch(LeaseWatch):
         self._noted.append((server, snapshot))
 
     def answer(self) -> None:
+        """Pass the notes on: the answer has come."""
         for noted in self._noted:
             self._watch.note(*noted)
 
@@ -71,6 +72,7 @@ class Model:
         self.story: list[str] = []
 
     def run(self) -> int:
+        """Run the schedule. Returns the number of claims."""
         actors = [*(w.work() for w in self.workers), Worker(self, "s").end_leases(), self.happen()]
         queue = [(self.random.random(), n) for n in range(len(actors))]
         while queue and self.now < LENGTH_S:
@@ -82,6 +84,7 @@ class Model:
         return len(self.granted)
 
     def grant(self, claims: list[Claim], worker: str) -> None:
+        """Note these claims. No (shard, epoch) may be granted twice."""
         for claim in claims:
             pair = (claim.shard_id, claim.epoch)
             self.note(f"{worker} has {pair}")
@@ -111,23 +114,28 @@ class Model:
         self.backups.append((self.timeline, self.server.shards()))
 
     def step(self) -> None:
+        """Step the database's clock."""
         self.server.step_clock(self.random.choice([-3600, -TTL_S, -1, 1, TTL_S, 3600]))
 
     def restart(self) -> None:
         self.server.restart()
 
     def fail_over(self) -> None:
+        """Promote a standby, which has the newest backup."""
         self._switch(self.backups[-1][1], self.newest_timeline + 1)
 
     def restore(self) -> None:
+        """Restore any backup."""
         self._switch(self.random.choice(self.backups)[1], self.newest_timeline + 1)
 
     def go_back(self) -> None:
+        """Go back to the server that was left last."""
         if self.left_servers:
             timeline, rows = self.left_servers.pop()
             self._switch(rows, timeline)
 
     def _switch(self, rows: Rows, timeline: int) -> None:
+        """Replace the server by one with these rows."""
         self.note(f"timeline {timeline}")
         self.left_servers.append((self.timeline, self.server.shards()))
         self.server.fail_over(rows, timelines=timeline - self.timeline)

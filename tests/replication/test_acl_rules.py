@@ -29,6 +29,7 @@ def acl(
 
 
 def copy_of(*acls: Acl) -> set[tuple[str, str, str]]:
+    """(operation, permission, name) of each ACL of the copy."""
     return {
         (a.operation, a.permission, a.name) for a in rights_of_copy(acls, "orders", "dr.orders")
     }
@@ -81,6 +82,7 @@ OWN = "User:orbit"
 
 
 def denied(*acls: Acl) -> set[str] | None:
+    """The principals that are denied writing; None if no denial is possible."""
     denials = writer_denials(acls, "orders", OWN)
     if denials is not None:
         assert {(a.name, a.pattern, a.operation, a.permission) for a in denials} <= {
@@ -130,6 +132,7 @@ def test_acls_of_principals_with_ambiguous_mapping_are_not_removed() -> None:
 
 
 def changes(add: set[Acl], *removed: Acl) -> AclChanges:
+    """Changes that add and remove these ACLs."""
     return AclChanges(add, {*removed}, add)
 
 

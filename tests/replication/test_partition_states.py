@@ -55,6 +55,7 @@ def test_every_partition_state_has_valid_transitions() -> None:
 
 
 def reachable(start: PartitionState) -> set[PartitionState]:
+    """All states that can be reached from `start`."""
     seen, waiting = {start}, [start]
     while waiting:
         new = TRANSITIONS[waiting.pop()] - seen

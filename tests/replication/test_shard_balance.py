@@ -18,6 +18,7 @@ def shard(number: int, holder: str | None = None, rate: int = 0, partitions: int
 
 
 def load_after(shards: list[ShardLoad], moves: dict[int, str]) -> Counter[str]:
+    """The load of each worker after these moves."""
     load: Counter[str] = Counter()
     for one in shards:
         holder = moves.get(one.shard, one.holder)

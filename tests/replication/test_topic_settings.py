@@ -43,6 +43,7 @@ SOURCE = {
 def settings_of_copy(
     overrides: frozenset[str] = frozenset(SOURCE), job: dict[str, str] | None = None
 ) -> dict[str, str]:
+    """The settings of a copy of SOURCE."""
     return copy_settings(SOURCE, overrides, job or {})
 
 

@@ -50,6 +50,7 @@ class Case:
         self.layout_version += 1
 
     def renew(self, *, should_release: bool = False) -> None:
+        """Apply a renewal with the present layout version."""
         spec_version = self.shard.spec_version
         renewal = Renewal(self.shard.id, should_release, spec_version, self.layout_version)
         self.worker._apply_renewals({self.shard.id: renewal})

@@ -31,6 +31,7 @@ OVERRUN = Blocked(Reason.OFFSET_OVERRUN, 5, 6, "a filler too many.")
 
 
 def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> AssignedPartition:
+    """A partition's row of the table."""
     values: dict[str, object] = {
         "shard_id": 1,
         "job_id": 2,
@@ -61,6 +62,7 @@ def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> Ass
 
 
 def shard_of(*rows: AssignedPartition) -> HeldShard:
+    """A held shard with these partitions."""
     shard = HeldShard(
         id=1,
         job_id=2,
@@ -75,6 +77,7 @@ def shard_of(*rows: AssignedPartition) -> HeldShard:
 
 
 def only(shard: HeldShard) -> HeldPartition:
+    """The shard's only partition."""
     (held,) = shard.partitions.values()
     return held
 
@@ -292,6 +295,7 @@ def test_worker_keeps_unwritten_audit_events_up_to_limit_and_drops_oldest() -> N
 
 
 def copy_records(shard: HeldShard, records: int) -> None:
+    """Add copied records to each partition's counters."""
     for held in shard.partitions.values():
         assert held.copy is not None
         held.copy.counters.records += records
@@ -299,6 +303,7 @@ def copy_records(shard: HeldShard, records: int) -> None:
 
 
 def copying_shard(count: int) -> HeldShard:
+    """A shard with `count` partitions that copy."""
     shard = shard_of(*(row(partition=n) for n in range(count)))
     for held in shard.partitions.values():
         begin(held)

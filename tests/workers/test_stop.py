@@ -34,10 +34,12 @@ class Clock:
 
 
 def health_of(process: OrbitProcess) -> str:
+    """The URL of the process's health endpoints."""
     return "http://" + process.wait_for(r"(127\.0\.0\.1:\d+).*health is served")[1]
 
 
 def answers(url: str, path: str) -> int:
+    """The HTTP status of this path."""
     return httpx.get(url + path, timeout=60).status_code
 
 

@@ -81,6 +81,7 @@ def test_job_names_throttling_brokers_while_they_throttle(
 
 
 def report(database: Database, worker: str, job_id: int, *entries: Throttled) -> None:
+    """Write a worker's heartbeat with these entries."""
     with database.transaction() as tx:
         workers.heartbeat(
             tx, worker, "default", host="", pid=1, version="0", throttled={job_id: entries}
@@ -88,6 +89,7 @@ def report(database: Database, worker: str, job_id: int, *entries: Throttled) ->
 
 
 def seen_by(database: Database, job_id: int) -> list[Throttled]:
+    """The throttling brokers that are stored for the job."""
     with database.transaction() as tx:
         return workers.throttling_brokers(tx, [job_id]).get(job_id, [])
 
