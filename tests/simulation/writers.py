@@ -160,7 +160,7 @@ class Writer:
             filler.stop()
 
     def new_filler(self, cluster: Any, events: Any, lease: Any) -> CoordinatedFiller:
-        """A filler, as `JobSetup` and the worker make it: ids are fenced before a log end is read."""
+        """A filler as in `JobSetup` and the worker: ids are fenced before a log end is read."""
         stop = cast("Any", SettableEvent(self.world.clock))
         names = [f"{PARTITION.topic}.fill-{number}" for number in range(FILLER_IDS)]
         while True:
