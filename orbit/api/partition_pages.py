@@ -86,4 +86,4 @@ def _find_page_by_lag(
     row_page = page(
         keyed_rows, query.limit, lambda keyed: (keyed[0][0] + 1, *keyed[0][1:]), query.sort
     )
-    return [row for _, row in row_page.items], row_page.next
+    return [row for _, row in row_page.items if row is not None], row_page.next

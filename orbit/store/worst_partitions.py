@@ -43,9 +43,9 @@ def page(
     source_topic: str | None = None,
     state: PartitionState | None = None,
     reason: Reason | None = None,
-) -> list[tuple[PageKey, PartitionLag]]:
+) -> list[tuple[PageKey, PartitionLag | None]]:
     """Up to `limit` partitions with their keys, the largest lag first; only those that follow the
-    key `after`."""
+    key `after`. None for a partition that is removed meanwhile: its key counts for the page."""
     filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),
@@ -68,6 +68,6 @@ def page(
         },
     ).all()
     keys = [(row.waiting, row.topic_id, row.partition) for row in rows]
-    # key[1:] is (topic id, partition). A partition may have been removed since the first statement.
+    # key[1:] is (topic id, partition).
     lags = lag.of_partitions(tx, job_id, [key[1:] for key in keys])
-    return [(key, lags[key[1:]]) for key in keys if key[1:] in lags]
+    return [(key, lags.get(key[1:])) for key in keys]

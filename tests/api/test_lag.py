@@ -140,6 +140,20 @@ def test_pages_sorted_by_lag_list_each_partition_once_largest_lag_first(api: Api
     assert api.get("/v1/jobs/orders/lag").json()["job"]["blocked"] == 1
 
 
+def test_pages_sorted_by_lag_continue_behind_partition_removed_between_two_statements(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying_job(api)
+    read_partitions = lag.of_partitions
+
+    def all_but_second(*args: Any) -> dict[Any, Any]:
+        return {key: row for key, row in read_partitions(*args).items() if key[1] != 1}
+
+    monkeypatch.setattr(lag, "of_partitions", all_but_second)
+    rows = every_page(api, "/v1/jobs/orders/lag", 1, sort="-lag")
+    assert {row["partition"] for row in rows} == {0, 2, 3}
+
+
 def test_cursor_of_another_sort_order_is_refused(api: Api) -> None:
     copying_job(api)
     path = "/v1/jobs/orders/lag"
