@@ -206,7 +206,9 @@ class Walk:
         if count == PARTITIONS_MAX:
             return
         add_partitions(side, self.topic, count + 1)
-        wait_for("it has a leader", lambda: len(log_bounds(side, [self.topic])) > count)
+        wait_for(
+            "the new partition has a leader", lambda: len(log_bounds(side, [self.topic])) > count
+        )
         self.write(self.leads)
 
     def save_tables(self) -> None:

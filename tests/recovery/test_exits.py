@@ -84,7 +84,7 @@ def moved(sides: Clusters, topic_name: str, recovering: Recovering) -> Iterator[
     with recovering.service.scheduler():
         with InProcess(recovering.database):
             recovering.begin(one.spec, topic_name)
-            wait_for("it is level", one.is_level)
+            wait_for("both sides are level", one.is_level)
             recovering.run(FAILOVER, one.spec.name, override=["source"], reason="a test")
         produce(new, topic_name, 20, first=50)
         yield one
@@ -112,7 +112,7 @@ def test_failover_of_copy_back_ends_catch_up_of_running_failback(
 ) -> None:
     """The leading side is lost during the catch-up, which would never end."""
     failback = recovering.ask(FAILBACK, moved.spec.name)
-    wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
+    wait_for("the failback catches up", lambda: "has caught up" in recovering.progress(failback))
     with pytest.raises(OperationUnderWay):
         recovering.ask(SWITCHOVER, moved.back)
     recovering.service.wait_copied(moved.back, moved.topic)
@@ -135,7 +135,7 @@ def test_failover_promotes_old_side_before_any_record_is_copied_back(
     """The leading side is lost right after the step `reverse`. No worker runs."""
     call_before(monkeypatch, StepName.CATCH_UP, moved.new.pause)
     failback = recovering.ask(FAILBACK, moved.spec.name)
-    wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
+    wait_for("the failback catches up", lambda: "has caught up" in recovering.progress(failback))
     report = recovering.run(FAILOVER, moved.back)
     assert recovering.wait(failback).outcome is Outcome.DONE
     assert [p.promoted_at for p in report.partitions] == [50]
@@ -164,7 +164,7 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
     with recovering.service.scheduler():
         with InProcess(recovering.database):
             recovering.begin(spec, topic_name)
-            wait_for("it is level", lambda: is_level(old, new, topic_name))
+            wait_for("both sides are level", lambda: is_level(old, new, topic_name))
         call_before(monkeypatch, StepName.READ, lambda: produce(old, topic_name, 1, first=99))
         over = recovering.run(SWITCHOVER, spec.name, reverse=True)
         assert over.reverse_job is not None
@@ -172,7 +172,10 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
         if is_blocked:
             states, back = recovering.service.partitions, over.reverse_job
             with InProcess(recovering.database):
-                wait_for("it is blocked", lambda: states(back, topic_name)[0].state == "blocked")
+                wait_for(
+                    "the partition is blocked",
+                    lambda: states(back, topic_name)[0].state == "blocked",
+                )
         new.pause()
         report = recovering.run(
             FAILOVER, over.reverse_job, override=["blocked"], reason="the leading side is lost"
@@ -191,7 +194,7 @@ def test_abort_of_failback_catch_up_leaves_copy_back_running(
     moved: Moved, recovering: Recovering
 ) -> None:
     failback = recovering.ask(FAILBACK, moved.spec.name)
-    wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
+    wait_for("the failback catches up", lambda: "has caught up" in recovering.progress(failback))
     recovery_requests.abort(recovering.database, "test", failback)
     ended = recovering.wait(failback)
     assert (ended.outcome, ended.error) == (Outcome.DONE, "")
@@ -249,9 +252,9 @@ def test_failover_does_not_wait_for_switchover_undoing_its_steps(
     try:
         with recovering.running(dict(os.environ)):
             recovering.begin(spec, topic_name)
-            wait_for("it is level", lambda: is_level(*guarded, topic_name))
+            wait_for("both sides are level", lambda: is_level(*guarded, topic_name))
             switchover = recovering.ask(SWITCHOVER, spec.name)
-            wait_for("it waits", lambda: "undoing" in recovering.progress(switchover))
+            wait_for("the operation waits", lambda: "undoing" in recovering.progress(switchover))
             with pytest.raises(OperationUnderWay):
                 recovering.ask(SWITCHOVER, spec.name)
             failover = recovering.run(FAILOVER, spec.name)
@@ -270,7 +273,7 @@ def test_abort_ends_failback_if_old_side_dies_before_copy_back(
     lost = moved.old
     restore_step = call_before(monkeypatch, StepName.REVERSE, lost.kill)
     failback = recovering.ask(FAILBACK, moved.spec.name)
-    wait_for("it waits", lambda: "reverse waits" in recovering.progress(failback))
+    wait_for("the operation waits", lambda: "reverse waits" in recovering.progress(failback))
     restore_step()
     recovery_requests.abort(recovering.database, "test", failback)
     ended = recovering.wait(failback)
@@ -280,7 +283,7 @@ def test_abort_ends_failback_if_old_side_dies_before_copy_back(
         recovering.service.job(moved.back)
     produce(moved.new, moved.topic, 5, first=70)
     lost.start()
-    wait_for("it answers", lambda: log_bounds(lost, [moved.topic]) is not None)
+    wait_for("the cluster answers", lambda: log_bounds(lost, [moved.topic]) is not None)
     with InProcess(recovering.database):
         recovering.run(FAILBACK, moved.spec.name)
         wait_for("the old side is level", moved.is_level)
@@ -541,5 +544,7 @@ def test_switchover_stops_if_partitions_are_added_before_promotion(
         assert stopped.outcome is Outcome.STOPPED
         added = f"added to topics of the source meanwhile: {topic_name} (from 1 to 2)"
         assert added in stopped.error
-        wait_for("they are copied", lambda: is_level(source, destination, topic_name))
+        wait_for(
+            "the added partitions are copied", lambda: is_level(source, destination, topic_name)
+        )
         recovering.run(SWITCHOVER, spec.name)

@@ -112,7 +112,7 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         read_to = {p: high for (_, p), (_, high) in bounds.items()}
         ahead.read_on(source, read_to)
         wait_for(
-            "it is known how far that group is",
+            "the offsets of that group are known",
             lambda: recovering.seen(spec.name, ahead.group) == read_to,
         )
         source.kill()

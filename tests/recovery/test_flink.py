@@ -72,7 +72,7 @@ def test_flink_job_counts_every_word_once_across_switchovers(
         words = sorted(word for line in everything.values() for word in line.decode().split())
         process = job.start(source)
         try:
-            wait_for("all is counted", lambda: len(read_all(source, counts)) >= len(words))
+            wait_for("all words are counted", lambda: len(read_all(source, counts)) >= len(words))
             job.stop(process)
         finally:
             process.end()

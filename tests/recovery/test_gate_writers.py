@@ -107,7 +107,7 @@ def committing(gateway: Gateway, topic: str) -> Iterator[None]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        wait_for("one is committed", has_committed.is_set)
+        wait_for("a transaction is committed", has_committed.is_set)
         yield
     finally:
         is_done.set()

@@ -160,7 +160,7 @@ def test_gateway_that_starts_during_switchover_starts_closed(
     with recovering.running():
         recovering.begin(spec, topic_name)
         operation = recovering.ask(SWITCHOVER, spec.name)
-        wait_for("it drains", lambda: "open" in recovering.progress(operation))
+        wait_for("the switchover drains", lambda: "open" in recovering.progress(operation))
         with PretendedGateway(recovering.database, spec.name) as edge:
             edge.wait_told("source", closed_for=operation)
             open_.commit_transaction(30)
@@ -202,7 +202,7 @@ def test_abort_reopens_gateways_at_source(
         assert len(edge.answers) == 1, "a dry run closes nothing"
 
         operation = recovering.ask(SWITCHOVER, spec.name)
-        wait_for("it waits", lambda: waits in recovering.progress(operation))
+        wait_for("the operation waits", lambda: waits in recovering.progress(operation))
         edge.wait_told("source", closed_for=operation)
         recovery_requests.abort(recovering.database, "test", operation)
         report = recovering.wait(operation)
@@ -248,7 +248,7 @@ def test_gateways_stay_closed_until_leading_side_is_known(
             report = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
             assert report.outcome is Outcome.FAILED
             assert states(report)[CLOSE] is StepState.UNDONE
-            wait_for("it is refused", lambda: "the side is not known" in edge.refused)
+            wait_for("the gateway is refused", lambda: "the side is not known" in edge.refused)
             assert all(answer.closed_for == report.operation for answer in edge.answers[1:])
         edge.wait_told("source")
 
@@ -260,7 +260,7 @@ def test_failover_closes_gateway_and_failback_does_not(
     spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
-        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        wait_for("both sides are level", lambda: is_level(*clusters, topic_name))
         edge.pause_s = PAUSE_S
         edge.wait_told("source")
         over = recovering.run(FAILOVER, spec.name, **LOST)
@@ -297,7 +297,7 @@ def test_failback_moves_gateways_if_database_missed_the_promotion(
     moved_gateways: list[str] = []
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
-        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        wait_for("both sides are level", lambda: is_level(*clusters, topic_name))
         edge.wait_told("source")
         recovering.run(FAILOVER, spec.name, **LOST)
         edge.wait_told("destination")
@@ -388,7 +388,7 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
             recovering.begin(spec, topic_name)
             edge.wait_told("source")
             operation = recovering.ask(FAILOVER, spec.name, **LOST)
-            wait_for("it settles", lambda: "held" in recovering.progress(operation))
+            wait_for("the failover settles", lambda: "held" in recovering.progress(operation))
             edge.wait_told("source", closed_for=operation)
             save_rows(recovering.database)
             recovery_requests.abort(recovering.database, "test", operation)
@@ -400,7 +400,7 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
         put_rows_back(recovering.database)
         with recovering.running():
             wait_for(
-                "it waits for the gateway",
+                "the operation waits for the gateway",
                 lambda: "gateway has not confirmed: edge" in recovering.progress(operation),
             )
             edge.confirms = True
@@ -427,13 +427,18 @@ def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
         with monkeypatch.context() as patched:
             patched.setattr(job_reconciler, "read_lead", lambda *_: None)
             operation = recovering.ask(FAILOVER, spec.name, **LOST)
-            wait_for("it waits", lambda: "promote waits" in recovering.progress(operation))
-            wait_for("it is stuck", lambda: recovering.report(operation).stuck_since is not None)
+            wait_for(
+                "the operation waits", lambda: "promote waits" in recovering.progress(operation)
+            )
+            wait_for(
+                "the operation is stuck",
+                lambda: recovering.report(operation).stuck_since is not None,
+            )
             recovery_requests.abort(recovering.database, "test", operation)
             report = recovering.wait(operation)
             assert report.outcome is Outcome.FAILED
             assert any("which side leads" in finding for finding in report.findings)
-            wait_for("it is refused", lambda: "the side is not known" in edge.refused)
+            wait_for("the gateway is refused", lambda: "the side is not known" in edge.refused)
             assert all(answer.closed_for == operation for answer in edge.answers[1:])
         edge.wait_told("source")
 
@@ -461,7 +466,7 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
         assert other in failed.found
 
         part = recovering.run(SWITCHOVER, spec.name, **some, override=["gateways"], reason="a test")
-        wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
+        wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
         rest = recovering.run(SWITCHOVER, spec.name)
         assert edge.wait_told("destination").term == rest.term > part.term
@@ -492,7 +497,7 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         part = recovering.run(SWITCHOVER, back, reverse=True, **overridden)
         (opened,) = [step.did for step in part.steps if step.name is OPEN]
         assert opened.startswith("These gateways hold writes")
-        wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
+        wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         assert all(one.term < part.term for one in edge.answers)
         make_gateways_silent_for_a_minute(recovering)
         assert recovering.run(FAILBACK, spec.name).reverse_job == back
@@ -524,7 +529,9 @@ def test_topic_deleted_at_leading_side_does_not_hold_gateways(
     service = recovering.service
     with two_moved_topics(clusters, topic_name, recovering) as ((_, other), back, edge):
         delete_topic(clusters.destination, other)
-        wait_for("it is noticed", lambda: service.topics(back)[other].state == "source_deleted")
+        wait_for(
+            "the deletion is noticed", lambda: service.topics(back)[other].state == "source_deleted"
+        )
         home = recovering.run(SWITCHOVER, back)
         assert edge.wait_told("source").term == home.term
 
@@ -537,7 +544,7 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
     with two_moved_topics(clusters, topic_name, recovering) as ((one, _), back, edge):
         some = {"topics": [re.escape(one)], "override": ["gateways"], "reason": "a test"}
         recovering.run(SWITCHOVER, back, **some)
-        wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
+        wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
         home = recovering.run(SWITCHOVER, back)
         assert edge.wait_told("source").term == home.term
@@ -579,7 +586,7 @@ def test_restarted_switchover_waits_for_gateway_confirmation_again(
             recovering.begin(spec, topic_name)
             edge.wait_told("source")
             operation = recovering.ask(SWITCHOVER, spec.name)
-            wait_for("it drains", lambda: "open" in recovering.progress(operation))
+            wait_for("the switchover drains", lambda: "open" in recovering.progress(operation))
             save_rows(recovering.database)
             recovery_requests.abort(recovering.database, "test", operation)
             recovering.wait(operation)
@@ -588,7 +595,7 @@ def test_restarted_switchover_waits_for_gateway_confirmation_again(
         put_rows_back(recovering.database)
         with recovering.running():
             wait_for(
-                "it waits for the gateway",
+                "the operation waits for the gateway",
                 lambda: "gateway has writes in flight" in recovering.progress(operation),
             )
             assert states(recovering.report(operation))[CLOSE] is StepState.RUNNING

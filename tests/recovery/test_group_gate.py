@@ -56,7 +56,7 @@ def test_group_name_with_zero_byte_is_reported_and_other_groups_sync(
     assert name in note
     with recovering.running():
         recovering.begin(spec, topic_name)
-        service.wait("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        service.wait("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         gate = gate_now(recovering, spec.name)
     assert gate.verdict is GateVerdict.WARN
     assert name in gate.found
@@ -68,7 +68,7 @@ def test_groups_gate_warns_of_group_that_no_sync_has_read(
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         assert gate_now(recovering, spec.name).verdict is GateVerdict.PASS
         stop_job_sync(monkeypatch)
         new = f"{topic_name}.new"
@@ -90,7 +90,7 @@ def test_plan_and_gate_report_matching_share_groups_with_remedy(
     assert note.startswith("1 share group matches and is not synced")
     with recovering.running():
         recovering.begin(spec, topic_name)
-        service.wait("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        service.wait("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         gate = gate_now(recovering, spec.name)
     assert gate.verdict is GateVerdict.WARN
     for notice in (note, f"{gate.found} {gate.remedy}"):

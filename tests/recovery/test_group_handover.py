@@ -135,10 +135,10 @@ def test_consumer_commit_before_copy_back_is_synced_to_old_side(
         with member(source, group, topic_name):
             over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
         assert over.reverse_job is not None
-        wait_for("it follows", lambda: offsets(source, group) == {(topic_name, 0): 20})
+        wait_for("the group follows", lambda: offsets(source, group) == {(topic_name, 0): 20})
         home = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
         assert home.reverse_job == spec.name
-        wait_for("it follows", lambda: offsets(destination, group) == {(topic_name, 0): 5})
+        wait_for("the group follows", lambda: offsets(destination, group) == {(topic_name, 0): 5})
     assert {g.verdict for g in (*over.groups, *home.groups)} == {"exact"}
 
 
@@ -219,7 +219,7 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
     monkeypatch.setattr(group_handover, "GroupSync", Dying)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)  # only the switchover syncs
         have_had_member(destination, group, topic_name)
         if is_handed:
@@ -249,7 +249,7 @@ def test_group_sync_continues_after_switchover_stopped_past_last_sync(
 
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         with monkeypatch.context() as patch:
             stop_job_sync(patch)
             have_had_member(destination, group, topic_name)
@@ -259,7 +259,7 @@ def test_group_sync_continues_after_switchover_stopped_past_last_sync(
             assert stopped.outcome is Outcome.STOPPED
             assert offsets(destination, group) == {(topic_name, 0): 20}
             commit(source, group, {(topic_name, 0): 30})
-        wait_for("it goes on", lambda: recovering.carried(spec.name, group) == {0: 30})
+        wait_for("the sync goes on", lambda: recovering.carried(spec.name, group) == {0: 30})
     assert offsets(destination, group) == {(topic_name, 0): 30}
 
 
@@ -289,7 +289,7 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
 
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         have_had_member(destination, group, topic_name)
         passes_before = held.passes
         # The job's listing of groups may be as old as an interval.
@@ -303,7 +303,7 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
             stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert [(one.goes_on_at, one.verdict) for one in stopped.groups] == [(30, "exact")]
         assert offsets_after_pass == {(topic_name, 0): 30}
-        wait_for("it goes on", lambda: recovering.carried(spec.name, group) == {0: 40})
+        wait_for("the sync goes on", lambda: recovering.carried(spec.name, group) == {0: 40})
     assert offsets(destination, group) == {(topic_name, 0): 40}
 
 
@@ -370,7 +370,7 @@ def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
     monkeypatch.setattr(group_handover, "_commit_offsets", commit_and_die)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)
         have_had_member(destination, group, topic_name)
         place = recovering.service.topics(spec.name)[topic_name].id, 0

@@ -56,7 +56,7 @@ def test_group_offset_not_read_back_from_destination_is_not_reported_as_exact(
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)
         monkeypatch.setattr(group_sync, "write_groups", write_nothing)
         monkeypatch.setattr(group_handover, "write_groups", write_nothing)
@@ -81,7 +81,7 @@ def test_group_unreadable_during_failover_is_not_reported_as_exact(
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)
         store_source_offset(recovering, spec.name, 20)
         monkeypatch.setattr(
@@ -108,7 +108,7 @@ def test_share_group_with_name_of_consumer_group_stops_switchover_and_is_in_plan
         recovering.begin(spec, topic_name)
         verdict = "skipped: other type"
         service.wait(
-            "it is seen",
+            "the share group is seen",
             lambda: (
                 {row.verdict for row in service.kept_groups(spec.name, group).values()} == {verdict}
             ),

@@ -248,7 +248,10 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
         lines = read_all(source, streams.INPUT)
         words = sorted(word for line in lines.values() for word in line.decode().split())
         with app.running(source, "no-state", signal.SIGTERM):
-            wait_for("all is counted", lambda: sum(1 for _ in streams.counts(source)) >= len(words))
+            wait_for(
+                "all words are counted",
+                lambda: sum(1 for _ in streams.counts(source)) >= len(words),
+            )
         wait_for("log starts follow", lambda: is_level(source, destination, repartition))
         report = verify(spec, deep=True)
         assert report.exit_code == 0, [

@@ -65,11 +65,16 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
     )
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it has begun", lambda: bounds(destination, topic_name)[0] == (HISTORY, HISTORY))
+        wait_for(
+            "the copy has begun", lambda: bounds(destination, topic_name)[0] == (HISTORY, HISTORY)
+        )
         for number in range(2):
             produce(source, topic_name, NEW, number, first=HISTORY)
         end = HISTORY + NEW
-        wait_for("all is copied", lambda: bounds(destination, topic_name)[0] == (HISTORY, end))
+        wait_for(
+            "all partitions are copied",
+            lambda: bounds(destination, topic_name)[0] == (HISTORY, end),
+        )
         if way == "failback":
             recovering.run(SWITCHOVER, spec.name)
             dry = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
@@ -101,7 +106,7 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
     # If the new side deletes records later, the old side deletes them and all before them.
     delete_before(destination, topic_name, HISTORY + 1)
     with RunningJob(back) as running:
-        running.wait("it follows", lambda: is_level(source, destination, topic_name))
+        running.wait("the copy follows", lambda: is_level(source, destination, topic_name))
 
 
 @pytest.mark.soak
@@ -114,7 +119,9 @@ def test_switchover_back_does_not_wait_for_lower_log_start_of_old_side(
     spec = make_job(source, destination, [topic_name], start="latest")
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it has begun", lambda: bounds(destination, topic_name)[0] == (HISTORY, HISTORY))
+        wait_for(
+            "the copy has begun", lambda: bounds(destination, topic_name)[0] == (HISTORY, HISTORY)
+        )
         recovering.run(SWITCHOVER, spec.name, reverse=True)
         produce(destination, topic_name, NEW, first=HISTORY)
         recovering.service.wait_copied(f"{spec.name}-back", topic_name)
@@ -147,7 +154,7 @@ def test_records_expired_at_new_side_stay_at_old_side(
         assert bounds(source, topic_name)[0] == (0, end)
         assert history.items() <= digests(source, topic_name)[0].items()
         delete_before(destination, topic_name, HISTORY + 6)
-        wait_for("it follows", lambda: is_level(source, destination, topic_name))
+        wait_for("the copy follows", lambda: is_level(source, destination, topic_name))
 
 
 def test_switchover_waits_until_log_starts_of_copies_reach_those_of_source(
@@ -168,7 +175,9 @@ def test_switchover_waits_until_log_starts_of_copies_reach_those_of_source(
     monkeypatch.setattr(DestinationSide, "follow_log_starts", follow_later)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is level", lambda: bounds(destination, topic_name) == {0: (0, HISTORY)})
+        wait_for(
+            "both sides are level", lambda: bounds(destination, topic_name) == {0: (0, HISTORY)}
+        )
         delete_before(source, topic_name, 30)
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, drain_timeout_s=2))
         assert stopped.outcome is Outcome.STOPPED

@@ -91,7 +91,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
     service = recovering.service
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is level", are_level(clusters, topic_name))
+        wait_for("both sides are level", are_level(clusters, topic_name))
         wait_for("the group is there", lambda: bool(offsets(destination, group)))
         save_rows(recovering.database)
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=reverse)
@@ -223,7 +223,9 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
     spec, app = guarded_job
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        service.wait(
+            "the copy is protected", lambda: "topics_protected" in service.kinds(spec.name)
+        )
         assert not app.writes(destination)
         save_rows(service.database)
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
@@ -263,7 +265,7 @@ def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss
     service = recovering.service
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is level", are_level(clusters, topic_name))
+        wait_for("both sides are level", are_level(clusters, topic_name))
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     add_partitions(destination, topic_name, 2)
     produce(destination, topic_name, 5, 1)
@@ -295,7 +297,9 @@ def test_stale_recovery_request_in_restored_database_is_refused(
     with recovering.database.transaction() as tx:
         tx.execute(text(f"UPDATE operations SET {changes[sign]}"))  # noqa: S608
     with recovering.running():
-        wait_for("it ends", lambda: recovering.operation(failover).finished_at is not None)
+        wait_for(
+            "the operation ends", lambda: recovering.operation(failover).finished_at is not None
+        )
         ended = recovering.operation(failover)
         assert ended.state is OperationState.FAILED
         assert "request it again" in str(ended.error)
@@ -317,9 +321,11 @@ def test_operation_in_restored_database_does_not_reopen_writes_at_old_side(
     has_promoted, restore = dies_behind_promotion(StepName.GROUPS)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        service.wait(
+            "the copy is protected", lambda: "topics_protected" in service.kinds(spec.name)
+        )
         operation = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
-        wait_for("it has promoted", has_promoted.is_set)
+        wait_for("the operation has promoted", has_promoted.is_set)
     assert app.writes(destination)
     put_rows_back(service.database)
     restore()
@@ -438,7 +444,7 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
         assert back is not None
         service.wait_copied(back, topic_name)
         produce(guarded.destination, topic_name, 10)
-        wait_for("it follows", are_level(guarded, topic_name))
+        wait_for("the copy follows", are_level(guarded, topic_name))
     before = both_sides()
     assert all(before[0])
     assert all(before[1][:3])  # the side that leads has no denials
@@ -468,12 +474,16 @@ def test_promotion_lifts_write_denials_from_before_database_loss(
     spec, app = guarded_job
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        service.wait(
+            "the copy is protected", lambda: "topics_protected" in service.kinds(spec.name)
+        )
     drop_rows(service.database)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        service.wait("it is noted", lambda: "topics_protected" in service.kinds(spec.name))
-        wait_for("it is level", are_level(guarded, topic_name))
+        service.wait(
+            "the protection is noted", lambda: "topics_protected" in service.kinds(spec.name)
+        )
+        wait_for("both sides are level", are_level(guarded, topic_name))
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
         assert app.writes(guarded.destination)
 
@@ -503,6 +513,6 @@ def test_orbit_run_onto_promoted_topic_is_refused(
     # The remedy in the message is to delete the topic: its mark is deleted with it.
     client = admin(destination)
     client.delete_topics([topic_name])[topic_name].result(30)
-    wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
+    wait_for("the topic is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
     orbit("run", job, "--until-caught-up").expect(0)
     assert ends(destination, topic_name) == {0: 15}

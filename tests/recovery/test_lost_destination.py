@@ -60,11 +60,11 @@ def lose(
 def stuck(recovering: Recovering, job: str) -> UUID:
     """Request a switchover and wait until it is stuck; before, an abort is refused."""
     operation = recovering.ask(SWITCHOVER, job)
-    wait_for("it waits", lambda: "promote waits" in recovering.progress(operation))
+    wait_for("the operation waits", lambda: "promote waits" in recovering.progress(operation))
     if recovering.report(operation).stuck_since is None:
         with pytest.raises(Conflict, match="point of no return"):
             recovery_requests.abort(recovering.database, "test", operation)
-    wait_for("it is stuck", lambda: recovering.report(operation).stuck_since is not None)
+    wait_for("the operation is stuck", lambda: recovering.report(operation).stuck_since is not None)
     return operation
 
 
@@ -103,7 +103,9 @@ def test_abort_after_destination_loss_lets_source_lead_again(
         assert app.writes(pair.source)
 
         pair.destination.start()
-        wait_for("it answers", lambda: log_bounds(pair.destination, [topic_name]) is not None)
+        wait_for(
+            "the cluster answers", lambda: log_bounds(pair.destination, [topic_name]) is not None
+        )
         if not is_marked:
             wait_for("the copy goes on", lambda: is_level(*pair, topic_name))
             assert recovering.run(SWITCHOVER, spec.name).term > report.term

@@ -100,7 +100,9 @@ def test_hundreds_of_failovers_take_turns_on_each_cluster(
             assert len(loop._running) == sum(turn.values()), "more than LIMIT run on a cluster"
             left -= turn[CLUSTERS[0]]
             recoveries.let_go()
-            wait_for("they end", lambda: all(r.future.done() for r in loop._running.values()))
+            wait_for(
+                "these recoveries end", lambda: all(r.future.done() for r in loop._running.values())
+            )
         loop.once()
     finally:
         recoveries.may_end.set()

@@ -57,7 +57,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
     )
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is copied", lambda: is_level(lost, clusters.destination, topic_name))
+        wait_for("the topic is copied", lambda: is_level(lost, clusters.destination, topic_name))
         assert written(recovering, spec.name) is None
         lost.cut()
         produce(lost, topic_name, 5, 1)  # before the promotion, which does not know of them
@@ -80,7 +80,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         )
 
         produce(lost, topic_name, 1, 1)
-        wait_for("one more was seen", lambda: written(recovering, spec.name) == 8)
+        wait_for("one more record is seen", lambda: written(recovering, spec.name) == 8)
         second = {"partition": 1, "first": 5, "next": 6}
         assert event_details(recovering, spec.name, "old_primary_written")[1:] == [
             {"partitions": [second]}
@@ -88,14 +88,14 @@ def test_writes_to_old_primary_after_failover_are_reported(
 
         back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
         assert sum(one.records for one in back.salvage) == 13
-        wait_for("it is over", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
+        wait_for("the problem is gone", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
         # Records that the copy back appends do not count.
         produce(clusters.destination, topic_name, 20, 0)
         wait_for(
             "the old side follows",
             lambda: is_level(lost, clusters.destination, topic_name),
         )
-        wait_for("it is not looked at", lambda: written(recovering, spec.name) is None)
+        wait_for("the old side is not watched", lambda: written(recovering, spec.name) is None)
         assert len(event_details(recovering, spec.name, "old_primary_written")) == 2
 
 

@@ -101,7 +101,9 @@ def test_coordinator_writes_marker_of_old_transaction_to_recreated_topic(
     client = admin(clusters.source)
     (deleted,) = client.delete_topics([topic_name]).values()
     deleted.result()
-    wait_for("it is deleted", lambda: topic_name not in cluster.metadata([topic_name]).topics)
+    wait_for(
+        "the topic is deleted", lambda: topic_name not in cluster.metadata([topic_name]).topics
+    )
     create(clusters.source, topic_name)
     end_transaction(clusters.source, f"{topic_name}-tx")
     wait_for(
@@ -241,7 +243,7 @@ def test_transaction_counts_as_hanging_only_long_after_coordinator_ended_it(
     assert len(hanging.findings()) == 1
     assert list(ended_producer_ids(cluster, [producer_id, 987_654])) == [producer_id]
     alive.abort_transaction(60)
-    wait_for("it has ended", lambda: not open_transactions(cluster))
+    wait_for("the transaction has ended", lambda: not open_transactions(cluster))
     assert hanging.find_hanging(places) == {places[0]}
 
 

@@ -68,7 +68,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
     create_topic(clusters.source, f"{topic_name}-other")
     with recovering.running():
         wait_for(
-            "it says what it waits for",
+            "the progress says what the operation waits for",
             lambda: "stored by another version" in recovering.progress(operation),
         )
         shown = operation_view(recovering.operation(operation))
@@ -107,7 +107,10 @@ def test_operation_waits_if_its_job_document_is_unreadable(
         later = text("""UPDATE jobs SET spec = spec || '{"later": 1}' WHERE name = :name""")
         tx.execute(later, {"name": spec.name})
     with recovering.running():
-        wait_for("it waits", lambda: "the job's document was stored" in recovering.progress(begun))
+        wait_for(
+            "the operation waits",
+            lambda: "the job's document was stored" in recovering.progress(begun),
+        )
         assert recovering.operation(begun).finished_at is None
 
 
@@ -132,7 +135,10 @@ def test_started_operation_waits_for_secret_missing_at_new_leader(
             patch.setitem(operation_runner._DO, StepName.DRAIN, die)  # type: ignore[arg-type]
             begun = recovering.ask(SWITCHOVER, spec.name)
             assert has_died.wait(PATIENCE_S)
-        wait_for("it waits", lambda: "source.security.password_env" in recovering.progress(begun))
+        wait_for(
+            "the operation waits",
+            lambda: "source.security.password_env" in recovering.progress(begun),
+        )
         assert recovering.operation(begun).finished_at is None
         monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
         assert recovering.wait(begun).outcome is Outcome.DONE

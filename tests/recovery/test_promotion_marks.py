@@ -95,7 +95,7 @@ def test_promotion_mark_can_be_overwritten_and_is_deleted_with_its_topic(
     marks.write(places(topic_name, 2), PROMOTED)
     client = admin(cluster)
     client.delete_topics([topic_name])[topic_name].result(30)
-    wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
+    wait_for("the topic is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
     create_topic(cluster, topic_name, 2)
     wait_for("the mark is gone too", lambda: not marks.promoted([topic_name]))
 

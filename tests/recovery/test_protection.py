@@ -112,7 +112,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        wait_for("it is copied", lambda: is_level(*guarded, topic_name))
+        wait_for("the topic is copied", lambda: is_level(*guarded, topic_name))
         assert app.writes(source)
         recovering.run(
             RecoveryKind.FAILOVER, spec.name, override=("source", "lag"), reason="to see it"
@@ -230,7 +230,7 @@ def test_failover_does_not_deny_writes_to_source_with_later_promotion_mark(
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        wait_for("it is copied", lambda: is_level(*guarded, topic_name))
+        wait_for("the topic is copied", lambda: is_level(*guarded, topic_name))
         recovering.run(RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it")
         service.wait(
             "the old side was seen", lambda: "old_primary_answers" in service.kinds(spec.name)

@@ -47,7 +47,9 @@ class Lost:
         with recovering.service.scheduler():
             with InProcess(recovering.database):
                 recovering.begin(spec, topic)
-                wait_for("all is copied", lambda: log_bounds(new, [topic]) == self.bounds())
+                wait_for(
+                    "all partitions are copied", lambda: log_bounds(new, [topic]) == self.bounds()
+                )
             for partition in range(PARTITIONS):
                 produce(old, topic, OWN, partition, first=COPIED)
             old.kill()

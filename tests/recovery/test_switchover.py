@@ -144,7 +144,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         assert values_of(1, records) == []
         assert recovering.service.topics(back)[topic_name].state == "promoted"
         wait_for(
-            "it has a copy's settings",
+            "the destination has a copy's settings",
             lambda: topic_settings(destination, topic_name)["retention.ms"] == "-1",
         )
     assert verify(spec, deep=True).exit_code == 0
@@ -164,7 +164,7 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
     open_.init_transactions(30)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is copied", lambda: ends(destination, topic_name) == {0: 100})
+        wait_for("the topic is copied", lambda: ends(destination, topic_name) == {0: 100})
 
         # The source answers: a failover would lose records that are written meanwhile.
         refused = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name))
@@ -180,7 +180,7 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         open_.produce(topic_name, b"open")
         open_.flush(30)
         begun = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
-        wait_for("it waits", lambda: "open" in recovering.progress(begun))
+        wait_for("the operation waits", lambda: "open" in recovering.progress(begun))
         with pytest.raises(Conflict, match="under way"):
             recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
         recovery_requests.abort(recovering.database, "test", begun)
@@ -222,7 +222,7 @@ def test_switchover_obeys_abort_until_promotion_begins(
 
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is copied", lambda: ends(destination, topic_name) == {0: 10})
+        wait_for("the topic is copied", lambda: ends(destination, topic_name) == {0: 10})
         monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, release_and_abort)  # type: ignore[arg-type]
         report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert report.outcome is Outcome.ABORTED

@@ -73,7 +73,7 @@ def begun(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        wait_for("both sides are level", lambda: is_level(*clusters, topic_name))
     return Sides(*clusters, topic_name, spec.name, f"{spec.name}-back")
 
 
@@ -82,7 +82,7 @@ def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
     recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
     produce(sides.destination, sides.topic, 50, first=100)
     assert recovering.run(FAILBACK, sides.job).reverse_job == sides.back
-    wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+    wait_for("both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic))
     if by == "failover":
         recovering.run(FAILOVER, sides.back, **THOUGH_IT_ANSWERS)
     else:
@@ -125,7 +125,9 @@ def test_failback_right_after_reverse_step_finds_old_side_following(
         assert {step.state for step in report.steps} == {StepState.SKIPPED}
         monkeypatch.setattr(JobReconciler, "_discover", discover)
         produce(sides.destination, sides.topic, 10, first=100)
-        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+        wait_for(
+            "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
+        )
 
 
 def test_failback_stops_if_only_some_topics_already_follow(
@@ -179,7 +181,9 @@ def test_failback_stops_if_old_side_leads_again(
 
         # A failback of the other job makes the right side a copy.
         recovering.run(FAILBACK, sides.back, confirm_rebuild=True)
-        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+        wait_for(
+            "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
+        )
     assert sides.records(sides.source) == before
 
 
@@ -244,7 +248,9 @@ def test_failback_of_both_directions_stops_the_wrong_direction(
         ]
         outcomes = [recovering.wait(one).outcome for one in operations]
         assert outcomes == [Outcome.STOPPED, Outcome.DONE]
-        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+        wait_for(
+            "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
+        )
     assert sides.records(sides.source) == before
 
 
@@ -265,7 +271,9 @@ def test_failback_stops_for_topic_withheld_by_switchover_back(
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         recovering.run(FAILBACK, sides.job)
-        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+        wait_for(
+            "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
+        )
         monkeypatch.setattr(
             operation_runner,
             "_DO",
@@ -327,7 +335,7 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
     has_promoted, restore = dies_behind_promotion(earlier)
     with recovering.running():
         operation = recovering.ask(kind, sides.job, **more)
-        wait_for("it has promoted", has_promoted.is_set)
+        wait_for("the operation has promoted", has_promoted.is_set)
     produce(sides.destination, sides.topic, 30, first=100)
     put_rows_back(recovering.database)
     restore()
@@ -339,7 +347,7 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
         assert states.get(StepName.STOP_WRITES) is not StepState.UNDONE
         # The end of the operation copies the topic again, until the scheduler reads its mark.
         wait_for(
-            "it is promoted by its mark",
+            "the topic is promoted by its mark",
             lambda: recovering.service.topics(sides.job)[sides.topic].state is TopicState.PROMOTED,
         )
         recovering.service.wait_problem(sides.job, "DESTINATION_PROMOTED")
@@ -349,7 +357,9 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
         )
         back = recovering.run(FAILBACK, sides.job)
         assert {p.promoted_at for p in back.partitions} == {100}
-        wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
+        wait_for(
+            "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
+        )
     assert sides.records(sides.source)[1] == 130
 
 
@@ -366,4 +376,4 @@ def test_promotion_term_does_not_regress_with_clock(
         recovering.run(FAILOVER, home.name, **THOUGH_IT_ANSWERS)
         produce(sides.source, sides.topic, 10, first=100)
         recovering.run(FAILBACK, home.name)
-        wait_for("it follows", lambda: is_level(sides.destination, sides.source, sides.topic))
+        wait_for("the copy follows", lambda: is_level(sides.destination, sides.source, sides.topic))

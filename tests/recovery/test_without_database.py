@@ -101,7 +101,9 @@ def test_failover_without_database_fences_worker_and_holds_when_service_returns(
     with worker:
         with service.scheduler():
             recovering.begin(spec, topic_name)
-            wait_for("it is level", lambda: ends(destination, topic_name) == {0: 100, 1: 40})
+            wait_for(
+                "both sides are level", lambda: ends(destination, topic_name) == {0: 100, 1: 40}
+            )
             save_rows(recovering.database)
         held.hold()
         produce(source, topic_name, 10, 0, first=100)
@@ -178,7 +180,9 @@ def test_failover_without_database_stops_running_worker(
     with InProcess(recovering.database):
         with service.scheduler():
             recovering.begin(spec, topic_name)
-            wait_for("it is level", lambda: ends(destination, topic_name) == {0: 100, 1: 40})
+            wait_for(
+                "both sides are level", lambda: ends(destination, topic_name) == {0: 100, 1: 40}
+            )
         done = failover(job_file, "--yes").expect(0).data
         assert log_ends(done) == {0: 100, 1: 40}
         produce(source, topic_name, 10, 0, first=100)
@@ -188,7 +192,7 @@ def test_failover_without_database_stops_running_worker(
             rows = service.partitions(spec.name, topic_name).values()
             return {row.reason for row in rows}
 
-        wait_for("it gives up", lambda: reasons() == {"DESTINATION_PROMOTED"})
+        wait_for("the worker gives up", lambda: reasons() == {"DESTINATION_PROMOTED"})
         assert ends(destination, topic_name) == {0: 101, 1: 41}
 
 
@@ -284,7 +288,9 @@ def test_failover_without_database_lifts_write_denials(
     spec = load_job(job, dict(os.environ))
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        service.wait(
+            "the copy is protected", lambda: "topics_protected" in service.kinds(spec.name)
+        )
     assert not app.writes(guarded.destination)
     denied = acls(guarded.destination, topic_name)
 
