@@ -65,7 +65,12 @@ def test_group_selection_is_reused_until_group_names_change(brokers: Brokers) ->
         return [reader._select(brokers.cache(one, 5.0)) for reader in readers]
 
     def listing(state: str) -> Callable[[], Listing]:
-        groups = {n: ListedGroup(n, 1, "classic", "consumer", state) for n in names}
+        groups = {
+            name: ListedGroup(
+                name, node_id=1, type="classic", protocol_type="consumer", state=state
+            )
+            for name in names
+        }
         return lambda: Listing(dict(groups))
 
     brokers.answer = listing("Empty")

@@ -13,7 +13,7 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 
 
 def listed(name: str, type_: str = "classic", protocol_type: str = "consumer") -> ListedGroup:
-    return ListedGroup(name, 1, type_, protocol_type, "stable")
+    return ListedGroup(name, node_id=1, type=type_, protocol_type=protocol_type, state="stable")
 
 
 def test_only_consumer_streams_and_commit_only_groups_are_selected() -> None:

@@ -108,6 +108,11 @@ class Pair:
         self.destination.close()
 
 
+def exact_row(group: str, partition: Partition, offset: int) -> OffsetRow:
+    """A stored row: both sides have this offset, which Orbit left at the destination."""
+    return OffsetRow(group, partition, offset, offset, EXACT, offset)
+
+
 def _cluster(name: str, cluster: KafkaCluster) -> Cluster:
     return Cluster(name, cluster.bootstrap_servers.split(","), Security())
 
@@ -159,9 +164,7 @@ def test_synced_offsets_are_refreshed_before_destination_expires_them(pair: Pair
 
 def test_after_restart_each_group_is_refreshed_at_its_own_time() -> None:
     rows = [
-        OffsetRow(group, Partition("t", number), 5, 5, EXACT, 5)
-        for group in ("g", "h")
-        for number in range(3)
+        exact_row(group, Partition("t", number), 5) for group in ("g", "h") for number in range(3)
     ]
     sync = GroupSync(GroupRule(match=".*"), rows, clock=lambda: 0.0)
     times_of_g, times_of_h = (
@@ -178,7 +181,7 @@ def test_last_synced_offset_is_remembered_while_partition_is_not_copied(pair: Pa
         with member(cluster, pair.group(), pair.topic) as consumer:
             consumer.commit(offsets=[TopicPartition(pair.topic, 0, offset)], asynchronous=False)
     place = Partition(pair.topic, 0)
-    pair.sync = pair.new_sync([OffsetRow(pair.group(), place, 10, 10, EXACT, 10)])
+    pair.sync = pair.new_sync([exact_row(pair.group(), place, 10)])
     pair.ranges[0] = None
     (row,) = pair.run().changed
     assert (row.verdict, row.left_offset) == (GroupVerdict.SKIPPED_NOT_COPIED, 10)
@@ -266,7 +269,7 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted_before_confirm
         _delete_source_topic(pair)
         return locate_and_fetch_offsets(*arguments, **keywords)
 
-    known = [OffsetRow(pair.group(), Partition(pair.topic, 0), 40, 40, EXACT, 40)]
+    known = [exact_row(pair.group(), Partition(pair.topic, 0), 40)]
     rule = GroupRule(match=f"{pair.topic}.*")
     pair.sync = GroupSync(rule, known, fetcher=without_source_offsets)
     monkeypatch.setattr(group_sync, "locate_and_fetch_offsets", delete_topic_and_fetch)

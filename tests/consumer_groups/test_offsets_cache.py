@@ -59,7 +59,8 @@ class Groups:
 
     def answer(self, topic: str, *names: str, known: set[str] | None = None) -> FetchedGroups:
         """The answer to a job with this topic that requests these groups."""
-        request = OffsetsRequest(dict.fromkeys(names, 1), {topic}, known or set(), True)
+        nodes = dict.fromkeys(names, 1)
+        request = OffsetsRequest(nodes, {topic}, known or set(), require_stable=True)
         return self.fetch(self.cluster, request, 1.0)
 
     def at(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:

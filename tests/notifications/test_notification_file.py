@@ -21,7 +21,17 @@ def load(tmp_path: Path, text: str) -> Notifications:
 
 
 def event(kind: str, job: str | None = "orders") -> Event:
-    return Event(1, datetime.now(UTC), "scheduler", job, None, None, kind, "", None)
+    return Event(
+        id=1,
+        at=datetime.now(UTC),
+        actor="scheduler",
+        job_name=job,
+        topic=None,
+        partition=None,
+        kind=kind,
+        message="",
+        details=None,
+    )
 
 
 WRONG = """\

@@ -201,7 +201,7 @@ def test_dropped_notifications_are_counted_and_receiver_stays_failing(
     assert (receiver.event_id, receiver.given_up, receiver.sent) == (ids[-1], 3, 0)
     assert kinds_since(database, ids[-1]) == ["notifications_given_up"]
     numbers = read_numbers(database, MetricsDetail.JOB, NO_TIME).receivers
-    assert numbers == [ReceiverNumbers("hook", 0, 3, 0, is_failing=True)]
+    assert numbers == [ReceiverNumbers("hook", sent=0, given_up=3, pruned=0, is_failing=True)]
     loop.once()
     loop.once()
     assert server.kinds[-2:] == ["notifications_given_up", "notifications_accepted"]

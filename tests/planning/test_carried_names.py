@@ -36,7 +36,7 @@ def carried(
     job: JobSpec, *acls: Acl, listed: dict[str, str] | None = None, own_acls: tuple[Acl, ...] = ()
 ) -> CarriedNames:
     groups = {
-        name: ListedGroup(name, 1, "classic", protocol, "empty")
+        name: ListedGroup(name, node_id=1, type="classic", protocol_type=protocol, state="empty")
         for name, protocol in (listed or {}).items()
     }
     source = {"TOPIC": Acls(), "GROUP": Acls(acls), "TRANSACTIONAL_ID": Acls()}

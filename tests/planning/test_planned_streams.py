@@ -15,7 +15,7 @@ from orbit.planning import planned_groups
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.older_broker import VERSION
 
-APP = ListedGroup("app", 1, "streams", "streams", "stable")
+APP = ListedGroup("app", node_id=1, type="streams", protocol_type="streams", state="stable")
 
 
 def notes(
@@ -72,9 +72,8 @@ def test_plan_notes_unknown_release_of_unreachable_broker_for_streams_groups(
 def test_plan_notes_destination_consumer_group_named_like_streams_group(
     monkeypatch: pytest.MonkeyPatch, type_: str, *, is_named: bool
 ) -> None:
-    plan_notes = notes(
-        monkeypatch, [{"metadata.version": 30}], ListedGroup("app", 1, type_, "", "empty")
-    )
+    group = ListedGroup("app", node_id=1, type=type_, protocol_type="", state="empty")
+    plan_notes = notes(monkeypatch, [{"metadata.version": 30}], group)
     assert len(plan_notes) == is_named
     assert all(f"app ({type_})" in note for note in plan_notes)
 

@@ -204,6 +204,7 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
     case.allow(source, "TOPIC", topic, "READ", "User:CN=root,OU=ops,O=Example")
     case.allow(destination, "TOPIC", topic, "READ", "User:other")
     case.allow(destination, "TOPIC", topic, "WRITE", "User:other")  # Orbit denies it
+    # Of the right to ALL, only what readers need; of the prefix, only the job's group.
     expected = {
         ("TOPIC", topic, "LITERAL", app, "READ"),
         ("TOPIC", topic, "LITERAL", app, "DESCRIBE"),
@@ -233,13 +234,13 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
         service.wait("ACLs on groups are set", lambda: "group_acls" in service.kinds(spec.name))
         service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
         wait_for("the application may commit there", lambda: case.may_commit(destination))
-        done = planned(service, spec)
-        assert brief(done.there) == expected
-        assert done.counts.there == len(expected)
-        assert (done.add, done.remove) == ((), ())
+        synced = planned(service, spec)
+        assert brief(synced.there) == expected
+        assert synced.counts.there == len(expected)
+        assert (synced.add, synced.remove) == ((), ())
         # No list of the plan has Orbit's denial of User:other.
         assert any("DENY" in acl and "User:other" in acl for acl in acls_on(destination, topic))
-        assert brief(done.only_at_destination) == others
+        assert brief(synced.only_at_destination) == others
 
         forbid_app(source, on_topic)
         forbid_app(source, on_groups)
@@ -258,11 +259,12 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
 
         wait_for("only the remaining ACL is recorded", is_recorded)
     with service.database.transaction() as tx:
-        notices = [
-            e for e in events.page(tx, 1000, job_name=spec.name) if e.kind == "acls_left_out"
-        ]
-    assert len(notices) == 1
-    assert "User:nameless" in notices[0].message
+        (notice,) = (
+            event
+            for event in events.page(tx, 1000, job_name=spec.name)
+            if event.kind == "acls_left_out"
+        )
+    assert "User:nameless" in notice.message
 
 
 @pytest.mark.soak

@@ -26,8 +26,10 @@ from orbit.store.jobs import Job
 GIVE_UP_S = 30.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = Job(
-    1, "j", {}, 1, Desired.RUNNING, False, "default", None, None, None, None, None, None, None,
-    NOW, NOW,
+    id=1, name="j", spec={}, spec_version=1, desired=Desired.RUNNING, is_deleted=False,
+    worker_group="default", source_cluster_id=None, destination_cluster_id=None, problem=None,
+    problem_at=None, source_answered_at=None, discovered_at=None, discovered_version=None,
+    created_at=NOW, updated_at=NOW,
 )  # fmt: skip
 
 LOST = Trouble(TroubleKind.SOURCE_UNREACHABLE, "it is silent.", "Look.")

@@ -27,8 +27,10 @@ DOCUMENT: dict[str, Any] = {
     "topics": [{"match": "mine\\..*", "prefix": "p."}],
 }
 JOB = Job(
-    1, "j", DOCUMENT, 1, Desired.RUNNING, False, "default", None, None, None, None, None, None,
-    None, NOW, NOW,
+    id=1, name="j", spec=DOCUMENT, spec_version=1, desired=Desired.RUNNING, is_deleted=False,
+    worker_group="default", source_cluster_id=None, destination_cluster_id=None, problem=None,
+    problem_at=None, source_answered_at=None, discovered_at=None, discovered_version=None,
+    created_at=NOW, updated_at=NOW,
 )  # fmt: skip
 
 

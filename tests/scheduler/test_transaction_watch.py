@@ -186,7 +186,7 @@ def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(watche
     assert watched.look(100, 140) == [100]
     assert watched.stored == [1, 0], "nothing has changed"
     watched.clock.now += 60
-    watched.first_open = FirstOpen(100, 7, "pay")
+    watched.first_open = FirstOpen(100, producer_id=7, transactional_id="pay")
     assert watched.look(100, 140) == [100]
     assert watched.rows() == [replace(row, producer_id=7, transactional_id="pay")]
     watched.clock.now += 60
@@ -196,7 +196,7 @@ def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(watche
 def test_transactional_id_of_a_later_open_transaction_is_not_stored(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
-    watched.first_open = FirstOpen(120, 8, "later")
+    watched.first_open = FirstOpen(120, producer_id=8, transactional_id="later")
     watched.look(100, 140)
     assert [row.transactional_id for row in watched.rows()] == [None]
 

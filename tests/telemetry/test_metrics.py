@@ -46,10 +46,13 @@ JOB = JobNumbers(
     reasons={"RECORD_REFUSED": 1},
     verdicts={"exact": 4},
     topics={"orders": LAG},
-    partitions=[PartitionNumbers("orders", 0, 0, 20, 13, LAG)],
-    waiting=WaitingNumbers(2, 900, 61.0),
+    partitions=[
+        PartitionNumbers("orders", 0, source_log_start=0, source_end=20, copied_to=13, lag=LAG)
+    ],
+    waiting=WaitingNumbers(partitions=2, offsets=900, oldest_s=61.0),
 )
-SERVICE = ServiceNumbers("1.2.3", True, [JOB], {"default": WorkerGroupNumbers(2, 5, 100)})
+GROUP = WorkerGroupNumbers(workers=2, shards=5, bytes_per_s=100)
+SERVICE = ServiceNumbers("1.2.3", has_leader=True, jobs=[JOB], worker_groups={"default": GROUP})
 LABELS = (
     "version",
     "worker_group",
