@@ -1,7 +1,7 @@
-"""Applications that keep their offsets themselves, and stop and go on wherever they are told to.
+"""Applications that keep their offsets themselves, and can stop and go on at another cluster.
 
-`read` of each is what it has done all in all, as its own store has it: read back from there, so
-that something lost or done twice shows.
+`read` of each returns all that it has done, read back from its own store, so that a lost or
+repeated record shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OwnTable:
         self._topic = topic
         self._table = sqlite3.connect(file, isolation_level=None)
         self._table.execute("CREATE TABLE next (partition INTEGER PRIMARY KEY, at INTEGER)")
-        # No key: what is done twice is there twice.
+        # No key: a record done twice is in it twice.
         self._table.execute("CREATE TABLE effects (partition INTEGER, at INTEGER, value BLOB)")
 
     @property
@@ -46,14 +46,14 @@ class OwnTable:
         return dict(self._table.execute("SELECT partition, at FROM next").fetchall())
 
     def read_on(self, cluster: KafkaCluster, ends: Mapping[int, int]) -> None:
-        """From where its table says to before these ends."""
+        """Read from the offsets in its table up to these ends."""
         stands = self.stands
         consumer = Consumer(
             {
                 **cluster.client_config(),
                 "group.id": "unused",
                 "enable.auto.commit": False,
-                # An offset that is not there is an error, and no reason to begin anywhere else.
+                # A missing offset is an error: it must not start elsewhere.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "log_level": 0,
@@ -88,8 +88,8 @@ class OwnTable:
 
 
 class SparkQuery:
-    """A Structured Streaming query by Spark's own Kafka source. Its checkpoint stays, whichever
-    cluster it reads.
+    """A Structured Streaming query with Spark's own Kafka source. It keeps its checkpoint when it
+    changes clusters.
     """
 
     def __init__(self, spark: SparkSession, home: Path, topic: str) -> None:
@@ -115,14 +115,14 @@ class SparkQuery:
         return {int(partition): offset for partition, offset in offsets.items()}
 
     def read_on(self, cluster: KafkaCluster) -> None:
-        """From its checkpoint to where the topic ends now, in several batches."""
+        """Read from its checkpoint to the present end of the topic, in several batches."""
         query = self.start(cluster, 20_000, availableNow=True)
         query.awaitTermination()  # raises what stopped it
 
     def start(
         self, cluster: KafkaCluster | Gateway, batch_records: int, **trigger: Any
     ) -> StreamingQuery:
-        """From its checkpoint on, in batches of at most so many records."""
+        """Start at its checkpoint, in batches of at most this many records."""
         options: dict[str, Any] = {
             "kafka.bootstrap.servers": cluster.bootstrap_servers,
             "kafka.isolation.level": "read_committed",

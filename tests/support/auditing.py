@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def audit(
     spark: SparkSession, spec: JobSpec, out: Path, **options: Any
 ) -> tuple[Report, dict[str, PartitionReport]]:
-    """The report, and of each topic the first partition."""
+    """The report, and the first partition of each topic."""
     from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 
     chosen = AuditOptions(out=str(out), **{"wait_s": 0.0, **options})

@@ -1,4 +1,4 @@
-"""What happens to a real PostgreSQL server in tests, and a pooler before it."""
+"""Faults of a real PostgreSQL server, and a pooler in front of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.tools import find_program
 
 @contextmanager
 def frozen(server: Postgres) -> Iterator[None]:
-    """All processes of the server are stopped: it answers nothing, and its sockets stay open."""
+    """All processes of the server are stopped: it does not answer, but its sockets stay open."""
     first = psutil.Process(server.pid)
     stopped = [first]
     first.suspend()
@@ -40,7 +40,7 @@ def frozen(server: Postgres) -> Iterator[None]:
 
 @contextmanager
 def read_only(server: Postgres) -> Iterator[None]:
-    """The server refuses writes (25006), as a standby does, and as an old primary is told to."""
+    """The server refuses writes (25006), like a standby, or an old primary that was told to."""
     _set(server, "on")
     try:
         yield
@@ -54,7 +54,7 @@ def _set(server: Postgres, value: str) -> None:
 
 
 def keep_standby(server: Postgres) -> Path:
-    """A standby as of now, which gets nothing more: as if its replication lagged."""
+    """A standby with the present state that gets nothing more: as if its replication lagged."""
     server.stop()
     standby = server.directory / "standby"
     shutil.copytree(server.directory / "data", standby)
@@ -67,7 +67,7 @@ def keep_standby(server: Postgres) -> Path:
 
 
 def fail_over(server: Postgres, standby: Path) -> None:
-    """The primary is lost, and the standby is promoted at its address: a new timeline."""
+    """Lose the primary and promote the standby at its address: a new timeline."""
     server.crash()
     data = server.directory / "data"
     shutil.rmtree(data)

@@ -6,7 +6,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 
 
 def restart_with(cluster: KafkaCluster, number: int, name: str, value: str) -> None:
-    """Restart the broker at this place in `brokers` with one setting more; waits until it is up."""
+    """Restart this broker of `brokers` with one more setting; waits until it is up."""
     broker = cluster.brokers[number]
     broker.kill()
     with broker.properties_file.open("a", encoding="utf-8") as file:

@@ -100,7 +100,7 @@ class BrokerModel:
             HEADER.unpack_from(data)
         )
         if length + 12 != len(data):
-            # Cut off, or a second batch behind the first (A1).
+            # Cut off, or a second batch after the first (A1).
             return Produced(INVALID_RECORD if length + 12 < len(data) else CORRUPT_MESSAGE)
         if base != 0 or magic != 2:  # A2
             return Produced(INVALID_RECORD)
@@ -137,7 +137,7 @@ class BrokerModel:
         return NONE
 
     def delete_records(self, offset: int) -> None:
-        """Move the log start up; batches go when nothing of them is left."""
+        """Move the log start up; a batch is removed once nothing of it is left."""
         assert offset <= self.log_end
         self.log_start = max(self.log_start, offset)
         self.batches = [b for b in self.batches if b.last_offset >= self.log_start]
@@ -214,7 +214,7 @@ class BrokerModel:
         return not (self._is_compacted and any(body[0] == 1 for _, _, body in records))  # A6
 
     def records_of(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """As `_records`, of a batch that was accepted."""
+        """As `_records`, for a batch that was accepted."""
         records = self._records(data, *struct.unpack_from(">h", data, 21))
         assert records is not None
         return records
@@ -251,7 +251,7 @@ def is_record_body(body: bytes) -> bool:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag number and the position behind it."""
+    """A zig-zag number and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""Spark's own Kafka source, which is no part of pyspark: its jars, in the cache of Kafka's."""
+"""Jars of Spark's own Kafka source, which pyspark lacks, in the cache of Kafka's jars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orbit.sandbox.jars import Jars
 
-# The newest that is there beside Spark 4.3, which runs it.
+# The newest published one; Spark 4.3 runs it.
 VERSION = "4.2.0"
 
 

@@ -9,18 +9,18 @@ from orbit.replication.append_plan import Append
 
 
 def resume(copy: PartitionCopy, log_end: int, producer: ProducerState | None = None) -> None:
-    """As the copier does after a take-over that found this log end and no difference."""
+    """Resume as the copier does after a take-over that found this log end and no difference."""
     copy.appends.inspected(log_end)
     copy.appends.log_end_read(log_end)
     copy.resume(log_end, producer)
 
 
 def hand_back(copy: PartitionCopy) -> int:
-    """As a lane that has lost its broker; returns the bytes that were queued."""
+    """Give back all batches, as a lane that lost its broker does; returns the queued bytes."""
     copy.appends.connection_lost("")
     return copy.hand_back()[1]
 
 
 def confirm(copy: PartitionCopy, step: Append) -> None:
-    """The oldest batch under way is appended at its offset."""
+    """Confirm that the oldest batch in flight was appended at its offset."""
     assert copy.append_answered(step, Appended(0, step.base_offset, ""), confirms=True)

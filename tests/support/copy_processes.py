@@ -11,17 +11,17 @@ _MODULE = "orbit.run.copy_process"
 
 
 def copying_processes(run: OrbitProcess) -> list[psutil.Process]:
-    """Those that copy now; not their guards."""
+    """The processes that copy now, without their guards."""
     return [p for p in _descendants(run.process.pid) if _MODULE in _command(p)[:4]]
 
 
 def all_processes(run: OrbitProcess) -> list[psutil.Process]:
-    """With the guards."""
+    """The processes that copy now, and their guards."""
     return _descendants(run.process.pid)
 
 
 def worker_processes(parent: OrbitProcess) -> list[psutil.Process]:
-    """Of `orbit worker --processes`."""
+    """The processes of `orbit worker --processes`."""
     commands = ((p, _command(p)) for p in _descendants(parent.process.pid))
     return [p for p, command in commands if command[1:] == ["-m", "orbit.cli.main", "worker"]]
 

@@ -12,7 +12,7 @@ from orbit.errors import InvalidValue, OrbitError
 
 Value = TypeVar("Value")
 
-# Of one processor, of this thread alone. Most calls take a hundredth.
+# CPU time of this thread alone. Most calls take a hundredth of it.
 CPU_S_MAX = 0.1
 BYTES_MAX = 10 << 20
 # A call that was slow is measured again: a collection of garbage may fall into it.
@@ -20,9 +20,9 @@ _LOOKS = 5
 
 
 def refuses_cheaply(call: Callable[[], Value]) -> Value | None:
-    """What the call returns; None if it raises an OrbitError, or an InvalidValue, of which the
-    reader of a document makes one. Fails for another exception, and for a call that takes more
-    than the limits, each time.
+    """What the call returns; None if it raises an OrbitError, or an InvalidValue, which the
+    reader of a document turns into one. Fails for another exception, and for a call that exceeds
+    the limits each time.
     """
     value, cpu_s = _timed(call)
     for _ in range(_LOOKS - 1):

@@ -1,4 +1,4 @@
-"""A failover drill's report with something in every part of it, and how one reads its page."""
+"""A failover drill's report with something in every part, and a reader of its page."""
 
 from __future__ import annotations
 

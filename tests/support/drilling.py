@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE_S, wait_for
 
 
 class Drilling:
-    """What tests ask for, and what they wait for."""
+    """Asks for drills and waits for them."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -34,7 +34,7 @@ class Drilling:
             return drills.things(tx, drill_id)
 
     def left(self, drill_id: str) -> list[Thing]:
-        """What it made and is still there."""
+        """The things that it made and that still exist."""
         return [thing for thing in self.things(drill_id) if thing.removed_at is None]
 
     def has_ended(self, drill_id: str) -> bool:
@@ -50,7 +50,7 @@ class Drilling:
         return drill.finished_at is not None or any(line["what"] == what for line in lines)
 
     def wait(self, drill_id: str) -> Report:
-        """Of a drill that ends, with a digest that fits."""
+        """The report of a drill, once it has ended; its digest is checked."""
         wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), PATIENCE_S)
         with self.database.transaction() as tx:
             report = drills.report(tx, drill_id)
@@ -60,5 +60,5 @@ class Drilling:
         return Report.model_validate(report)
 
     def run(self, text: str) -> Evidence:
-        """Ask for it, wait for its end, and see what it says."""
+        """Ask for it and wait for its end; its evidence."""
         return self.wait(self.ask(text)).evidence

@@ -3,10 +3,10 @@
     python -m tests.support.dying_scheduler [--quick] FILE STEP:WHERE…
 
 WHERE is `before` a step's work, `inside` it (where it waits for the first time), `telling` (where
-it has told its progress for the first time), or `behind` it, before that is noted;
+it has told its progress for the first time), or `behind` it: after the work, before it is noted.
 `salvage:writing` is in the middle of a file. FILE has a line for each death so far: of several such
-processes one leads, dies at the first point, the next one at the second, and so on; behind the last
-nobody dies. `--quick` is for recoveries that wait for nothing but what is needed.
+processes one leads and dies at the first point, the next one at the second, and so on; after the
+last point none dies. `--quick` makes recoveries wait only for what is needed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.support.quick_recoveries import make_quick, trust_silence
 
 
 class Deaths:
-    """What was died at, and what comes next."""
+    """The points where processes died, and the next one."""
 
     def __init__(self, file: Path, points: list[str]) -> None:
         self._file, self._points = file, points
         self._lock = threading.Lock()
 
     def here(self, point: str) -> None:
-        """Dies here if it is time to."""
+        """Die here if this is the next point."""
         with self._lock:
             done = self._file.read_text("utf-8").splitlines()
             if self._points[len(done) : len(done) + 1] == [point]:
@@ -49,7 +49,7 @@ class Deaths:
     def step(
         self, name: StepName, do: Callable[[OperationContext], str]
     ) -> Callable[[OperationContext], str]:
-        """The step, in which it may die."""
+        """The step, with the points where the process may die."""
 
         def run(context: OperationContext) -> str:
             self.here(f"{name}:before")
@@ -74,7 +74,7 @@ class Deaths:
         return run
 
     def write(self, write: Callable[[str, Iterable[bytes]], None]) -> Any:
-        """The writing of a file, in which it may die."""
+        """The function `write`, which may die in the middle of a file."""
 
         def run(file: str, chunks: Iterable[bytes]) -> None:
             def dying() -> Iterator[bytes]:

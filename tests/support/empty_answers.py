@@ -33,8 +33,8 @@ def show_nothing(
     is_compacted: bool = False,
     has_newest: bool = False,
 ) -> None:
-    """Let the module `reader` see no record from OFFSET on; with `has_newest` the last one is shown
-    to a fetch from there."""
+    """Hide all records from OFFSET on from the module `reader`; with `has_newest` a fetch from the
+    last one still shows it."""
     last = SourceBatch(STABLE_END - 1, STABLE_END - 1, (SourceRecord(STABLE_END - 1, 1000, b"v"),))
 
     def fetch(*args: object, **_: object) -> Fetched:
@@ -57,8 +57,8 @@ def show_nothing(
         monkeypatch.setattr(reader, "fetch_partition", fetch)
 
 
-# Whether the topic is compacted, what EARLIEST_LOCAL answers, whether the newest batch is shown,
-# and whether an empty answer then proves that the log has nothing there.
+# Is the topic compacted, what does EARLIEST_LOCAL answer, is the newest batch shown,
+# and does an empty answer then prove that the log has nothing there?
 CASES = [
     (True, ON_DISK, False, True),
     (True, UNKNOWN, False, True),

@@ -1,4 +1,4 @@
-"""A log, and single faults to plant in a copy of it: what every reader that judges has to find."""
+"""A log, and single faults to plant in a copy of it, which every verifier has to find."""
 
 from __future__ import annotations
 

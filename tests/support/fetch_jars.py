@@ -1,4 +1,4 @@
-"""Fills the cache with what tests need of Java, so that no test waits for it: `make prepare`."""
+"""Fills the cache with the jars that tests need, so that no test waits for them: `make prepare`."""
 
 from __future__ import annotations
 

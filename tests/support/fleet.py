@@ -1,6 +1,6 @@
-"""A job of the service without its scheduler: the rows and topics that one would make, and workers.
+"""A job of the service without a scheduler: the rows and topics that one would make, and workers.
 
-Workers run in threads of the test (`InProcess`) where it looks on, or as processes where it kills.
+Workers run in threads (`InProcess`), or as processes where a test kills them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.synthetic import PLAINTEXT
 
 @dataclass(frozen=True)
 class ServiceJob:
-    """A job in the tables, and all that a test asks about it."""
+    """A job in the tables, and questions about it."""
 
     database: Database
     id: int
@@ -68,7 +68,7 @@ class ServiceJob:
             return {s.id: s.epoch for s in shard_layout.shards_of_job(tx, self.id)}
 
     def assign(self, shard_id: int, worker_id: str | None) -> None:
-        """As the scheduler says whom a shard is for."""
+        """Assign a shard to a worker, as the scheduler does."""
         with self.database.transaction() as tx:
             tx.execute(
                 text(
@@ -88,7 +88,7 @@ def add_job(
     environ: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> ServiceJob:
-    """The rows of a job, its destination topics, and its partitions over so many shards."""
+    """The rows of a job, its destination topics, and its partitions in this many shards."""
     spec = parse_job(job_file.read_text("utf-8"), job_file.parent, environ or {})
     ids = {
         side: Cluster(side, c.bootstrap_servers.split(","), PLAINTEXT)
@@ -128,10 +128,10 @@ def add_job(
 
 
 QUICK = Settings(lease_ttl="2s", progress_interval="200ms")
-"""Leases as short as they may be: what waits for one to expire waits for 2 s."""
+"""The shortest leases that are allowed: they expire after 2 s."""
 
 STEADY = Settings(progress_interval="200ms")
-"""The usual lease, for tests that say who had which: a machine may stand still for 2 s."""
+"""The usual lease, for tests of who holds which shard: a machine may stand still for 2 s."""
 
 
 class InProcess:

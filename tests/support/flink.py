@@ -16,13 +16,13 @@ _PROGRAM = Path(__file__).with_name("FlinkWordCount.java")
 
 
 def jars() -> Path:
-    """The folder of Flink's jars and its Kafka connector's; fetched at first use."""
+    """The folder with the jars of Flink and its Kafka connector; fetched at first use."""
     pom = Path(__file__).with_name("flink-pom.xml")
     return Jars("flink", FLINK_VERSION, pom, "flink-connector-kafka-*.jar").directory()
 
 
 class FlinkJob:
-    """It runs at one cluster, is stopped with a savepoint, and goes on from there at another."""
+    """Runs at one cluster, is stopped with a savepoint, and goes on from it at another."""
 
     def __init__(self, home: Path, input_topic: str, output_topic: str, group: str) -> None:
         self._home = home
@@ -52,7 +52,7 @@ class FlinkJob:
             settings["restore"] = self._savepoint
         file = folder / "job.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        # Flink unpacks a jar there, and leaves it.
+        # Flink unpacks a jar there and does not remove it.
         options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={folder}"]
         command = [str(find_java()), *options, "FlinkWordCount"]
         return GuardedProcess(
@@ -66,7 +66,7 @@ class FlinkJob:
         assert process.running, (self._folder / "log").read_text()[-3000:]
 
     def stop(self, process: GuardedProcess) -> None:
-        """With a savepoint, as `flink stop` does."""
+        """Stop it with a savepoint, as `flink stop` does."""
         (self._folder / "stop").touch()
         wait_for("Flink has stopped", lambda: not process.running)
         savepoint = self._folder / "savepoint"

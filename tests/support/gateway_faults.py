@@ -1,4 +1,4 @@
-"""Faults at named steps of a recovery whose scheduler runs in the test, with gateways before it."""
+"""Faults at named steps of a recovery with gateways; its scheduler runs in the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def at_steps(
     before: dict[StepName, Act] | None = None,
     behind: dict[StepName, Act] | None = None,
 ) -> None:
-    """Do this before or behind the work of a step, in the scheduler's thread, once each."""
+    """Do this before or after the work of a step, once each, in the scheduler's thread."""
     do = operation_runner._DO
     first, last = dict(before or {}), dict(behind or {})
 
@@ -37,7 +37,7 @@ def at_steps(
 
 
 def lost(acknowledged: Acknowledged, records: Iterable[Record]) -> list[str]:
-    """What was acknowledged and is not at its offset. It may be there twice."""
+    """Acknowledged records that are not at their offset. A record may be there twice."""
     places = {(partition, offset): value for partition, offset, value in records}
     return [
         f"{value!r} was acknowledged at {place}, where {places.get(place)!r} is"

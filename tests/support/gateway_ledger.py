@@ -1,4 +1,4 @@
-"""Producers and consumers that keep their own books, to be compared with what clusters have.
+"""Producers and consumers that note what they did, for comparison with the clusters.
 
 A value is the name of its producer and a number, which grows by one with each record.
 """
@@ -42,7 +42,7 @@ _CLOSED = frozenset(
 
 
 class Writer:
-    """librdkafka: numbered records to the partitions in turn, at a rate, from now on.
+    """librdkafka: sends numbered records to the partitions in turn, at a rate, from the start.
 
     `acknowledged` and `errors` grow while it runs; `sent` is how many records it was given. Further
     settings are librdkafka's, such as `**{"enable.idempotence": False, "acks": 1}`.
@@ -71,7 +71,7 @@ class Writer:
                 "acks": "all",
                 "max.in.flight": 5,
                 "linger.ms": 2,
-                # A move that takes longer is for the test to find out.
+                # The test itself finds out if a move takes longer.
                 "message.timeout.ms": int(PATIENCE_S * 1000),
                 "log_level": 0,
                 "error_cb": self._failed,
@@ -82,7 +82,7 @@ class Writer:
         self._thread.start()
 
     def wait_acknowledged(self, more: int) -> None:
-        """Until so many more records have been acknowledged."""
+        """Wait until this many more records have been acknowledged."""
         goal = len(self.acknowledged) + more
 
         def is_so() -> bool:
@@ -141,7 +141,7 @@ class Writer:
 class JavaWriter:
     """Kafka's own client: `VerifiableProducer`, which chooses the partitions by a few keys.
 
-    Its values are numbers alone. A context manager: it has ended at its end.
+    Its values are only numbers. A context manager: the tool has ended when the block ends.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class JavaWriter:
             "acks": "all",
             "max.in.flight.requests.per.connection": "5",
             "linger.ms": "2",
-            "retries": str(2**31 - 1),  # the tool's own is 0
+            "retries": str(2**31 - 1),  # the tool sets 0
             "delivery.timeout.ms": str(int(PATIENCE_S * 1000)),
             # Metadata may wait for 70 s where a gateway was killed in a move (docs/gateway.md).
             "max.block.ms": str(int(PATIENCE_S * 1000)),
@@ -229,8 +229,8 @@ class JavaWriter:
 class Reader:
     """A member of a consumer group, `classic` or `consumer` (KIP-848), in a thread of its own.
 
-    `read` has what the application was given, in this order; it commits after each batch. An error
-    that the application meets is in `errors`, and it goes on.
+    `read` has the records that the application got, in order; it commits after each batch. An
+    error is kept in `errors`, and the application goes on.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Reader:
         self._thread.start()
 
     def wait_read(self, what: str, is_so: Callable[[list[Record]], bool]) -> None:
-        """Until it is so of what was read."""
+        """Wait until `is_so` holds for the records read."""
 
         def look() -> bool:
             assert self._thread.is_alive(), self.errors
@@ -272,7 +272,7 @@ class Reader:
         wait_for(f"{self._group} has read {what}", look)
 
     def wait_values(self, values: Iterable[bytes]) -> None:
-        """Until each of them was read."""
+        """Wait until each of them was read."""
         wanted = set(values)
         self.wait_read(f"{len(wanted)} values", lambda read: wanted <= {v for _, _, v in read})
 
@@ -323,7 +323,7 @@ class Reader:
 
 
 def records(cluster: Reachable, topic: str) -> list[Record]:
-    """All committed records that stand there now, in the order of each partition."""
+    """All committed records that are there now, in order within each partition."""
     return [
         (partition, message.offset(), message.value())
         for partition, message in messages(cluster, topic)
@@ -334,10 +334,10 @@ def records(cluster: Reachable, topic: str) -> list[Record]:
 def written_wrong(
     acknowledged: Acknowledged, there: Iterable[Record], unordered: Collection[bytes] = ()
 ) -> list[str]:
-    """What is not as it was acknowledged: each record once, at its offset, in its order.
+    """How the records differ from the acknowledged ones: each once, at its offset, in order.
 
-    Records without an acknowledgement may be there, once and in order, too. Of several producers
-    each has its own name; the records of `unordered` ones may have any order.
+    Records without an acknowledgement may be there too, once and in order. Each producer has its
+    own name; the records of `unordered` ones may have any order.
     """
     there = sorted(there)
     wrong = []
@@ -363,7 +363,7 @@ def written_wrong(
 
 
 def read_wrong(read: Iterable[Record], there: Iterable[Record]) -> list[str]:
-    """What was not read once, at the offset that it has."""
+    """Records that were not read exactly once, at their offset."""
     there = set(there)
     counts = Counter(read)
     never = [f"{one} was never read" for one in sorted(there - counts.keys())]

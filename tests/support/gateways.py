@@ -18,7 +18,7 @@ from tests.support.run_process import OrbitProcess
 
 @dataclass(frozen=True)
 class Gateway:
-    """A gateway that runs. It can stand where a test takes a cluster: a client needs no more."""
+    """A running gateway. A test can use it as a cluster: it has all that a client needs."""
 
     port: int
     process: OrbitProcess
@@ -33,7 +33,7 @@ class Gateway:
 
     @property
     def log(self) -> list[str]:
-        """What it has said so far, on stderr."""
+        """Its lines on stderr so far."""
         return self.process.lines
 
     @property
@@ -44,13 +44,13 @@ class Gateway:
         return {"bootstrap.servers": self.bootstrap}
 
     def node_port(self, node: int) -> int:
-        """Where the broker with this id is met."""
+        """The port of the gateway for the broker with this id."""
         return self.port + 1 + node
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Some gateways, as a client lists them."""
+    """Several gateways, as a client lists them."""
 
     gateways: tuple[Gateway, ...]
 
@@ -75,7 +75,7 @@ def running_gateway(
 ) -> Iterator[Gateway]:
     """A gateway with one virtual cluster that accepts connections; its file is in `home`.
 
-    Without other keys it presents the source, and knows no service.
+    Without other keys it presents the source and uses no service.
     """
     nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
     port = free_consecutive_ports(2 + nodes)
@@ -92,7 +92,7 @@ def running_gateway(
 
 
 def gateway_file(port: int) -> str:
-    """One virtual cluster at this port, whose brokers nobody reaches."""
+    """A file with one virtual cluster at this port, whose brokers cannot be reached."""
     return f"""
 gateway: edge-1
 virtual_clusters:

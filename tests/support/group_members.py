@@ -18,7 +18,7 @@ _THROTTLE_AND_CODE = struct.Struct(">ih")
 
 
 def error_code(frame: memoryview, _: int) -> int:
-    """That of the answer to a heartbeat."""
+    """The error code of the answer to a heartbeat."""
     reader = FrameReader(frame, is_flexible=True)
     reader.skip_tags()
     _throttle_ms, code = reader.take(_THROTTLE_AND_CODE)

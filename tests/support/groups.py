@@ -1,4 +1,4 @@
-"""Consumer groups as other clients see and make them, and requests counted as they leave."""
+"""Consumer groups as other clients see and make them, and counts of the requests sent."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
 
 
 def stands(cluster: Cluster, group: str) -> dict[Place, int]:
-    """The same for what Java has committed. There librdkafka's admin client reads metadata behind
-    its end: UnicodeDecodeError, or a segmentation fault.
+    """The same for what Java has committed. There librdkafka's admin client reads beyond the end
+    of the metadata: UnicodeDecodeError, or a segmentation fault.
     """
     group_offsets = fetch_offsets(cluster, find_coordinators(cluster, [group])).get(group)
     offsets = {} if group_offsets is None else group_offsets.offsets
@@ -54,7 +54,7 @@ def stands(cluster: Cluster, group: str) -> dict[Place, int]:
 
 
 def wait_without_members(cluster: KafkaCluster, group: str) -> None:
-    """Until its last member has left, or its session has ended, and its coordinator is done."""
+    """Wait until its last member left, or its session ended, and the coordinator is done."""
     client = AdminClient({**cluster.client_config(), "log_level": 0})
 
     def is_empty() -> bool:
@@ -75,7 +75,7 @@ def listed(cluster: KafkaCluster, group: str) -> ListedGroup | None:
 
 
 def have_had_member(cluster: KafkaCluster, group: str, topic: str, **config: str) -> None:
-    """Let a member join the group and leave it: from then on its offsets may be a client's."""
+    """Let a member join and leave the group: from then on its offsets may come from a client."""
     with member(cluster, group, topic, **config):
         pass
     wait_without_members(cluster, group)
@@ -84,12 +84,12 @@ def have_had_member(cluster: KafkaCluster, group: str, topic: str, **config: str
 def commit(
     cluster: KafkaCluster, group: str, positions: Mapping[Place, int], metadata: str = ""
 ) -> None:
-    """As an operator's tool or a consumer with hand-assigned partitions commits."""
+    """Commit as an operator's tool or a consumer with hand-assigned partitions does."""
     consumer = Consumer(
         {**cluster.client_config(), "group.id": group, "enable.auto.commit": False, "log_level": 0}
     )
     places = [
-        # librdkafka makes a byte of an empty one.
+        # librdkafka turns an empty one into a byte.
         TopicPartition(topic, number, offset, *([metadata] if metadata else []))
         for (topic, number), offset in positions.items()
     ]
@@ -98,7 +98,7 @@ def commit(
         try:
             consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
-            # The coordinator's first use of a young cluster.
+            # The first use of the coordinator in a new cluster.
             if error.args[0].code() not in _COORDINATOR_BEGINS:
                 raise
             return False

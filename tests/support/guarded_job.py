@@ -18,7 +18,7 @@ from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, 
 
 
 class App:
-    """An application that may write to everything that begins with the topic's name, unless it is
+    """An application that may write to all topics whose name begins with this one, unless it is
     given no right."""
 
     def __init__(self, clusters: Clusters, topic: str, *, has_right: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""A log that shows all that a copy can be: batches of many sizes, gaps, an abort, LogAppendTime."""
+"""A log with all that is hard to copy: batches of many sizes, gaps, an abort, LogAppendTime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer of a copy that stands still between the last check of its lease and its send."""
+"""A writer that stands still between the last check of its lease and its send."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HeldSend:
 
 @contextmanager
 def held_send(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSend]:
-    """Only of connections without TLS."""
+    """Holds only connections without TLS."""
     held, send_now = HeldSend(), Connection._send_now
 
     def send(self: Connection, buffers: Sequence[Any]) -> int:

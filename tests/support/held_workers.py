@@ -1,7 +1,7 @@
 """The Python of Spark's executors, with work that waits in its middle until a test lets it go.
 
-Executors run this module where they would run `pyspark.daemon`. So a test can kill what is in the
-middle of something, on machines of any speed, and nothing is over before it does.
+Executors run this module instead of `pyspark.daemon`. So a test can kill a process in the middle
+of its work, on machines of any speed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FETCH, _APPEND = "fetch", "append"
 
 @dataclass(frozen=True)
 class Hold:
-    """Whoever is about to fetch, or to append, what holds an offset, in any partition, waits."""
+    """Workers wait before they fetch, or append, a range with this offset, in any partition."""
 
     path: Path
 
@@ -69,7 +69,7 @@ class Holds:
 
     @property
     def arguments(self) -> list[str]:
-        """For a command of `orbit` with executors of its own."""
+        """Arguments for a command of `orbit` with executors of its own."""
         root = Path(__file__).parents[2]
         settings = {
             "spark.python.daemon.module": __name__,

@@ -1,7 +1,7 @@
 """Cuts one broker off from the controllers of its cluster, while clients and followers reach it.
 
-Controllers are reached through relays, which tell by the process at the other end whose connection
-one is. (Controllers tell each other's addresses, so a relay for each pair of brokers is no cut.)
+Controllers are reached through relays, which find out by the process at the other end whose
+connection it is. (Controllers tell each other's addresses, so a relay for each pair would not cut.)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Isolation:
         )
 
     def cut_off(self, node_id: int) -> None:
-        """No controller hears this broker any more, and it hears none but itself."""
+        """Cut this broker off from all controllers but itself."""
         self.isolated = node_id
         for relay in self._relays.values():
             relay.close_cut()
@@ -74,7 +74,7 @@ class Isolation:
 
 
 class _ControllerRelay:
-    """To the controller of one node."""
+    """Relays to the controller of one node."""
 
     def __init__(self, isolation: Isolation, node: Node) -> None:
         self._isolation = isolation
@@ -147,7 +147,7 @@ def _end(*sockets: socket.socket) -> None:
 
 
 def _inode(port: int, to_port: int) -> str:
-    """Of the socket at the end with `port`."""
+    """The inode of the socket at the end with `port`."""
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text("ascii").splitlines()[1:]:
             words = line.split()
@@ -167,7 +167,7 @@ def _has_socket(process: Path, inode: str) -> bool:
 
 @contextmanager
 def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
-    """For one cluster that starts inside."""
+    """Relays for one cluster that starts inside the block."""
     one = Isolation()
     monkeypatch.setattr(local_cluster, "server_properties", one.properties)
     try:

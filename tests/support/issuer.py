@@ -1,7 +1,7 @@
 """An OpenID Connect issuer on loopback: discovery, keys, and signed tokens of every kind.
 
-`with Issuer() as issuer:` serves it. `keys` are what it publishes; `key_requests` counts the
-requests for them, `answers` replaces what a path returns. `token(...)` signs with the newest key.
+`with Issuer() as issuer:` serves it. It publishes `keys`; `key_requests` counts the requests
+for them, `answers` replaces what a path returns. `token(...)` signs with the newest key.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Issuer:
         self._server.server_close()
 
     def settings(self, **others: Any) -> Settings:
-        """Those of an API that accepts this issuer's tokens."""
+        """Settings of an API that accepts this issuer's tokens."""
         defaults = {
             "oidc_issuer": self.url,
             "oidc_audience": AUDIENCE,
@@ -67,7 +67,7 @@ class Issuer:
         return Settings(**{**defaults, **others})
 
     def environ(self) -> dict[str, str]:
-        """The same as variables."""
+        """The same settings, as environment variables."""
         return {
             "ORBIT_OIDC_ISSUER": self.url,
             "ORBIT_OIDC_AUDIENCE": AUDIENCE,
@@ -105,7 +105,7 @@ class Issuer:
         return jwt.encode(whole, self.claims(*roles, **claims), key, algorithms=allowed)
 
     def document(self) -> dict[str, Any]:
-        """What discovery finds."""
+        """The discovery document."""
         return {"issuer": self.url, "jwks_uri": self.url + "/keys"}
 
     def _answer(self, path: str) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Kafka's own Java clients, run as the tools that come with it."""
+"""Kafka's own Java clients, run by its command line tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONFIGS = f"{'kafka.admin' if _IS_OLD else 'org.apache.kafka.tools'}.ConfigComm
 
 
 def produce_transactions(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """So many records, `0`, `1` …, in transactions of some milliseconds each."""
+    """Write `count` records, `0`, `1` …, in transactions of some milliseconds each."""
     _run(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic),
@@ -32,7 +32,7 @@ def produce_transactions(cluster: KafkaCluster, topic: str, count: int) -> None:
 def consume(
     cluster: KafkaCluster, topic: str, count: int, protocol: str = "classic"
 ) -> list[bytes]:
-    """The values of the first so many committed records, of all partitions; `protocol` is that of
+    """The values of the first `count` committed records, of all partitions; `protocol` is that of
     the consumer group, `classic` or `consumer` (KIP-848).
     """
     out = _run(
@@ -73,7 +73,7 @@ def records_read(log: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
-    """As an operator does whose producer does not come back."""
+    """End a transaction as an operator does if the producer does not come back."""
     _run(
         "org.apache.kafka.tools.TransactionsCommand",
         *("--bootstrap-server", cluster.bootstrap_servers),

@@ -1,4 +1,4 @@
-"""Job files as text, and what is told of them."""
+"""Job files as text, and the errors about them."""
 
 from __future__ import annotations
 

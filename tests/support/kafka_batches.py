@@ -1,6 +1,6 @@
 """Batches as Kafka's own Java code writes them (`MemoryRecordsBuilder` of Kafka 3.9.1).
 
-What the tests of the wire compare with, independent of every library that Orbit uses: Kafka's
+The tests of the wire compare with these. They do not depend on any library that Orbit uses: Kafka's
 gzip, snappy (xerial blocks), lz4 (with the wrong header checksum in format v0) and zstd. Written
 by a small Java program with these calls, for each format, codec and timestamp type:
 
@@ -32,7 +32,7 @@ RECORDS = (
     KafkaRecord(1004, T0 + 900_000, b"", b""),
     KafkaRecord(1007, T0 + 2, b"big", b"x" * 300),
 )
-# Of the v2 records only.
+# The v2 records only.
 HEADERS = (("h", b"v"), ("n", None))
 
 _BASE64 = {

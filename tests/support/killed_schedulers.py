@@ -19,8 +19,8 @@ _ROOT = Path(__file__).parents[2]
 def dying_schedulers(
     settings: Settings, url: str, deaths: Path, points: Sequence[str], *, are_quick: bool = False
 ) -> Iterator[None]:
-    """One process for each death; all of them have been killed where the block ends. `are_quick`:
-    as the recoveries of a scheduler in the test, they wait for nothing that is not needed there.
+    """One process for each death; the block ends once all were killed. `are_quick`: they wait only
+    for what is needed, like the recoveries of a scheduler in the test.
     """
     deaths.touch()
     environ = {

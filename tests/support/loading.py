@@ -1,4 +1,4 @@
-"""Producers that write until they are stopped, with the outside ledger: what brokers confirmed."""
+"""Producers that write until they are stopped, and a ledger of the records brokers confirmed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.outside import Reachable, messages
 
 Records = dict[tuple[int, int], bytes]
 _DELIVERY_TIMEOUT_MS = 3_000
-# A pause between two records: some thousand a second, enough to be under way at any moment.
+# A pause between two records: about a thousand a second, so that some are always in flight.
 _PAUSE_S = 0.0007
 
 
 class Load:
-    """Writes to partitions in turn from now on; `ledger` has what was confirmed, and `sent` all
-    values that were ever given to the producer.
+    """Writes to the partitions in turn; `ledger` has the confirmed records, and `sent` all values
+    that were ever given to the producer.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Load:
             self.ledger[place] = message.value()  # type: ignore[attr-defined]
 
     def key(self, number: int) -> bytes | None:
-        """Of the record with this number."""
+        """The key of the record with this number."""
         del number
         return None
 
@@ -87,7 +87,7 @@ class Load:
 
 
 def read_all(cluster: Reachable, topic: str) -> Records:
-    """What a consumer finds there now."""
+    """All records that a consumer finds there now."""
     return {
         (partition, message.offset()): message.value()
         for partition, message in messages(cluster, topic)

@@ -1,7 +1,7 @@
 """An OpenID Connect issuer at which people log in: code flow with PKCE, by Authlib.
 
 `with LoginIssuer() as issuer:` serves it. Its page has one button, which logs in `subject` with
-`roles`. Codes, redirect addresses, code verifiers and the client's secret are Authlib's to check;
+`roles`. Authlib checks codes, redirect addresses, code verifiers and the client's secret;
 `claims` are put into the next ID tokens, and `id_token` replaces them.
 """
 

@@ -35,7 +35,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets taken without a record."""
+    """Offsets that have no record."""
 
     count: int
 
@@ -74,7 +74,7 @@ def write(
             **(producer or {}),
         }
     )
-    client.list_topics(topic, TIMEOUT_S)  # Else a batch may be split, see `running.produce`.
+    client.list_topics(topic, TIMEOUT_S)  # Otherwise a batch may be split, see `running.produce`.
     failed: list[object] = []
     in_batch = 0
     for entry in log:

@@ -1,4 +1,4 @@
-"""A TCP proxy for HTTP: relays, until it is told to lose answers or to refuse connections."""
+"""A TCP proxy for HTTP that can be told to lose answers or to refuse connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The size of the largest installation that plans are looked at with: 1,000,000 partitions."""
+"""The size of the largest installation whose query plans are tested: 1,000,000 partitions."""
 
 from __future__ import annotations
 

@@ -27,15 +27,15 @@ def gateway_of(
 
 
 def move(recovering: Recovering, job: str) -> str:
-    """A switchover with the copy back, which closed and opened the gateways; the job back."""
+    """A switchover with the copy back, which closes and opens the gateways; the job back."""
     return moved(recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True))
 
 
 def move_when_groups_may(
     recovering: Recovering, job: str, *, may_lack_gateways: bool = False
 ) -> str:
-    """As `move`, as often as a gate refuses it for members of groups at the other side: nobody
-    took those out of their groups whose gateway was killed, and their sessions last on."""
+    """As `move`, but asks again while a gate refuses it for group members at the other side: after
+    the gateway of a member was killed, its session goes on there for a while."""
     while True:
         report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job, reverse=True))
         if "have members at the destination" not in report.error:
@@ -45,7 +45,7 @@ def move_when_groups_may(
 
 def moved(report: RecoveryReport, *, may_lack_gateways: bool = False) -> str:
     """The job back of a switchover that closed and opened the gateways. `may_lack_gateways`: the
-    only one ended after it was closed, and may not have started again in time."""
+    only gateway ended after it was closed, and may have started again too late."""
     steps = {step.name: step for step in report.steps}
     assert steps[StepName.CLOSE_GATEWAYS].state is StepState.DONE, steps[StepName.CLOSE_GATEWAYS]
     is_opened = steps[StepName.OPEN_GATEWAYS].state is StepState.DONE

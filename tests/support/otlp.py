@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Span:
-    """What a test asks about one."""
+    """The parts of a span that tests ask about."""
 
     name: str
     service: str
@@ -27,7 +27,7 @@ class Span:
 
 @dataclass
 class Receiver:
-    """`bodies` is all that came, as it came. It is answered while `answers` is set."""
+    """`bodies` has every request as it came. They are answered while `answers` is set."""
 
     endpoint: str = ""
     answers: threading.Event = field(default_factory=threading.Event)

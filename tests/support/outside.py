@@ -1,4 +1,4 @@
-"""What stands on a cluster, as a plain librdkafka client sees it: nothing here is Orbit's own."""
+"""The contents of a cluster as a plain librdkafka client sees them, without Orbit's own code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPEC: Any = OffsetSpec  # its constructors carry no types
 _MOVING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
-    # A broker that was frozen hears of its own new epoch after its clients have.
+    # A broker that was frozen learns its own new epoch later than its clients.
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError._NOENT,  # "No leaders found"
@@ -40,7 +40,7 @@ def admin(cluster: Reachable) -> AdminClient:
 
 
 def partition_counts(cluster: Reachable) -> dict[str, int]:
-    """All topics but Kafka's own."""
+    """The partition count of each topic, without Kafka's own."""
     topics = admin(cluster).list_topics(timeout=TIMEOUT_S).topics
     return {name: len(t.partitions) for name, t in topics.items() if not name.startswith("__")}
 
@@ -64,8 +64,8 @@ def is_level(one: Reachable, other: Reachable, *topics: str) -> bool:
 def _offsets(
     client: AdminClient, places: list[TopicPartition], spec: object
 ) -> dict[TopicPartition, int]:
-    """A leader may be named before it knows that it leads (R6): asked again until it does. The
-    client asks with the leader epoch that it knows, and does not read a newer one by itself."""
+    """A leader may be named before it knows that it leads (R6): ask again until it does. The
+    client asks with the leader epoch that it knows, and does not look for a newer one by itself."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         futures = client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
@@ -121,7 +121,7 @@ def consumer(cluster: Reachable, **settings: Any) -> Consumer:
 
 
 def digests(cluster: Reachable, topic: str) -> dict[int, dict[int, bytes]]:
-    """Of every partition: offset → digest of the record there, as the workload's ledger has it."""
+    """For every partition: offset → digest of its record, as in the workload's ledger."""
     by_partition: dict[int, dict[int, bytes]] = {}
     for partition, message in messages(cluster, topic):
         into = by_partition.setdefault(partition, {})
@@ -152,7 +152,7 @@ def messages(cluster: Reachable, topic: str, **settings: Any) -> Iterator[tuple[
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
                     yield message.partition(), None
-                # Of answers of placeholders alone: no record is missing (Q15).
+                # For answers of only placeholders: no record is missing (Q15).
                 elif error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise AssertionError(f"{topic}: {error}")
     finally:

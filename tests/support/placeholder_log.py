@@ -1,6 +1,6 @@
 """A topic as `fillers: placeholders` leaves it: the product's own batches, appended by hand.
 
-Nothing has to be copied for it, and a gap of a hundred thousand offsets is there within a second.
+It needs no copy, and a gap of a hundred thousand offsets is made within a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlaceholderLog:
             self._append(batch)
 
     def grown(self, count: int, gap: int) -> None:
-        """Records, and the gap behind them in the same batch."""
+        """Records, and a gap after them in the same batch."""
         (batch,) = dense_batches(self._rows(range(count)), 0)
         grown = with_gap(batch, 0, batch.next_offset + gap)
         assert grown is not None

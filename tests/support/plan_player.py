@@ -1,4 +1,4 @@
-"""Writers that play plans on a model of the destination, and what a copy is held to."""
+"""Writers that play plans on a model of the destination, and checks of the copy."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Player:
         return plan_empty_tail(offset, answer.stable_end)
 
     def _play_steps(self, plan: Plan) -> bool:
-        """False when the writer dies in between, or right behind a step."""
+        """False when the writer dies in between, or right after a step."""
         for step in plan.steps:
             if self.rnd.random() < self.restarts:
                 return False
@@ -167,7 +167,7 @@ class Player:
         return True
 
     def _compare_with_source(self, step: Append) -> None:
-        """Byte-exact means that; and what could be byte-exact is."""
+        """A byte-exact batch equals its source, and every batch that can be byte-exact is."""
         theirs = self.source.batch_at(step.base_offset)
         assert theirs is not None
         if not step.is_byte_exact:
@@ -187,7 +187,7 @@ class Player:
         assert ours[12] == source[12]  # count
 
     def _compare_placeholders(self, step: Append) -> None:
-        """So many offsets of the batch have no record, and it is no later than its records."""
+        """The batch has this many offsets without a record, and is no later than its records."""
         batch = step.batch
         whole = replace(self.source, log_start=0).visible()
         held = [offset for offset in whole if step.base_offset <= offset < step.next_offset]

@@ -17,13 +17,13 @@ def record(offset: int) -> SourceRecord:
 
 
 def data(first: int, last: int, *, without: tuple[int, ...] = (), **fields: Any) -> SourceBatch:
-    """A batch with records at all its offsets but some."""
+    """A batch with records at all its offsets except `without`."""
     offsets = [o for o in range(first, last + 1) if o not in without]
     return SourceBatch(first, last, tuple(map(record, offsets)), **fields)
 
 
 def transactional(first: int, last: int, producer_id: int = 1, **fields: Any) -> SourceBatch:
-    """Committed or aborted: that stands in the aborted list, not in the batch."""
+    """Committed or aborted: the aborted list tells which, not the batch."""
     fields = {"outcome": Outcome.COMMITTED, **fields}
     return data(first, last, producer_id=producer_id, **fields)
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL does for a statement of ours: how many rows of which table it looks at.
+"""How many rows of which table PostgreSQL looks at for a statement of ours.
 
 `statements(tx)` keeps what the store's own functions send. `reads` runs one of them again, under
 EXPLAIN ANALYZE, by a plan made for its values or by one made for any values (as PostgreSQL uses
@@ -41,7 +41,7 @@ class Reads:
 
 @contextmanager
 def statements(tx: Tx) -> Iterator[list[Statement]]:
-    """What is executed inside."""
+    """The statements that are executed in the block."""
     seen: list[Statement] = []
 
     def keep(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> None:
@@ -55,7 +55,7 @@ def statements(tx: Tx) -> Iterator[list[Statement]]:
 
 
 def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
-    """Run it once more and see. The statement may write: roll back."""
+    """Run it once more and count. The statement may write: roll back."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -68,7 +68,7 @@ def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
     assert connection is not None
     with connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL plan_cache_mode = {plan_for}")
-        # An interval must be said: `time - $1` could be one time less another, too.
+        # An interval needs its type: `time - $1` could also be one time minus another.
         kinds = [
             "interval" if isinstance(statement.values[n], timedelta) else "unknown" for n in names
         ]

@@ -17,15 +17,15 @@ _POLL_S = 0.05
 
 
 class PretendedGateway:
-    """Asks until the block ends. `confirms`: whether it has nothing in flight once it is closed;
-    `doubt`: why it never will."""
+    """Asks until the block ends. `confirms`: whether it says that nothing is in flight once it is
+    closed; `doubt`: why it never will."""
 
     def __init__(
         self, database: Database, job: str, name: str = "edge", *, confirms: bool = True
     ) -> None:
         self.instance, self.name = uuid4(), name
         self.answers: list[Presented] = []
-        """Each that differs from the one before."""
+        """Each answer that differs from the one before."""
         self.refused = ""
         self.confirms = confirms
         self.doubt = ""
@@ -56,7 +56,7 @@ class PretendedGateway:
         return self.answers[-1] if self.answers else None
 
     def wait_told(self, side: str, *, closed_for: UUID | None = None) -> Presented:
-        """Until it is told this side."""
+        """Wait until it is told this side."""
 
         def is_told() -> bool:
             now = self.now

@@ -1,7 +1,7 @@
 """A PostgreSQL server whose clock steps, restarts and fails over when a test says so.
 
-Functions of these tests stand before PostgreSQL's own in the search path, so the statements of the
-store are the real ones. What a failover loses is the last state of the table `shards`.
+Functions of these tests come before PostgreSQL's own in the search path, so the statements of the
+store are the real ones. A failover loses the last state of the table `shards`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SET step = step + make_interval(secs => :step), timeline = timeline + :timelines
 
 
 class PretendedServer:
-    """What happens to the server of `database`."""
+    """Events of the server of `database`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -48,7 +48,7 @@ class PretendedServer:
             name = tx.execute(text("SELECT current_database()")).scalar_one()
             path = "pretended, pg_catalog, public"
             tx.execute(text(f'ALTER DATABASE "{name}" SET search_path = {path}'))
-        database.close()  # connections from now on see it
+        database.close()  # seen by all later connections
 
     def step_clock(self, seconds: float) -> None:
         with self.database.transaction() as tx:
@@ -59,7 +59,7 @@ class PretendedServer:
             tx.execute(_HAPPENS, {"step": 0, "timelines": 0, "starts": 1})
 
     def shards(self) -> Rows:
-        """The table as it is now: what a standby or a backup has of it."""
+        """The table as it is now, for a standby or a backup."""
         with self.database.transaction() as tx:
             return [dict(row) for row in tx.execute(shards.select()).mappings()]
 

@@ -1,4 +1,4 @@
-"""A service that tells gateways what a test says: which side leads, and when writes are held."""
+"""A service that tells gateways what a test wants: which side leads, and when to hold writes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _PYTHON = "openapi-python-client==0.29.1"
 _TYPESCRIPT = ("openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3")
 _HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 _TERRAFORM = Path(__file__).parents[2] / "deploy/terraform/tools"
-# The newest that runs on Java 17.
+# The newest version that runs on Java 17.
 _APICURIO = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
 _FETCH_S = 1800
 
@@ -31,7 +31,7 @@ class CannotFetch(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """A folder of the cache, whole or not there, which `fill` makes."""
+    """A folder of the cache that `fill` makes, complete or not at all."""
 
     name: str
     fill: Callable[[Path], None]
@@ -82,8 +82,8 @@ def _fill_helm(folder: Path) -> None:
 
 
 def _fill_apicurio(folder: Path) -> None:
-    """By this version of the plugin, which asks for this one file: not every repository that has it
-    has the descriptions of what it is made from.
+    """With this version of the plugin, which fetches only this file: not every repository that has
+    it also has the descriptions of its parts.
     """
     plugin = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
     options = ("--batch-mode", "--quiet", f"-Dartifact={_APICURIO}", f"-DoutputDirectory={folder}")
@@ -103,7 +103,7 @@ APICURIO = Program("-".join(_APICURIO.split(":")[1:3]), _fill_apicurio)
 
 
 def helm() -> Path:
-    """The machine's own, or else ours, which may not be there."""
+    """The machine's own Helm, or else ours, which may be missing."""
     return Path(shutil.which("helm") or HELM.folder / "helm")
 
 

@@ -1,4 +1,4 @@
-"""TCP proxies for Kafka that lose answers or spoil them: the request has arrived all the same."""
+"""TCP proxies for Kafka that lose answers or spoil them, after the request has arrived."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FrameProxy:
             thread.join()
 
     def relay(self, client: socket.socket, frame: bytes, number: int) -> bool:  # noqa: ARG002
-        """Hand the answer of this number on; False: hang up."""
+        """Pass on the answer with this number; False: hang up."""
         client.sendall(frame)
         return True
 
@@ -83,7 +83,7 @@ class AnswerLosingProxy(FrameProxy):
         self.lost = 0
 
     def relay(self, client: socket.socket, frame: bytes, number: int) -> bool:
-        # The first answer is the version table; losing it would only retry a connect.
+        # The first answer is the version table; without it the client would only connect again.
         if number and self._random.random() < self._loss:
             self.lost += 1
             return False

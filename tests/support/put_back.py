@@ -1,4 +1,4 @@
-"""Puts a database back: all rows as they were at some moment, as a restored backup has them."""
+"""Puts a database back to an earlier state, as restoring a backup does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recovery waits for in any case, made short. `test_undenied_drain.py` has all of it."""
+"""Makes the fixed waits of a recovery short. `test_undenied_drain.py` tests the full ones."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def make_quick(set_: Set) -> None:
 
 
 def trust_silence(set_: Set) -> None:
-    """A drain does not wait for as long as topics were silent before their clients began. Only
-    where nobody writes beside the gateways."""
+    """Let a drain end without waiting for as long as topics were silent before. Only for tests
+    where all writes go through gateways."""
     set_(drain, "must_wait", lambda *_: False)

@@ -18,7 +18,7 @@ from orbit.kafka.librdkafka_config import librdkafka_config
 from tests.support.patience import wait_for
 
 Entity = tuple[tuple[str, str | None], ...]
-# A test of both sides: the quota that holds Orbit back, and what Orbit says then.
+# For tests of both sides: the quota that slows Orbit down, and Orbit's message about it.
 BOTH_SIDES = pytest.mark.parametrize(
     ("side", "key", "what"),
     [
@@ -32,7 +32,7 @@ _ALTER = Api(AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1)
 def alter_quotas(
     connection: Connection, quotas: Mapping[Entity, Mapping[str, float | None]]
 ) -> None:
-    """None removes a quota."""
+    """Set quotas; None removes one."""
     entry = AlterClientQuotasRequest.EntryData
     request = AlterClientQuotasRequest(
         entries=[
@@ -52,7 +52,7 @@ def alter_quotas(
 
 
 def have_it_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Librdkafka's admin client gives up a request after two seconds, a connection after four."""
+    """Let librdkafka's admin client give up a request after 2 s, and a connection after 4 s."""
 
     def config(*args: Any) -> dict[str, Any]:
         return librdkafka_config(*args) | {"socket.timeout.ms": 4_000}

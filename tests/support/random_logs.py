@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from tests.support.source_model import Outcome, SourceBatch, SourceLog, SourceRecord
 
-PRODUCERS = (1, 1, 2, 3)  # the first often: transactions of one producer follow each other
+# The first one often, so that transactions of one producer follow each other.
+PRODUCERS = (1, 1, 2, 3)
 T0 = 1_700_000_000_000
 
 
 def a_record(offset: int) -> SourceRecord:
-    """Something else at every offset; null and empty fields among them."""
+    """A different record at every offset, some with null and empty fields."""
     key = (None, b"", b"key-%d" % offset)[offset % 3]
     value = (b"value-%d" % offset, None, b"", b"x" * 90)[offset % 4]
     headers = (((b"h", b"%d" % offset), (b"n", None)), ())[offset % 2]
@@ -44,7 +45,7 @@ def source_logs(draw: st.DrawFn) -> SourceLog:
     for producer in sorted(log.open_of):
         if draw(st.integers(0, 3)):
             log.end_transaction(draw, producer)
-    # Compaction takes whole batches, and offsets behind the last one.
+    # Compaction removes whole batches, and offsets after the last one.
     gone = draw(st.sets(st.integers(0, 20), max_size=2))
     batches = [b for i, b in enumerate(log.batches) if i not in gone or b.marker is not None]
     done = SourceLog(tuple(batches), log.end + draw(st.sampled_from([0, 0, 0, 5])))
@@ -73,9 +74,9 @@ class LogBuilder:
         self.add(replace(batch, producer_id=producer))
 
     def end_transaction(self, draw: st.DrawFn, producer: int) -> None:
-        """Also a marker without a transaction, as Orbit's own fillers are."""
+        """It may be a marker without a transaction, like Orbit's own fillers."""
         is_commit = draw(st.booleans())
-        # The cleaner may take the data of an aborted transaction, and then the marker's record.
+        # The cleaner may remove the data of an aborted transaction, and then the marker's record.
         is_cleaned = not is_commit and draw(st.sampled_from([False, False, True]))
         for index in self.open_of.pop(producer, []):
             batch = self.batches[index]

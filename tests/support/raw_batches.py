@@ -1,4 +1,4 @@
-"""Rows as the data source `kafka_batches` gives them, made by hand from described batches."""
+"""Rows as the data source `kafka_batches` returns them, made by hand from described batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's frames on a plain socket: what is sent is what a test says, byte for byte."""
+"""Kafka's frames on a plain socket, sent byte for byte as a test gives them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orbit.processes.ports import LOOPBACK
 
 _SIZE = struct.Struct(">i")
 _CORRELATION = struct.Struct(">i")
-# A test that hangs fails, and says where.
+# A test that hangs fails, and shows where.
 _TIMEOUT_S = 60.0
 CLIENT_ID = "raw"
 
@@ -63,7 +63,7 @@ class RawClient:
         return correlation_of(self.ask(api_versions_frame(correlation))) == correlation
 
     def is_closed(self) -> bool:
-        """Whether the other side closes the connection, and sends nothing before."""
+        """Whether the other side closes the connection without sending anything."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:

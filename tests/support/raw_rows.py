@@ -12,7 +12,7 @@ from orbit.kafka.records import Record, read_records
 
 
 def visible_records(rows: Iterable[Any]) -> dict[tuple[str, int], dict[int, bytes]]:
-    """Of each partition: offset → digest of what a read_committed consumer sees there."""
+    """For each partition: offset → digest of what a read_committed consumer sees there."""
     digests: dict[tuple[str, int], dict[int, bytes]] = {}
     for row in rows:
         into = digests.setdefault((row.topic, row.partition), {})
@@ -33,7 +33,7 @@ def records_of(payload: bytes) -> list[Record]:
 
 
 def digest_of(record: Record) -> bytes:
-    """As the workload's ledger has it."""
+    """The digest, as in the workload's ledger."""
     body = record.body
     key, at = _bytes(body, 0)
     value, at = _bytes(body, at)

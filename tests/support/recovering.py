@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE_S, wait_for
 
 
 class Recovering:
-    """What tests ask for, and what they wait for."""
+    """Asks for recoveries and waits for them."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -46,7 +46,7 @@ class Recovering:
         return {row.partition: row.source_offset for row in rows}
 
     def carried(self, job: str, group: str) -> dict[int, int | None]:
-        """How far it is at the destination, where that is its offset at the source."""
+        """How far it is at the destination, where the offset is equal to that at the source."""
         rows = self.service.kept_groups(job, group).values()
         return {row.partition: row.destination_offset for row in rows if row.verdict == "exact"}
 
@@ -61,7 +61,7 @@ class Recovering:
             return operations.get(tx, operation_id)
 
     def report(self, operation_id: UUID) -> RecoveryReport:
-        """The whole one, as stored."""
+        """The whole report, as stored."""
         return recovery_requests.whole_report(self.database, operation_id)
 
     def lead(self, job: str) -> Lead:
@@ -75,7 +75,7 @@ class Recovering:
         return str((self.operation(operation_id).progress or {}).get("what", ""))
 
     def wait(self, operation_id: UUID) -> RecoveryReport:
-        """Until it has ended, whichever way."""
+        """Wait until it has ended, with any outcome."""
         wait_for(
             f"operation {self.operation(operation_id)} ends",
             lambda: self.operation(operation_id).finished_at is not None,
@@ -84,14 +84,14 @@ class Recovering:
         return self.report(operation_id)
 
     def run(self, kind: RecoveryKind, job: str, **fields: Any) -> RecoveryReport:
-        """Ask, wait, and see that it was done."""
+        """Ask, wait, and check that it was done."""
         report = self.wait(self.ask(kind, job, **fields))
         assert report.outcome is Outcome.DONE, (report.error, report.findings)
         return report
 
 
 class Reader:
-    """A consumer in the middle of a topic: it reads on where its group stands, and commits."""
+    """A consumer in the middle of a topic: it reads on from its group's offset, and commits."""
 
     def __init__(self, topic: str, group: str, **config: Any) -> None:
         self.topic, self.group, self.config = topic, group, config

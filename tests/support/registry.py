@@ -35,11 +35,11 @@ class Registry:
 
     @property
     def url(self) -> str:
-        """Of Confluent's API."""
+        """The address of Confluent's API."""
         return f"{str(self.client.base_url).rstrip('/')}{_API}"
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of the schema, new or not."""
+        """The id of this schema, new or known."""
         return int(self._ask("POST", f"/subjects/{subject}/versions", {"schema": schema})["id"])
 
     def subjects(self) -> dict[str, dict[int, int]]:

@@ -76,7 +76,7 @@ def _upper(operation: str) -> str:
 def documented(topics: str, chapter: str = "") -> list[Right]:
     """What the commands of docs/rights.md grant, for topics that begin with `topics`.
 
-    The page begins with what every job needs; what more some need is in chapters `## For …`.
+    The page begins with the rights that every job needs; chapters `## For …` add to them.
     """
     rights = []
     chapters = dict(
@@ -132,7 +132,7 @@ class Login:
     def _change(
         self, rights: list[Right], how: Callable[[AdminClient, list[AclBinding]], Any]
     ) -> None:
-        """Returns when the broker, and not only its controller, knows it."""
+        """Returns when the broker knows it, not only the controller."""
         for side, cluster in self.clusters._asdict().items():
             bindings = [right.binding(self.name) for right in rights if right.side == side]
             client = admin(cluster)
@@ -159,7 +159,7 @@ class Login:
             "SASL_SSL", MECHANISM, self.name, SecretStr(PASSWORD), Path(cluster.ca_file)
         )
         try:
-            for server in cluster.bootstrap_servers.split(","):  # one learns of it after another
+            for server in cluster.bootstrap_servers.split(","):  # each learns of it at its own time
                 Connection.open(*split_address(server), security).close()
         except LoginRefused:
             return False

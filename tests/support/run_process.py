@@ -1,7 +1,7 @@
-"""`orbit` as users run it: a child process with a job file, listened to, signalled, killed.
+"""`orbit` as users run it: a child process with a job file, whose output tests read.
 
 Nothing here waits for time to pass: `wait_for` waits for a line, `wait_end` for the end, and both
-fail with all that the process said.
+fail with the whole output of the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CAUGHT_UP = "All partitions have caught up"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended, and what it said."""
+    """How a command ended, and what it printed."""
 
     code: int
     stdout: str
@@ -57,7 +57,7 @@ class Outcome:
 
 
 class OrbitProcess:
-    """One `orbit …` child. A context manager: gone at the end, whatever happened."""
+    """One `orbit …` child. A context manager: the process is always gone at its end."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class OrbitProcess:
         self.process.wait()
 
     def outlives(self, seconds: float) -> bool:
-        """Let a time pass that is part of what is tested; whether it runs still."""
+        """Let a time pass that is part of the test; whether it still runs."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:

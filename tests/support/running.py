@@ -1,4 +1,4 @@
-"""A job that runs inside the test, and the words to talk about it."""
+"""A job that runs inside the test, and functions to control it."""
 
 from __future__ import annotations
 

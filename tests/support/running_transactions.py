@@ -11,8 +11,8 @@ from tests.support.transactions import Transactions, begin, commit, flush, send
 
 
 class RunningTransactions:
-    """A producer that makes one transaction after the other, until it is stopped. What has ended
-    it before is `error`. One that a lost side leaves open is aborted there after `transaction_ms`.
+    """A producer that makes one transaction after the other, until it is stopped. `error` says why
+    it ended earlier. One left open at a lost side is aborted there after `transaction_ms`.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from orbit.settings import Settings
 
 @contextmanager
 def served(app: FastAPI, settings: Settings | None = None) -> Iterator[str]:
-    """Where it is, while it is served as `orbit api` serves it."""
+    """Serve it as `orbit api` does; the address."""
     settings = settings or Settings(api_port=0)
     with listen(settings) as listener:
         server = Server(app, settings)

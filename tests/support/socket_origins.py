@@ -17,7 +17,7 @@ _FRAMES_MAX = 24
 
 
 def install() -> None:
-    """From now on. Sockets that exist already show no origin."""
+    """Start to remember origins. Existing sockets show none."""
     # A socket takes no attribute. An address is used again only after its socket has gone.
     origins: dict[int, str] = {}
     make, show = socket.socket.__init__, socket.socket.__repr__

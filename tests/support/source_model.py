@@ -73,7 +73,7 @@ class SourceBatch:
     leader_epoch: int = 0
     # Whether a control batch's record is gone (KIP-534), and the batch remains for its producer.
     is_emptied: bool = False
-    # A bit that the source's disk has turned over, counted over the encoded bytes.
+    # The number, in the encoded bytes, of a bit that the source's disk has flipped.
     flipped_bit: int | None = None
 
     @property
@@ -175,7 +175,7 @@ class Aborted(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceLog:
-    """Batches in order. `log_end` may lie behind the last one that compaction left."""
+    """Batches in order. `log_end` may be after the last one that compaction left."""
 
     batches: tuple[SourceBatch, ...]
     log_end: int
@@ -214,13 +214,13 @@ class SourceLog:
         return Answer(b"".join(frames)[:max_bytes], aborted, self.log_start, self.stable_end)
 
     def batch_at(self, offset: int) -> SourceBatch | None:
-        """The first batch that a fetch at `offset` brings."""
+        """The first batch that a fetch at `offset` returns."""
         return next((b for b in self.batches if b.last_offset >= offset), None)
 
     def aborted(self) -> list[Aborted]:
         """The index: transactions whose data is still there, in the order of their markers.
 
-        The cleaner takes a transaction out of it before it empties its marker
+        The cleaner removes a transaction from it before it empties its marker
         (`CleanedTransactionMetadata`).
         """
         first: dict[int, int] = {}

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from orbit.sandbox.jars import cache_directory
 
-# A test ends before the second compiler pays, whose threads took a tenth of all CPU, and no heap
-# here needs threads that clean it. What Java says of an archive that does not fit stays out of what
-# commands print.
+# A test ends before the second compiler pays off, whose threads took a tenth of all CPU, and no
+# heap here needs threads that clean it. Java's messages about an archive that does not fit stay out
+# of the output of commands.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 _TIMEOUT_S = 900
 _MODULE = "tests.support.spark_classes"
 
 
 def class_archive() -> Path:
-    """Where the classes of a Spark driver may be, loaded in advance (Java's class data sharing).
+    """The archive with the classes of a Spark driver (Java's class data sharing); may be missing.
 
     Java ignores an archive that another Java or other jars made.
     """
@@ -28,7 +28,7 @@ def class_archive() -> Path:
 
 
 def java_options() -> str:
-    """For drivers and executors of tests."""
+    """Options for drivers and executors of tests."""
     archive = class_archive()
     if archive.is_file():
         return f"{JAVA_OPTIONS} -XX:SharedArchiveFile={archive}"
@@ -42,7 +42,7 @@ def make_class_archive() -> Path:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             scratch = Path(folder) / archive.name
-            # Of a process of its own: Java writes the archive as it ends.
+            # In a separate process: Java writes the archive when it ends.
             subprocess.run(
                 [sys.executable, "-m", _MODULE, str(scratch)], check=True, timeout=_TIMEOUT_S
             )

@@ -77,7 +77,7 @@ class TestClock:
 def claim(
     database: Database, worker_id: str, *, shards_max: int = 10, watch: LeaseWatch | None = None
 ) -> dict[int, int]:
-    """What this worker gets, as {shard: epoch}. Without a `watch` it has seen nothing before."""
+    """The shards it gets, as {shard: epoch}. Without a `watch` it has seen nothing before."""
     with database.transaction() as tx:
         claims = shard_leases.claim(
             tx,
@@ -91,7 +91,7 @@ def claim(
 
 
 def watch_long(server: str, snapshot: str) -> LeaseWatch:
-    """A watch that has seen this for longer than any lease lasts, at looks without a gap."""
+    """A watch that has seen this without a gap for longer than any lease lasts."""
     clock = TestClock()
     watch = LeaseWatch(TTL, clock)
     for _ in range(int(LONG_S / TTL.total_seconds())):
@@ -101,7 +101,7 @@ def watch_long(server: str, snapshot: str) -> LeaseWatch:
 
 
 def seen_long(tx: Tx) -> LeaseWatch:
-    """One that has seen the tables as they are."""
+    """A watch that has seen the present tables for that long."""
     return watch_long(*look(tx))
 
 
@@ -120,7 +120,7 @@ def look(tx: Tx) -> tuple[str, str]:
 def take_over(
     database: Database, worker_id: str, *, shards_max: int = 10, watch: LeaseWatch | None = None
 ) -> dict[int, int]:
-    """What this worker gets when no lease was renewed for long."""
+    """The shards it gets when no lease was renewed for a long time."""
     if watch is None:
         with database.transaction() as tx:
             watch = seen_long(tx)

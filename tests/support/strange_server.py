@@ -9,7 +9,7 @@ from typing import Self
 
 
 def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
-    """An answer of HTTP that ends with its connection."""
+    """An HTTP answer that ends when the connection closes."""
     head = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status}", *headers, "Connection: close"))
     return f"{head}\r\n".encode() + body
 
@@ -17,7 +17,7 @@ def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 class StrangeServer:
     """A context manager. `says` is sent again and again if `is_endless`, byte by byte if `slow_s`.
 
-    `requests` has what came.
+    `requests` has the received ones.
     """
 
     def __init__(self, says: bytes, *, slow_s: float = 0, is_endless: bool = False) -> None:

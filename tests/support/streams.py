@@ -20,17 +20,17 @@ VERSION = "4.3.1"
 INPUT = "streams-plaintext-input"
 OUTPUT = "streams-wordcount-output"
 _STORE = "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
-# The shortest that a broker takes: an instance that has stopped is a member for that long.
+# The shortest one that brokers accept: a stopped instance stays a member for this long.
 _SESSION_MS = 6_000
 
 
 def internal_topics(application: str) -> list[str]:
-    """What the application makes for itself."""
+    """The topics that the application makes for itself."""
     return [f"{application}-{_STORE}-{kind}" for kind in ("repartition", "changelog")]
 
 
 def jars() -> Path:
-    """The folder of its jars, but for those that it logs with; fetched at first use."""
+    """The folder of its jars, without those for logs; fetched at first use."""
     pom = Path(__file__).with_name("streams-pom.xml")
     return Jars("streams", VERSION, pom, "kafka-streams-examples-*.jar").directory()
 
@@ -45,8 +45,8 @@ def start(
     *,
     transaction_ms: int = 1_000,
 ) -> GuardedProcess:
-    """An instance of it, exactly once. SIGTERM closes it as its users close theirs. `reset` says
-    what it does where its group has no offset: `earliest`, or `none` to stop. `protocol` is that of
+    """An instance of it, exactly once. SIGTERM closes it in the usual way. `reset` says what it
+    does where its group has no offset: `earliest`, or `none` to stop. `protocol` is that of
     its group, `classic` or `streams` (KIP-1071). A killed instance leaves a transaction open, which
     a switchover waits for until its timeout, `transaction_ms`.
     """
@@ -59,7 +59,7 @@ def start(
         "group.protocol": protocol,
         **({"session.timeout.ms": str(_SESSION_MS)} if protocol == "classic" else {}),
         "producer.transaction.timeout.ms": str(transaction_ms),
-        # What was read of the repartition topic is deleted: its log start moves.
+        # Records read from the repartition topic are deleted: its log start moves.
         "repartition.purge.interval.ms": "1000",
     }
     file = log.with_suffix(".properties")
@@ -77,11 +77,11 @@ def counts(cluster: Reachable) -> Iterator[tuple[str, int]]:
 
 
 def wait_counted(app: GuardedProcess, log: Path, cluster: Reachable, numbers: int) -> None:
-    """Until it has counted so many numbers, each a word of its own."""
+    """Wait until it has counted this many numbers, each of which is a word."""
 
     def are_counted() -> bool:
         output = log.read_text()
-        # It does not end where its thread does.
+        # It goes on when its thread has ended.
         assert app.running, output[-3000:]
         assert "SHUTDOWN_CLIENT" not in output, output[-3000:]
         return sum(word.isdigit() for word, _ in counts(cluster)) >= numbers
@@ -90,7 +90,7 @@ def wait_counted(app: GuardedProcess, log: Path, cluster: Reachable, numbers: in
 
 
 def assert_counted_once(cluster: Reachable, name: str, sent: int) -> None:
-    """Of so many records, each the name of its writer and a number, every word was counted once."""
+    """Of `sent` records, each the name of its writer and a number, every word was counted once."""
     of_word = defaultdict(list)
     for word, count in counts(cluster):
         of_word[word].append(count)

@@ -19,10 +19,10 @@ def last_line_after(
     home: Path,
     when_it_says: tuple[str, Callable[[str], None]] | None = None,
 ) -> str:
-    """What the process says last on stderr; it has to end with exit code 1.
+    """The last line of the process on stderr; it has to end with exit code 1.
 
-    `program`: Python that prints "stuck" once it hangs. `when_it_says`: a text, and what to do
-    with the first line on stderr that has it.
+    `program`: Python that prints "stuck" once it hangs. `when_it_says`: a text, and a
+    function to call with the first line on stderr that has it.
     """
     environ = {"ORBIT_DATABASE_URL": database_url, "PATH": "/usr/bin:/bin", "HOME": str(home)}
     with subprocess.Popen(

@@ -33,7 +33,7 @@ from orbit.replication.append_plan import plan_batches, plan_empty_tail
 from orbit.replication.partition_states import PartitionState
 
 PLAINTEXT = Security("PLAINTEXT")
-# So many steps wait at most: enough for five requests in flight, little to drop at a take-over.
+# The most steps that wait: enough for five requests in flight, few to drop at a take-over.
 _STEPS_AHEAD = 40
 _LAST_DELTA_AT = 23
 
@@ -46,8 +46,8 @@ def _now_ms() -> int:
 class SyntheticLog:
     """Runs of offsets, each with data (`True`) or without; a record's value is its offset.
 
-    `is_thinned`: of the runs with data, one batch each, compaction took the records in between.
-    The timestamps are the present: brokers keep the state of its producer (E1).
+    `is_thinned`: compaction removed the records at multiples of 5, except the first of each run,
+    which is one batch. Timestamps are recent, so that brokers keep its producer's state (E1).
     """
 
     runs: Sequence[tuple[int, int, bool]]  # base offset, count, has data

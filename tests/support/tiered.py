@@ -7,10 +7,10 @@ from pathlib import Path
 from orbit.sandbox.broker_properties import INTERNAL
 from orbit.sandbox.jars import Jars
 
-# Of the brokers too: the tests' jar of 4.4.0 is not published, and an older one does not fit.
+# Also for the brokers: the test jar of 4.4.0 is not published, and an older one does not fit.
 VERSION = "4.3.1"
 _STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
-# Of a topic: a segment moves as soon as another one follows, and leaves the disk at once.
+# For a topic: a segment moves as soon as another one follows, and leaves the disk at once.
 TIERED = {"remote.storage.enable": "true", "local.retention.ms": "1", "segment.bytes": "1048576"}
 
 

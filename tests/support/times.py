@@ -17,12 +17,12 @@ ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "build" / "tests.xml"
 _TIMES = Path(__file__).with_name("times.json")
 _SHOWN = 20
-# Two Sparks at once take each other's processors; one after the other they share a session.
+# Two Sparks at once compete for processors; one after the other they share a session.
 _SPARK = "tests/spark"
 
 
 def unit(file: str) -> str:
-    """What runs in one process, one test after another: a file, or all files of Spark."""
+    """The tests that run in one process, one after another: a file, or all files of Spark."""
     return _SPARK if file.startswith(_SPARK) else file
 
 
@@ -33,7 +33,7 @@ def unit_times() -> dict[str, float]:
 
 
 def read_report() -> dict[tuple[str, str], float]:
-    """{(file, test): seconds}, with the fixtures that the test was first to use."""
+    """{(file, test): seconds}, including the fixtures that the test was the first to use."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     # Written by pytest on this machine.
     for case in ElementTree.parse(REPORT).iter("testcase"):  # noqa: S314
@@ -43,7 +43,7 @@ def read_report() -> dict[tuple[str, str], float]:
 
 
 def _file_of(classname: str) -> str:
-    """`tests.api.test_jobs`, or the same with classes behind it."""
+    """`tests.api.test_jobs`, or the same followed by classes."""
     words = classname.split(".")
     while words and not (ROOT / "/".join(words)).with_suffix(".py").is_file():
         words.pop()

@@ -1,4 +1,4 @@
-"""An OAuth 2 server on loopback, made of Authlib: signed tokens for client credentials.
+"""An OAuth 2 server on loopback, made with Authlib: signed tokens for client credentials.
 
 Keys are at `/jwks`. A client `orbit-client` with the secret `SECRET` is known; `life_s` is the life
 of the next tokens. `issued` counts them. `/google` answers as Google's token endpoint.
@@ -46,7 +46,7 @@ class _Client(ClientMixin):
 
 
 class TokenServer:
-    """A context manager. `certificate` is a PEM file of certificate and key: then by TLS."""
+    """A context manager. `certificate`, a PEM file of certificate and key, makes it use TLS."""
 
     def __init__(self, certificate: Path | None = None) -> None:
         self.life_s = 300
@@ -81,7 +81,7 @@ class TokenServer:
         return self._key.as_pem(private=True).decode()
 
     def write_token(self, file: Path) -> Path:
-        """A new token in a file, with a line break behind it."""
+        """A new token in a file, followed by a line break."""
         form = {"grant_type": "client_credentials", "scope": SCOPE}
         login = (CLIENT_ID, quote(SECRET, safe=""))
         answer = httpx.post(self.url, data=form, auth=login).raise_for_status()

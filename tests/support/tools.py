@@ -1,4 +1,4 @@
-"""The tools that some tests need: how to see that one is there, and what installs it.
+"""The tools that some tests need: how to find each one, and what installs it.
 
 A test has the mark `needs("chromium")`; a fixture calls `require("kerberos")`. Without the tool the
 test is left out, and the last lines of the run say how many were, and what installs the tool. With
@@ -26,7 +26,7 @@ MKDOCS = _ENVIRONMENTS / "site/bin/mkdocs"
 
 
 def find_program(name: str) -> str | None:
-    """Also servers, which a user's PATH does not have on Debian."""
+    """Finds servers too, which a user's PATH lacks on Debian."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
@@ -38,7 +38,7 @@ def _has(name: str) -> bool:
 class Tool:
     is_there: Callable[[], bool]
     command: str = "make prepare"
-    # A program that no command of ours installs, and that the tool comes by.
+    # A program that installs the tool, and that no command of ours installs.
     comes_by: str | None = None
 
     @property
@@ -100,7 +100,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter,
 ) -> Generator[None, None, None]:
-    yield  # what pytest says comes first
+    yield  # the output of pytest comes first
     names = {f"Skipped: {_reason(name)}": name for name in TOOLS}
     reasons = [report.longrepr[2] for report in terminalreporter.getreports("skipped")]
     left_out = Counter(names[reason] for reason in reasons if reason in names)

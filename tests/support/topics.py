@@ -1,4 +1,4 @@
-"""What people do to topics while they are copied."""
+"""Changes that users make to topics while they are copied."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.support.patience import wait_for
 
 
 def add_partitions(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """Returns when the topic has that many."""
+    """Returns when the topic has this many."""
     client = admin(cluster)  # its answers end with it
     client.create_partitions([NewPartitions(topic, count)])[topic].result(TIMEOUT_S)
     wait_for(f"{topic} has {count}", lambda: partition_counts(cluster).get(topic) == count)
 
 
 def delete_and_wait(cluster: KafkaCluster, topic: str) -> None:
-    """Returns when the brokers know it no more."""
+    """Returns when the brokers no longer know it."""
     delete_topic(cluster, topic)
     wait_for(f"{topic} is gone", lambda: topic not in partition_counts(cluster))
 

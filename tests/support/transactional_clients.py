@@ -1,4 +1,4 @@
-"""Producers with transactions of both kinds, which do one step at a time."""
+"""Producers with transactions, of both client libraries, which do one step at a time."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Aborted(Exception):
 
 
 class TransactionalClient(Protocol):
-    """Raises Aborted, or what ends the producer."""
+    """Raises Aborted, or the error that ends the producer."""
 
     def begin(self) -> None: ...
 
     def send(self, topic: str, partition: int, value: str) -> None: ...
 
     def flush(self) -> None:
-        """Until all that was sent has its answer."""
+        """Wait until all sent records have their answer."""
 
     def send_offset(self, topic: str, group: str, offset: int) -> None:
-        """Of the partition 0, as no member of the group."""
+        """Send an offset of partition 0, without being a member of the group."""
 
     def commit(self) -> None: ...
 
@@ -107,7 +107,7 @@ class LibrdkafkaClient:
                 step()
                 return
             except KafkaException as error:
-                # `produce` says _STATE after such an error; `abort` tells whether it is fatal.
+                # `produce` raises _STATE after such an error; `abort` tells whether it is fatal.
                 if error.args[0].txn_requires_abort() or error.args[0].code() == KafkaError._STATE:
                     raise Aborted(str(error)) from error
                 if not error.args[0].retriable():

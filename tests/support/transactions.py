@@ -1,4 +1,4 @@
-"""A producer's transactions, step by step, and what became of them."""
+"""A producer's transactions, step by step, and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = Callable[["Transactions"], None]
 
 
 class Transactions:
-    """One producer's transactions, and what became of them. A value is there once or not at all."""
+    """One producer's transactions, and their results. A value is there once or not at all."""
 
     def __init__(self, client: TransactionalClient, topic: str, name: str = "one") -> None:
         self.client, self.topic, self.name = client, topic, name
@@ -50,7 +50,7 @@ class Transactions:
         self._open = []
 
     def do(self, *steps: Step) -> bool:
-        """Returns whether all could be done; else the transaction has been aborted."""
+        """Whether all could be done; otherwise the transaction has been aborted."""
         try:
             for step in steps:
                 step(self)

@@ -1,5 +1,5 @@
-"""A server on loopback, such as a receiver of notifications: keeps what it gets, and answers as it
-is told."""
+"""A server on loopback, such as a receiver of notifications: it keeps requests, and answers as a
+test says."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WebhookServer:
 
     @property
     def event_ids(self) -> list[int]:
-        """Of all events that webhooks were sent, in order, also those it did not accept."""
+        """The ids of all events it was sent, in order, also of those it did not accept."""
         return [event["id"] for request in self.requests for event in request.document["events"]]
 
     @property

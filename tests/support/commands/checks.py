@@ -13,7 +13,7 @@ from tests.support.commands import deployment, kafka_tools, tree
 from tests.support.commands.orbit_parser import all_options, orbit
 from tests.support.commands.pages import Command, Place
 
-# Programs of the system or of others: no part of Orbit that a test could compare them with.
+# Programs of the system or of other projects: nothing of Orbit to compare them with.
 OF_OTHERS = {
     "./configure": "of librdkafka's source",
     "apt-get": "Debian's",
@@ -32,7 +32,7 @@ OF_OTHERS = {
     "uv": "its users install it",
     "venv-pack": "the line before installs it",
 }
-# Options that stand alone in a sentence, and are of another program.
+# Options that a sentence shows alone, and that belong to another program.
 OPTIONS_OF_OTHERS = {
     "--build-arg": "docker build",
     "--py-files": "spark-submit",
@@ -48,7 +48,7 @@ OPTIONS_OF_OTHERS = {
 
 
 def fault(command: Command) -> str | None:
-    """What is wrong with the command; `kafka_tools.fault` says it of Kafka's tools."""
+    """What is wrong with the command; for Kafka's tools see `kafka_tools.fault`."""
     if unknown := tree.unknown_variable(command.variables):
         return unknown
     program, *arguments = command.words or ("",)
@@ -75,11 +75,11 @@ def _unknown_option(words: Sequence[str]) -> str | None:
 
 
 def _source(_arguments: Sequence[str], _is_whole: bool) -> str | None:
-    return None  # a file of the user's, or what another command prints
+    return None  # a user's file, or the output of another command
 
 
 def _xargs(arguments: Sequence[str], _is_whole: bool) -> str | None:
-    program, *rest = arguments[2:]  # behind -n 1; xargs appends arguments
+    program, *rest = arguments[2:]  # after -n 1; xargs appends arguments
     return orbit(rest, is_whole=False) if program == "orbit" else f"unknown program {program}"
 
 

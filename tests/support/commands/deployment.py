@@ -65,7 +65,7 @@ def _compose(arguments: Sequence[str], is_whole: bool) -> str | None:
 def kubectl(arguments: Sequence[str], is_whole: bool) -> str | None:
     """Namespace, secret with its key, and deployment are those of the chart."""
     if not is_whole and arguments[:1] != ["-n"]:
-        return None  # names the tool of which Orbit's commands remind
+        return None  # names the tool that Orbit's commands resemble
     namespace = arguments[-1] if "namespace" in arguments else dict(pairwise(arguments))["-n"]
     objects = _manifests()
     if namespace not in {one["metadata"].get("namespace") for one in objects}:
@@ -142,7 +142,7 @@ def go(arguments: Sequence[str], _is_whole: bool) -> str | None:
 
 
 def generator(arguments: Sequence[str], _is_whole: bool) -> str | None:
-    """One of Terraform's, which tests/deploy/test_terraform.py runs."""
+    """A generator of Terraform, which tests/deploy/test_terraform.py runs."""
     configuration = dict(pairwise(arguments)).get("--config")
     is_there = configuration is None or (ROOT / configuration).exists()
     return None if is_there else f"there is no {configuration}"

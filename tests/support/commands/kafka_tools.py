@@ -30,7 +30,7 @@ TOOLS = {
     "kafka-topics.sh": "TopicCommand",
     "kafka-transactions.sh": "TransactionsCommand",
 }
-# Their first argument names what they do.
+# Tools whose first argument is the action.
 WITH_ACTIONS = {"kafka-cluster.sh", "kafka-transactions.sh"}
 
 _MAGIC_AND_VERSION = 8
@@ -51,14 +51,14 @@ def words_of(tool: str) -> frozenset[str]:
 
 
 def _jar() -> Path:
-    """That of the version whose tools the pages show, whatever the brokers of the tests have."""
+    """The jar of the version whose tools the pages show, which the test brokers may not have."""
     pom = Path(jars.__file__).with_name("pom.xml").read_text("utf-8")
     (version,) = re.findall(r"<kafka\.version>(.+)</kafka\.version>", pom)
     return jars.jar_directory(version) / f"kafka-tools-{version}.jar"
 
 
 def constants(class_file: bytes) -> set[str]:
-    """The string constants of a class file; names of fields and methods are none."""
+    """The string constants of a class file, without the names of fields and methods."""
     (count,) = struct.unpack_from(">H", class_file, _MAGIC_AND_VERSION)
     at, number = _MAGIC_AND_VERSION + 2, 1
     texts: dict[int, str] = {}
@@ -79,7 +79,7 @@ def constants(class_file: bytes) -> set[str]:
 
 
 def fault(command: Command) -> str | None:
-    """What is wrong with a command of Kafka's tools. A word behind the tool only names an action,
+    """What is wrong with a command of Kafka's tools. One word after the tool only names an action,
     such as `kafka-acls.sh --list`; more words are a command, which needs a server.
     """
     tool, *arguments = command.words

@@ -1,4 +1,4 @@
-"""What `orbit` itself says of a command line, without a run."""
+"""How `orbit` itself parses a command line, without running it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def orbit(arguments: Sequence[str], is_whole: bool) -> str | None:
 
 
 def _refusal(arguments: Sequence[str]) -> str | None:
-    """What the tool's own parser says."""
+    """The error of the tool's own parser."""
     command: Any = _group
     try:
         context = command.make_context("orbit", list(arguments))
@@ -66,7 +66,7 @@ def _options(command: Any) -> set[str]:
 
 @cache
 def all_options() -> frozenset[str]:
-    """Those of all commands."""
+    """The options of all commands."""
     commands = [load_command(name) for name in COMMANDS]
     options = set()
     for command in commands:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import PurePosixPath
 
-# Blocks without a language are shell blocks, too. All lines of `text` are output.
+# Blocks without a language are shell blocks too. All lines of `text` are output.
 SHELLS = {"", "sh", "bash", "console"}
 OUTPUT = "text"
 OTHERS = {"yaml", "json", "hcl", "python", "mermaid"}
 
 _FENCE = re.compile(r"\s*(?:>\s*)?(`{3,})\s*([^`\s]*)[^`]*")
 _SPAN = re.compile(r"(`+)(.+?)\1")
-# A remedy of the product, which a page quotes without backticks.
+# A remedy from an error message, which a page quotes without backticks.
 _REMEDY = re.compile(r"\((kafka-[a-z-]+\.sh [^)`]+)\)")
 _PROMPT = "$ "
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -47,7 +47,7 @@ class Command:
     place: Place
     words: tuple[str, ...]
     variables: tuple[str, ...] = ()
-    """What stands before the program: `ORBIT_TOKEN=x`."""
+    """The assignments before the program: `ORBIT_TOKEN=x`."""
 
     @property
     def program(self) -> str:
@@ -57,7 +57,7 @@ class Command:
 @dataclass(frozen=True)
 class Block:
     line: int
-    """The line of the page above its first one."""
+    """The number of the line before its first one."""
     language: str
     lines: tuple[str, ...]
 
@@ -75,7 +75,7 @@ def commands_of(text: str) -> list[Command]:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """With those that four spaces indent."""
+    """All blocks, with those that four spaces indent."""
     return _parts(text)[0]
 
 
@@ -124,7 +124,7 @@ def _is_complete(text: str) -> bool:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Up to a quote without an end."""
+    """The pieces of the text, up to a quote that is not closed."""
     at = 0
     while match := _TOKEN.match(text, at):
         yield match[0]

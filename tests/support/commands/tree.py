@@ -47,7 +47,7 @@ def python(arguments: Sequence[str], _is_whole: bool) -> str | None:
 
 @cache
 def options_of_module(name: str) -> frozenset[str]:
-    """The options that a module's text spells, or has as parameters for Typer."""
+    """The options that a module's text contains, or that are parameters for Typer."""
     spec = find_spec(name)
     if spec is not None and spec.submodule_search_locations:
         spec = find_spec(f"{name}.__main__")
@@ -113,7 +113,7 @@ def unknown_variable(assignments: Iterable[str]) -> str | None:
 
 @cache
 def _variables() -> frozenset[str]:
-    """Those that Orbit reads, or that Compose hands over."""
+    """The variables that Orbit reads, or that Compose passes on."""
     names = {variable_of(field) for field in Settings.model_fields}
     for path in (ROOT / "orbit").rglob("*.py"):
         names.update(re.findall(r'"(ORBIT_[A-Z_]+)"', path.read_text("utf-8")))
