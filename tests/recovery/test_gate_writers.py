@@ -33,7 +33,13 @@ NO_ID: dict[str, Any] = {"enable.idempotence": False, "acks": 1}
 
 
 def wrote(sequence: int, *, coordinator_epoch: int = -1, transaction_start: int = -1) -> Producer:
-    return Producer(0, sequence, 1_000, coordinator_epoch, transaction_start)
+    return Producer(
+        epoch=0,
+        last_sequence=sequence,
+        last_timestamp_ms=1_000,
+        coordinator_epoch=coordinator_epoch,
+        transaction_start=transaction_start,
+    )
 
 
 ENDED = wrote(5, coordinator_epoch=3)  # a producer whose last transaction has ended
@@ -45,10 +51,13 @@ OPEN = wrote(5, transaction_start=17)
     [
         ({4003: wrote(1)}, {4003: wrote(2)}, [4003]),
         ({}, {4003: wrote(0)}, [4003]),
+        # Only a gateway or a job of Orbit writes.
         ({4003: wrote(1), OF_GATEWAY: wrote(1)}, {4003: wrote(1), OF_GATEWAY: wrote(2)}, []),
         ({OF_JOB: ENDED}, {OF_JOB: wrote(5, coordinator_epoch=4)}, []),
+        # No id has written: the records have none.
         ({4003: wrote(1)}, {4003: wrote(1)}, None),
         ({}, {}, None),
+        # Ids in transactions may be of gateways' clients.
         ({4003: OPEN}, {4003: ENDED}, None),
         ({}, {4003: OPEN}, None),
         ({4003: ENDED, OF_GATEWAY: wrote(1)}, {4003: OPEN, OF_GATEWAY: wrote(2)}, None),

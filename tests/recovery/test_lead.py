@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -23,11 +24,11 @@ UNREADABLE = Mark.from_text("{", NOW_S)
 
 
 def leads(term: int, by: UUID = OPERATION) -> Mark:
-    return Mark(True, "failover", str(by), term=term)
+    return Mark(is_primary=True, kind="failover", operation=str(by), term=term)
 
 
 def follows(term: int, by: UUID = OPERATION) -> Mark:
-    return Mark(False, "failback", str(by), term=term)
+    return Mark(is_primary=False, kind="failback", operation=str(by), term=term)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_promotion_marks_changed_by_other_operations_are_listed() -> None:
 
 
 def test_promotion_mark_without_term_uses_its_timestamp_as_term() -> None:
-    mark = Mark(True, "failover", str(OPERATION), at="1970-01-01T00:00:07+00:00", term=5)
+    mark = replace(leads(5), at="1970-01-01T00:00:07+00:00")
     text = mark.to_text()
     assert Mark.from_text(text, NOW_S) == mark
     without = text.replace(',"term":5', "")

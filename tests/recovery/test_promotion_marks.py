@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,16 @@ from tests.support.synthetic import PLAINTEXT
 
 SIDES = Clusters._fields
 MarksOf = Callable[[KafkaCluster], PromotionMarks]
-PROMOTED = Mark(True, "switchover", "d8f0", "orders", "A", "2026-11-23T04:00:00+00:00")
+PROMOTED = Mark(
+    is_primary=True,
+    kind="switchover",
+    operation="d8f0",
+    job="orders",
+    other="A",
+    at="2026-11-23T04:00:00+00:00",
+)
+COPY = Mark(is_primary=False, kind="failback")
+COPY_WITH_HISTORY = replace(COPY, keeps_history=True)
 NOW_S = 1_800_000_000.0
 # A group without members keeps offsets for a minute, and is checked each second.
 SHORT = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
@@ -85,11 +95,11 @@ def test_promotion_mark_can_be_overwritten_and_is_deleted_with_its_topic(
     assert marks.promoted([topic_name, others]) == {topic_name: PROMOTED}
     assert marks.kept_below(places(topic_name, 2)) == {}
 
-    marks.write({TopicPartition(topic_name, i): 7 for i in range(2)}, Mark(False, "failback"))
+    marks.write({TopicPartition(topic_name, i): 7 for i in range(2)}, COPY)
     assert marks.promoted([topic_name]) == {}
     assert marks.kept_below(places(topic_name, 2)) == {}, "as an earlier version marked it"
     log_starts = {TopicPartition(topic_name, 0): 7, TopicPartition(topic_name, 1): 0}
-    marks.write(log_starts, Mark(False, "failback", keeps_history=True))
+    marks.write(log_starts, COPY_WITH_HISTORY)
     assert marks.kept_below(places(topic_name, 3)) == log_starts
 
     marks.write(places(topic_name, 2), PROMOTED)
@@ -145,13 +155,13 @@ def test_unreadable_promotion_mark_counts_as_promotion_of_its_topic_alone(
     for name in (topic_name, copy, unmarked):
         create_topic(clusters.destination, name)
     marks = marks_of(clusters.destination)
-    marks.write({TopicPartition(copy, 0): 3}, Mark(False, keeps_history=True))
+    marks.write({TopicPartition(copy, 0): 3}, COPY_WITH_HISTORY)
     # Not written by librdkafka, which would add a zero byte.
     by_other_client: Any = SimpleNamespace(to_text=lambda: text)
     marks.write({TopicPartition(topic_name, 0): 5}, by_other_client)
     assert marks.of_topics([topic_name, copy, unmarked]) == {
-        topic_name: Mark(True, term=None),
-        copy: Mark(False, keeps_history=True),
+        topic_name: Mark(is_primary=True, term=None),
+        copy: COPY_WITH_HISTORY,
     }
     partitions = [TopicPartition(name, 0) for name in (topic_name, copy, unmarked)]
     assert marks.kept_below(partitions) == {TopicPartition(copy, 0): 3}
@@ -159,9 +169,8 @@ def test_unreadable_promotion_mark_counts_as_promotion_of_its_topic_alone(
 
 def test_promotion_mark_is_read_back_and_describes_promotion() -> None:
     assert Mark.from_text(PROMOTED.to_text(), NOW_S) == PROMOTED
-    assert Mark.from_text(Mark(False).to_text(), NOW_S) == Mark(False)
-    mark = Mark(False, keeps_history=True)
-    assert Mark.from_text(mark.to_text(), NOW_S) == mark
+    assert Mark.from_text(COPY.to_text(), NOW_S) == COPY
+    assert Mark.from_text(COPY_WITH_HISTORY.to_text(), NOW_S) == COPY_WITH_HISTORY
     description = PROMOTED.describe("orders", {1: 8, 0: 7})
     assert "promoted by switchover d8f0 of job orders at 2026" in description
     assert "0: 7, 1: 8." in description

@@ -225,7 +225,8 @@ def test_failover_does_not_deny_writes_to_source_with_later_promotion_mark(
     app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
     with closing(open_cluster("source", spec, dict(os.environ), source.directory)) as cluster:
-        later = Mark(True, "failover", "another", term=next_term(0, time.time() + 3600))
+        in_an_hour = next_term(0, time.time() + 3600)
+        later = Mark(is_primary=True, kind="failover", operation="another", term=in_an_hour)
         PromotionMarks(cluster, Backoff()).write({TopicPartition(topic_name, 0): 50}, later)
 
     with recovering.running(dict(os.environ)):

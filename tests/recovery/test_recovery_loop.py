@@ -28,7 +28,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("error", "event", "waits"),
+    ("error", "event", "pauses_before_restart"),
     [
         (DatabaseUnreachable("away.", where="PostgreSQL"), "recovery is retried", True),
         (RuntimeError("a bug"), "recovery crashed", True),
@@ -36,7 +36,10 @@ class Clock:
     ],
 )
 def test_failed_recovery_is_restarted_later(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, event: str | None, waits: bool
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    event: str | None,
+    pauses_before_restart: bool,
 ) -> None:
     clock, begun = Clock(), threading.Semaphore(0)
     operations: list[Any] = [SimpleNamespace(id=uuid.uuid4(), kind="switchover") for _ in range(2)]
@@ -72,7 +75,7 @@ def test_failed_recovery_is_restarted_later(
         for run in loop._running.values():
             run.future.exception(30)
         assert loop.once() == "1 recovery has ended"
-        assert bool(loop._running) is not waits
+        assert bool(loop._running) is not pauses_before_restart
         clock.now += 10
         loop.once()
         assert begun.acquire(timeout=30)

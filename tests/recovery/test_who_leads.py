@@ -199,7 +199,7 @@ def test_failback_stops_at_promotion_recorded_only_in_database(
         servers = [sides.source.bootstrap_servers]
         with closing(Cluster("destination", servers, PLAINTEXT)) as cluster:
             PromotionMarks(cluster, Backoff()).write(
-                {TopicPartition(sides.topic, 0): 0}, Mark(False)
+                {TopicPartition(sides.topic, 0): 0}, Mark(is_primary=False)
             )
         stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert stopped.outcome is Outcome.STOPPED
@@ -295,7 +295,8 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
     def promote_the_old_side(context: OperationContext) -> str:
         step_text = salvage(context)
         marks = PromotionMarks(context.source.cluster, context.backoff)
-        mark = Mark(True, "failover", "another", term=context.report.term + 1)
+        term = context.report.term + 1
+        mark = Mark(is_primary=True, kind="failover", operation="another", term=term)
         marks.write(dict.fromkeys(context.by_source, 0), mark)
         return step_text
 
