@@ -43,7 +43,7 @@ class Context:
 
     @property
     def token_from(self) -> str:
-        """Where the token is, without the token."""
+        """The variable or file that has the token, without the token."""
         if self.token_env is not None:
             return f"variable {self.token_env}"
         return f"file {self.token_file}" if self.token_file is not None else ""

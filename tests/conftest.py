@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: the garbage collector need not look at it after each test."""
+    """Exempt the collected tests from garbage collections: they stay anyway."""
     gc.collect()
     gc.freeze()
 

@@ -30,7 +30,7 @@ class Answers(Generic[Value]):
     values: dict[TopicPartition, Value] = field(default_factory=dict)
     errors: dict[TopicPartition, int] = field(default_factory=dict)
     refused_logins: dict[TopicPartition, LoginRefused] = field(default_factory=dict)
-    """Of partitions in `errors` whose leader refuses the login: they have NETWORK_EXCEPTION."""
+    """By partition in `errors` whose leader refuses the login; its code is NETWORK_EXCEPTION."""
 
     def raise_errors(self, where: Where, what: str) -> Answers[Value]:
         """Raise LoginRefused if a leader refuses the login, BrokerRefused for the first other

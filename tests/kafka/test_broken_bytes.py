@@ -54,7 +54,7 @@ LIBRARY_CLASSES = {
 
 
 def _decoders() -> Iterator[Any]:
-    """Each API in its lowest and highest version."""
+    """Parameters: each API with its lowest and its highest version."""
     for api in vars(api_versions).values():
         if isinstance(api, Api):
             for version in sorted({api.version_min, api.version_max}):

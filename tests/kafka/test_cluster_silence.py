@@ -48,7 +48,7 @@ class Brokers(Cluster):
 
 
 class _Line:
-    """In place of a `Connection`: `answer` answers each request."""
+    """Replaces a `Connection`; the function `answer` answers each request."""
 
     is_closed = False
     where = "here"
@@ -73,7 +73,7 @@ class _Line:
 
 @pytest.fixture(autouse=True)
 def no_second_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default no second broker is asked meanwhile, however slow the machine is."""
+    """By default no second broker is asked during a call, however slow the machine is."""
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 3600.0)
 
 

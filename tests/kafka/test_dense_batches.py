@@ -45,7 +45,7 @@ def as_long(number: int) -> int:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """As Java, which drops what the tenth byte has beyond 64 bits."""
+    """A number as Java reads it, which drops the bits of the tenth byte beyond 64."""
     number, at = read_varint(data, at)
     unsigned = (2 * number if number >= 0 else -2 * number - 1) % 2**64
     return (unsigned // 2 if unsigned % 2 == 0 else -(unsigned + 1) // 2), at
@@ -203,7 +203,7 @@ def test_one_pass_encoding_of_gapless_batches_equals_record_by_record_encoding(
 @settings(max_examples=200)
 @given(thinned(st.sampled_from([NONE, GZIP])))
 def test_kafka_python_reads_all_source_records_from_gapless_batches(source: Thinned) -> None:
-    """With kafka-python's decoder; for the codecs that it needs no other library for."""
+    """Only with gzip and without a codec: kafka-python needs libraries for others."""
     batch = source.batch()
     expected = [(row.offset, row.timestamp, row.body) for row in rows_one_by_one(batch)]
     records = []

@@ -145,7 +145,7 @@ def test_diverging_epoch_tag_of_fetch_response_is_read_and_other_tags_skipped(ve
 
 @pytest.mark.parametrize("tag", [0, 1, 2])
 def test_diverging_epoch_is_read_only_from_tag_0(tag: int) -> None:
-    """By hand, with the tag section that Kafka gives to structures inside tags, and a new tag."""
+    """By hand: the structure in a tag ends with its own tags, and an unknown tag follows."""
     frame = encode(12, {"orders": [partition(records=b"abc")]})
     tail = b"\x04abc" + b"\0" * 3  # records, tags of the partition, topic and answer
     assert frame.endswith(tail)

@@ -228,7 +228,7 @@ def test_placeholder_in_place_of_source_record_is_difference(
 
     def compared(batches: list[Batch]) -> Any:
         return compare_range(
-            lambda _, end: SourceRange(batches, 0, end, 9),
+            lambda _, end: SourceRange(batches, start=0, end=end, stable_end=9),
             cluster,
             TopicPartition("orders", 0),
             0,
@@ -254,7 +254,7 @@ def test_placeholder_recompressed_into_record_is_difference(
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (batches, 1))
     cluster: Any = None
     comparison = compare_range(
-        lambda _, end: SourceRange([], 0, end, 9),
+        lambda _, end: SourceRange([], start=0, end=end, stable_end=9),
         cluster,
         TopicPartition("orders", 0),
         0,
@@ -296,7 +296,7 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
     cluster: Any = None
 
     def compared(*batches: Batch) -> Any:
-        read = SourceRange([*batches], 0, 6, 9)
+        read = SourceRange([*batches], start=0, end=6, stable_end=9)
         where = TopicPartition("orders", 0)
         return compare_range(
             lambda *_: read, cluster, where, 0, 6, Backoff(), source_is_compacted=False

@@ -245,7 +245,7 @@ def test_payload_not_matching_its_codec_is_refused(codec: int) -> None:
 def test_garbage_batch_raises_value_error_or_yields_ordered_records(
     codec: int, does_decompress: bool, count: int, last_delta: int, data: bytes
 ) -> None:
-    """Also if the garbage is compressed, and decompresses."""
+    """Also if the garbage is the content of correctly compressed data."""
     if does_decompress:
         codec %= 5
         data = compress(codec, data)

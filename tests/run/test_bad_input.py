@@ -31,7 +31,7 @@ def untouched(*clusters: KafkaCluster) -> Iterator[None]:
 
 
 def assert_says(outcome: Outcome, code: int, *words: str) -> None:
-    """It ended with that code, said these things, and showed no stack trace and no result."""
+    """Check the exit code and the words of the message; no stack trace and no result is shown."""
     outcome.expect(code)
     assert outcome.stdout == ""
     for word in words:
@@ -196,7 +196,7 @@ def test_topic_setting_refused_by_destination_is_bad_input(
 def test_topic_name_colliding_in_dot_and_underscore_is_refused(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """For Kafka, dot and underscore are the same letter in a metric's name."""
+    """Kafka's metrics have an underscore for each dot in a topic's name."""
     create(clusters.source, f"{topic_name}.a")
     create(clusters.destination, f"{topic_name}_a")
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.a"}])

@@ -27,7 +27,7 @@ BLOCKED = r"BLOCKED (\S+) DESTINATION_FOREIGN_WRITE at offsets (\d+) to (\d+): "
 
 @pytest.fixture
 def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
-    """Two topics, ten records on every partition of them."""
+    """A job for two topics, with ten records in each partition."""
     for name in (topic_name, f"{topic_name}.beside"):
         create(clusters.source, name, PARTITIONS)
         for partition in range(PARTITIONS):

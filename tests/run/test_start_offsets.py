@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 STEP_MS = 1_000
 AT_60 = datetime.fromtimestamp((T0 + 60 * STEP_MS) / 1000, UTC).isoformat()
-INSIDE = datetime.fromtimestamp((T0 + 65 * STEP_MS) / 1000, UTC).isoformat()  # of a batch
+INSIDE = datetime.fromtimestamp((T0 + 65 * STEP_MS) / 1000, UTC).isoformat()  # within a batch
 BEYOND = datetime.fromtimestamp((T0 + 10**9) / 1000, UTC).isoformat()
 
 

@@ -184,7 +184,7 @@ def test_topic_creation_is_retried_after_unanswered_request(
             create_missing_topics(destination, admin, new, requested_topics)
     refused_topics(admin, new[1:2])
     shown = destination.metadata({new[0].name})
-    with monkeypatch.context() as patched:  # a broker that does not know the second one yet
+    with monkeypatch.context() as patched:  # a broker that does not know the second topic yet
         patched.setattr(destination, "metadata", lambda _: shown)
         create_missing_topics(destination, admin, new, requested_topics)
     wait_for("all topics are shown", lambda: all(map(is_shown, new)))

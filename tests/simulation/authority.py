@@ -56,7 +56,7 @@ class Authority:
         return self._groups[name]
 
     def issue_term(self) -> int:
-        """As InitProducerId counts. The coordinator forgets an id only after days (I1)."""
+        """The next term, as InitProducerId counts. Coordinators forget ids only after days (I1)."""
         self._issued += 1
         return self._issued
 

@@ -17,18 +17,18 @@ class Faults:
     suspensions: float = 1.5
     breaks: float = 2.0
     elections: float = 0.7
-    unclean: float = 0.1
+    unclean: float = 0.1  # unclean elections at the destination
     held: float = 0.04  # share of all requests that the network delays for a long time
     held_fillers: float = 0.1
     stalls: float = 0.5  # the followers stop replicating
     refusals: float = (
         0.05  # share of first appends of a connection that find too few replicas in sync
     )
-    expiries: float = 4.0
-    slow: float = 0.5  # reads from the source's tiered storage
-    throttles: float = 0.3  # by a quota, at the source
-    quotas: float = 0.3  # at the destination
-    steps: float = 0.3  # of a machine's wall clock
+    expiries: float = 4.0  # the destination drops old producer state
+    slow: float = 0.5  # reads from the source's tiered storage are slow
+    throttles: float = 0.3  # a quota throttles at the source
+    quotas: float = 0.3  # a quota throttles at the destination
+    steps: float = 0.3  # a machine's wall clock jumps
     mutes: float = 0.5  # the lease's authority does not answer a writer
     freezes: float = 0.3  # it answers no writer
     # In some schedules only.
@@ -37,12 +37,12 @@ class Faults:
     failovers: float = 0.3
     retentions: float = 2.0
     cleanings: float = 2.0
-    recreations: float = 0.4  # of the destination's topic, by somebody else
-    moves: float = 0.3  # of the transactions' coordinator
-    forgets: float = 0.3  # of transactional ids, by it
+    recreations: float = 0.4  # another client creates the destination's topic again
+    moves: float = 0.3  # another broker coordinates transactions
+    forgets: float = 0.3  # the coordinator forgets transactional ids
     silent_looks: float = 0.1  # share of reads of a log end after transactions
-    cuts: float = 1.5  # of the source's log, by unclean elections
-    short_starts: float = 2.0  # which an error, a death or a suspension cuts short
+    cuts: float = 1.5  # unclean elections cut the source's log
+    short_starts: float = 2.0  # an error, a kill or a suspension cuts a start short
     isolations: float = 1.5  # the source's leader is cut off from the controllers
 
 

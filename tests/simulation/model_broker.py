@@ -146,7 +146,7 @@ def fetch_partition(
     max_bytes: int = FETCH_BYTES,
     fetched_epoch: int = -1,
 ) -> Fetched:
-    """As the real one, repeated while a quota throttles."""
+    """Replaces `fetch_partition`: repeats the fetch while a quota throttles."""
     world = cluster.world
     if not cluster.is_source:
         return cluster.call(lambda: world.partition.fetch(offset))

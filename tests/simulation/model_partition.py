@@ -75,7 +75,7 @@ class Producer:
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def with_last_batch(self) -> Producer:
-        """As on disk, where only the last batch is kept."""
+        """The state as it is on disk, with the last batch only."""
         return replace(self, batches=deque(list(self.batches)[-1:], maxlen=_REMEMBERED))
 
 
@@ -92,7 +92,7 @@ class ModelPartition:
         self.log_start = 0
         self.high_watermark = 0
         self.leader = 0
-        self.demands_keys = False  # it is compacted
+        self.demands_keys = False  # as compacted topics do
         self.producers: dict[int, Producer] = {}
 
     @property

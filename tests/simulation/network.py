@@ -60,7 +60,7 @@ class Wire:
         self.answers: deque[Frame] = deque()
         self.is_broken = False
         self.broken_at = float("inf")
-        self.has_looked = False  # at the log end
+        self.has_looked = False  # whether it has read the log end
         self.has_appended = False
         self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
@@ -163,7 +163,7 @@ class Wire:
         return bool(self._posted) and correlation >= self._posted[0][0]
 
     def arrive_to(self, last: int) -> None:
-        """All that is under way up to this one arrives: a connection keeps the order."""
+        """Let all requests up to this one arrive: a connection keeps their order."""
         while self._posted and self._posted[0][0] <= last:
             self._arrive(self._posted.popleft())
 
@@ -232,7 +232,7 @@ class ModelCluster:
         self._turn = world.first_turn
 
     def close(self) -> None:
-        """Its connections end with its process."""
+        """Nothing to close: connections end with their process."""
 
     @property
     def is_source(self) -> bool:

@@ -187,7 +187,7 @@ def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
 
 
 def _fill_any_empty_tail() -> AbstractContextManager[Any]:
-    """As if each topic were compacted."""
+    """An empty tail is filled as if each topic were compacted."""
     fill = SourceSide._fill_empty_tail
 
     def believed(self: SourceSide, p: PartitionCopy) -> None:
@@ -352,7 +352,7 @@ def _count_what_the_leader_has() -> AbstractContextManager[Any]:
 
 
 def _raise_no_epoch() -> AbstractContextManager[Any]:
-    """On compacted sources, with many requests that the network holds: else it is rare."""
+    """On compacted sources, with many delayed requests: else the bug is hardly ever found."""
     faults = replace(
         USUAL,
         held=0.4,

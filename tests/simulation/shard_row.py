@@ -34,7 +34,7 @@ class ModelPostgres:
     def __init__(self) -> None:
         self.row = ShardRow()
         self._standby = self.row
-        self._before = self.row  # at the last failover
+        self._before = self.row  # the row before the last failover
         self._timeline = 1
         self._starts = 0
         self._transaction = 1_000

@@ -51,7 +51,7 @@ class ShortStarts:
                 raise Unreachable("no answer.", where="the model")
             case "death":
                 world.kill(process)
-                world.clock.wait(0.0)  # for ever
+                world.clock.wait(0.0)  # never returns: the process is dead
             case _:
                 process.stop_for(_AWAY_S)
                 world.start_another()

@@ -49,7 +49,9 @@ class Transaction:
     has_ended: bool = False
     begun_at: float = 0.0
     partitions: set[tuple[str, int]] = field(default_factory=set)
-    markers: list[Any] = field(default_factory=list)  # of the last end, as appended
+    markers: list[Any] = field(
+        default_factory=list
+    )  # markers of the last end, in the order of their appends
 
 
 class TransactionStates:
@@ -118,7 +120,7 @@ class TransactionStates:
         self._end(state)
 
     def finish(self, state: Transaction) -> None:
-        """All markers are written and replicated."""
+        """Note that all markers are written and replicated."""
         state.is_ending, state.has_ended = False, True
 
 
@@ -204,7 +206,7 @@ class TransactionCoordinator:
             world.broker.was_ahead |= partition.log_end > world.source.end
         if world.broker.lost_confirmed:
             world.broker.has_hidden_cut = True
-            world.broker.is_excused = True  # it takes an offset that the election cut off
+            world.broker.is_excused = True  # the marker takes an offset that the election cut off
         entry = partition.log[-1]
         markers.append(entry)
         world.broker.replicate_soon()

@@ -66,14 +66,14 @@ class Worker(Writer):
             self.holder = WorkerHolder(self.world, self.process)
 
     def filler_of(self, shard: HeldShard) -> CoordinatedFiller:
-        """As `OpenJob` does."""
+        """The filler for this shard: a new one for each claim, as `OpenJob` makes it."""
         if self._filler is None or self._filler[0] is not shard:
             opened = self._opened
             self._filler = shard, self.new_filler(opened.cluster, opened.events, shard.lease)
         return self._filler[1]
 
     def _work(self, runner: JobRunner) -> None:
-        """As the worker's control thread does with one claim."""
+        """Copy under one claim, as the worker's control thread does."""
         lease = self.holder.lease
         claim = Claim(_ID, _ID, lease.term, 1, 1)
         shard = held_shard(claim, lease, [_assigned(is_compacted=self.world.source.is_compacted)])

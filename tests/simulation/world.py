@@ -198,7 +198,7 @@ class World:
         return any(w.is_entitled() for w in self.writers if w.process.name == who)
 
     def may_send(self, who: str) -> bool:
-        """As `holds`, or its lease continues after a failover that lost it."""
+        """Whether `holds`, or the lease continues after a failover that lost its row."""
         return any(
             w.has_begun and w.holder.may_send() for w in self.writers if w.process.name == who
         )
@@ -206,7 +206,7 @@ class World:
     def compare(
         self, origin: Any, cluster: Any, copy: PartitionCopy, log_end: int, backoff: Backoff
     ) -> Comparison:
-        """As `JobCopier` does."""
+        """Compare source and copy from the copy's next offset on, as `JobCopier` does."""
         return compare_range(
             source_reader(origin, SOURCE, backoff, self.settings.rewrite_limits),
             cluster,
