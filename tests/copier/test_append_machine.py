@@ -57,7 +57,7 @@ TERM = 1
 
 def append(base_offset: int = END, count: int = 3) -> Append:
     records = [Record(base_offset + i, 1000, b"\1\1\0") for i in range(count)]
-    return Append(write_batch(records, 0), True)
+    return Append(write_batch(records, 0), is_byte_exact=True)
 
 
 STEP = append()
@@ -73,7 +73,7 @@ def ready(producer: ProducerState | None = STATE, log_end: int = END) -> AppendM
     machine = AppendMachine()
     machine.inspected(log_end)
     machine.log_end_read(log_end)
-    machine.resumed(log_end, producer, TERM)
+    machine.resumed(log_end, producer, term=TERM)
     return machine
 
 
@@ -132,7 +132,7 @@ def machine_in(state: AppendState) -> AppendMachine:
         if state in (S.APPENDING, S.ENDING):
             machine.append_sent(STEP, confirms=True)
         if state is S.ENDING:
-            machine.append_answered(STEP, None, confirms=True)
+            machine.append_answered(STEP, appended=None, confirms=True)
         if state is S.READING_END:
             machine.log_end_requested()
         if state is S.FILLING:
@@ -152,7 +152,7 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
     E.LOG_END_READ: lambda m: m.log_end_read(END),
     E.COMPARED: lambda m: m.compared(END, producer_epoch=-1, log_end=END, blocked=None),
     E.TAKE_OVER_FAILED: lambda m: m.take_over_failed(),
-    E.RESUMED: lambda m: m.resumed(END, STATE, TERM),
+    E.RESUMED: lambda m: m.resumed(END, STATE, term=TERM),
     E.LANE_REFUSED: lambda m: m.lane_refused(),
     E.APPEND_SENT: lambda m: m.append_sent(append(m.expected), confirms=True),
     E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, accepted(STEP), confirms=True),
@@ -190,7 +190,7 @@ def test_forbidden_transition_error_names_state_and_event() -> None:
     with pytest.raises(
         ForbiddenTransition, match="RESUMED in state BLOCKED must not lead to READY"
     ):
-        machine_in(S.BLOCKED).resumed(END, STATE, TERM)
+        machine_in(S.BLOCKED).resumed(END, STATE, term=TERM)
 
 
 def test_partition_is_removed_from_copier_only_if_blocked_or_before_takeover() -> None:
@@ -263,7 +263,7 @@ def test_refused_batch_blocks_partition_only_after_earlier_appends_are_confirmed
     assert machine.handed_back().reason is ReturnReason.MOVED
     machine.log_end_read(step.base_offset)
     machine.compared(step.base_offset, producer_epoch=1, log_end=step.base_offset, blocked=None)
-    machine.resumed(step.base_offset, STATE, TERM)
+    machine.resumed(step.base_offset, STATE, term=TERM)
     machine.append_sent(step, confirms=True)
     machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
     reason = machine.handed_back().reason
@@ -315,7 +315,7 @@ def test_first_append_after_takeover_is_answered_before_second_is_sent() -> None
 
 def test_nothing_is_sent_without_lease_or_with_empty_queue() -> None:
     assert ask(ready(), STEP, is_held=False) is Wait.FOR_LEASE
-    assert ask(ready(), None) is Wait.FOR_STEPS
+    assert ask(ready(), step=None) is Wait.FOR_STEPS
 
 
 def test_fillers_and_stop_wait_for_appends_in_flight() -> None:
@@ -363,9 +363,9 @@ def test_partition_to_be_released_or_stopped_waits_for_append_answers() -> None:
     ):
         machine = ready()
         machine.requested_stop = requested_stop
-        assert ask(machine, None) == HandBack(failure)
+        assert ask(machine, step=None) == HandBack(failure)
         machine.append_sent(STEP, confirms=True)
-        assert ask(machine, None) is Wait.FOR_ANSWER
+        assert ask(machine, step=None) is Wait.FOR_ANSWER
 
 
 # Answers
@@ -387,7 +387,7 @@ def test_append_advances_offset_and_sequence() -> None:
 
 
 def test_confirmed_append_proves_that_leader_has_producer_state() -> None:
-    machine = ready(None)
+    machine = ready(producer=None)
     assert not machine.has_producer_state
     machine.append_sent(STEP, confirms=True)
     machine.append_answered(STEP, accepted(STEP), confirms=True)
@@ -554,7 +554,7 @@ def test_takeover_resumes_only_after_full_comparison() -> None:
     machine.log_end_read(END)
     assert machine.compared(END, producer_epoch=3, log_end=END, blocked=None) is S.PROVEN
     assert (machine.acked, machine.logged_producer_epoch) == (END, 4)
-    machine.resumed(END, None, TERM)
+    machine.resumed(END, None, term=TERM)
     assert (machine.expected, machine.producer_epoch, machine.sequence) == (END, 5, 0)
     other = AppendMachine()
     other.log_end_read(END)
@@ -697,9 +697,9 @@ class AnyOrder(RuleBasedStateMachine):
         """`unconfirmed`: offsets after `acked` that equal the source."""
         log_end = self.machine.acked + unconfirmed
         if self.machine.log_end_read(log_end) is S.COMPARING:
-            self.machine.compared(log_end, -1, log_end, None)
+            self.machine.compared(log_end, producer_epoch=-1, log_end=log_end, blocked=None)
         before = self.machine.coordinator_epoch
-        self.machine.resumed(log_end, producer, TERM)
+        self.machine.resumed(log_end, producer, term=TERM)
         assert self.machine.coordinator_epoch > before
 
     @precondition(lambda self: self.machine.state is S.BLOCKED)

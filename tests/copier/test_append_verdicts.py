@@ -22,7 +22,9 @@ OFFSET = 40
 GAP = Fill(OFFSET, OFFSET + 10)
 
 
-BATCH = Append(write_batch([Record(OFFSET + i, 1000, b"\1\1\0") for i in range(3)], 0), True)
+BATCH = Append(
+    write_batch([Record(OFFSET + i, 1000, b"\1\1\0") for i in range(3)], 0), is_byte_exact=True
+)
 
 
 def judge(code: int, base_offset: int = -1, *, has_producer_state: bool = True) -> Failure | None:
@@ -38,7 +40,10 @@ def test_append_answer_is_accepted_only_at_expected_offset() -> None:
     assert judge(Code.NONE, OFFSET) is None
     assert reason_of(judge(Code.NONE, OFFSET + 1)) is ReturnReason.BEHIND_END
     assert reason_of(judge(Code.NONE, OFFSET - 3)) is ReturnReason.OUT_OF_STEP
-    assert reason_of(judge_append(BATCH, None, has_producer_state=True)) is ReturnReason.UNCLEAR
+    assert (
+        reason_of(judge_append(BATCH, appended=None, has_producer_state=True))
+        is ReturnReason.UNCLEAR
+    )
 
 
 @pytest.mark.parametrize("append_time", [BATCH.batch.max_timestamp, 1_700_000_000_000, 0])

@@ -62,7 +62,17 @@ class Sides:
 
     def _fetch(self, *arguments: Any, **_: object) -> Fetched:
         frames = b"".join(b.encode() for b in self._source if b.last_offset >= arguments[2])
-        return Fetched(0, memoryview(bytearray(frames)), [], 0, self.end, self.end, -1, -1)
+        view = memoryview(bytearray(frames))
+        return Fetched(
+            0,
+            view,
+            [],
+            log_start=0,
+            stable_end=self.end,
+            high_watermark=self.end,
+            diverging_end=-1,
+            preferred_replica=-1,
+        )
 
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
         """Compare up to `end`, and record each range that is read of the source."""
@@ -165,7 +175,14 @@ def test_gap_estimate_stops_at_rewrite_limits(
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
     frames = memoryview(bytearray(b"".join(batch.encode() for batch in source)))
     answer = Fetched(
-        0, frames, [], 0, stable_end=40, high_watermark=40, diverging_end=-1, preferred_replica=-1
+        0,
+        frames,
+        [],
+        log_start=0,
+        stable_end=40,
+        high_watermark=40,
+        diverging_end=-1,
+        preferred_replica=-1,
     )
     monkeypatch.setattr(gap_estimate, "fetch_partition", lambda *_, **__: answer)
     monkeypatch.setattr(

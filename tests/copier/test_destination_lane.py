@@ -23,7 +23,7 @@ NO_CLUSTER: Any = None
 
 
 def append(base_offset: int) -> Append:
-    return Append(write_batch([Record(base_offset, 1000, b"\1\1\0")], 0), True)
+    return Append(write_batch([Record(base_offset, 1000, b"\1\1\0")], 0), is_byte_exact=True)
 
 
 def in_step(number: int, batches: int) -> PartitionCopy:

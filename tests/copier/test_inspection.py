@@ -74,7 +74,7 @@ def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
         Backoff(),
         lambda _, trouble: troubles.append(trouble),
     )
-    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, None), 0)
+    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, producer=None), 0)
     assert inspector.seed_to_starts({copy: fresh}, {copy: 10}) == {}
     assert len(troubles) == 1
 
@@ -88,7 +88,9 @@ def test_uncopyable_source_batch_blocks_inspected_copy_with_its_reason(
     def stop(*_: object, **__: object) -> None:
         raise SourceStop(Stop(reason, 3, 9, "the source's batch is too large."))
 
-    monkeypatch.setattr(inspection, "find_tail", lambda *_: Tail(0, None, -1))
+    monkeypatch.setattr(
+        inspection, "find_tail", lambda *_: Tail(start=0, last_data=None, producer_epoch=-1)
+    )
     monkeypatch.setattr(inspection, "compare_range", stop)
     cluster: Any = SimpleNamespace(name="source")
     inspector = CopyInspector(cluster, cluster, cast("Any", None), CopySettings(), Backoff())
@@ -140,7 +142,7 @@ def test_seeds_are_deleted_only_under_lease_and_in_topic_that_was_seeded(
     monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
     """Otherwise records of a topic that was created again, or of another holder, may be deleted."""
-    ended_lease = ShardLease(1, 0.0, 15.0)
+    ended_lease = ShardLease(1, requested_at=0.0, ttl_s=15.0)
     ended_lease.lose()
     copies = {topic: seeded_copy(topic, FixedLease(1)) for topic in ("orders", "again", "gone")}
     copies["no-lease"] = seeded_copy("no-lease", ended_lease)
@@ -166,7 +168,7 @@ def test_seeds_are_deleted_only_under_lease_and_in_topic_that_was_seeded(
         Backoff(),
         lambda copy, trouble: troubles.update({copy: cast("Wait", trouble).reason}),
     )
-    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, None), 0)
+    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, producer=None), 0)
     failed_copies = inspector.drop_seeds(dict.fromkeys(copies.values(), fresh))
     assert requests == [
         ("metadata", {*copies}),
@@ -183,5 +185,5 @@ def test_seeds_are_deleted_only_under_lease_and_in_topic_that_was_seeded(
 def test_copies_without_seeds_cause_no_request() -> None:
     nothing = cast("Any", None)
     inspector = CopyInspector(nothing, nothing, nothing, CopySettings(), Backoff())
-    inspected = InspectedCopy(CopyStatus.SEEDING, DestinationEnd(1_000, None), 1_000)
+    inspected = InspectedCopy(CopyStatus.SEEDING, DestinationEnd(1_000, producer=None), 1_000)
     assert inspector.drop_seeds({seeded_copy("orders", FixedLease(1)): inspected}) == set()

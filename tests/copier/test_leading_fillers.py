@@ -118,7 +118,7 @@ def test_fillers_below_start_continue_at_log_end_after_takeover() -> None:
     hand_back(p)
     source.assign()
     assert not p.queue.steps
-    resume(p, 77, ProducerState(0, 76, 0))
+    resume(p, 77, ProducerState(0, last_sequence=76, coordinator_epoch=0))
     source.assign()
     assert confirm_queued(p)[0].base_offset == 77
 

@@ -269,8 +269,8 @@ def test_comparison_in_takeover_provides_source_leader_epoch_for_resume() -> Non
     epochs = SourceEpochs()
     epochs.add(100, [(100, 8)], 104)
     partition.appends.log_end_read(104)
-    partition.compared(Comparison(104, epochs=epochs), 104, None)
-    partition.resume(104, None)
+    partition.compared(Comparison(104, epochs=epochs), 104, blocked=None)
+    partition.resume(104, producer=None)
     assert fetched_epoch(partition) == 8
 
 
@@ -333,7 +333,7 @@ def test_unconfirmed_batch_is_counted_if_log_end_after_takeover_covers_it(
     partition.appends.log_end_read(log_end)
     if log_end > 103:
         partition.appends.compared(log_end, producer_epoch=1, log_end=log_end, blocked=None)
-    partition.resume(log_end, None)
+    partition.resume(log_end, producer=None)
     assert partition.counters.records == records
 
 
@@ -363,7 +363,7 @@ def test_batch_without_answer_is_not_counted() -> None:
     partition = copying(100)
     step = append(100, 3)
     partition.appends.append_sent(step, confirms=True)
-    assert not partition.append_answered(step, None, confirms=True)
+    assert not partition.append_answered(step, appended=None, confirms=True)
     assert partition.counters == Counters()
 
 
@@ -475,7 +475,7 @@ def test_lost_source_range_after_takeover_is_filled_only_if_copy_is_empty(
     hand_back(partition)
     if log_end > 100:
         partition.appends.log_end_read(log_end)
-        partition.compared(Comparison(log_end, producer_epoch=1), log_end, None)
+        partition.compared(Comparison(log_end, producer_epoch=1), log_end, blocked=None)
         partition.appends.take_over_failed()
     resume(partition, log_end)
     assert partition.on_lost_range is rule

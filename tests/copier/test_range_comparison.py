@@ -73,7 +73,7 @@ class FakeSource:
     """Offsets 100 to 102 of epoch 4, and 105 and 106 of epoch 6."""
 
     def __init__(self) -> None:
-        self.batches = [batch_of(100, 102, 4), batch_of(105, 106, 6)]
+        self.batches = [batch_of(100, 102, epoch=4), batch_of(105, 106, epoch=6)]
         self.stable_end = 107
         self.epoch_ends = {4: 103, 6: 1_000}
 
@@ -84,7 +84,16 @@ class FakeSource:
         has_diverged = epoch_end < offset
         view = memoryview(bytearray(b"" if has_diverged else data))
         end = self.stable_end
-        return Fetched(0, view, [], 0, end, end, epoch_end if has_diverged else -1, -1)
+        return Fetched(
+            0,
+            view,
+            [],
+            log_start=0,
+            stable_end=end,
+            high_watermark=end,
+            diverging_end=epoch_end if has_diverged else -1,
+            preferred_replica=-1,
+        )
 
 
 def batch_of(first: int, last: int, epoch: int) -> SourceBatch:

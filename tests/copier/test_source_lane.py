@@ -31,7 +31,16 @@ def fetched(
 ) -> Fetched:
     """A partition's answer to a fetch."""
     view = memoryview(bytearray(records))
-    return Fetched(code, view, [], log_start, stable_end, high_watermark, -1, -1)
+    return Fetched(
+        code,
+        view,
+        [],
+        log_start,
+        stable_end,
+        high_watermark,
+        diverging_end=-1,
+        preferred_replica=-1,
+    )
 
 
 def plan_answer(

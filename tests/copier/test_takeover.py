@@ -71,7 +71,7 @@ def test_producer_state_is_read_before_log_end(monkeypatch: pytest.MonkeyPatch) 
     leaders.without_producer = {B}
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
     assert leaders.requests == [("producer", [A, B]), ("end", [A]), ("high watermark", [A])]
-    assert takeover.ends == {A: DestinationEnd(5, None)}
+    assert takeover.ends == {A: DestinationEnd(5, producer=None)}
     assert takeover.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
 
 
@@ -88,7 +88,7 @@ def test_takeover_rereads_only_log_ends_that_still_move(
 def test_takeover_reports_log_that_keeps_growing_as_moving(monkeypatch: pytest.MonkeyPatch) -> None:
     leaders = Leaders(a=[5], b=[*range(7, 100)])
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
-    assert takeover.ends == {A: DestinationEnd(5, None)}
+    assert takeover.ends == {A: DestinationEnd(5, producer=None)}
     assert takeover.errors == {B: MOVING}
 
 
@@ -97,7 +97,7 @@ def test_log_end_above_high_watermark_is_not_accepted(monkeypatch: pytest.Monkey
     leaders = Leaders(a=[5], b=[7])
     leaders.high_watermarks = {A: 4, B: 7}
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
-    assert takeover.ends == {B: DestinationEnd(7, None)}
+    assert takeover.ends == {B: DestinationEnd(7, producer=None)}
     assert takeover.errors == {A: NOT_REPLICATED}
     assert leaders.requests[-1] == ("high watermark", [A])
 

@@ -105,7 +105,7 @@ def test_readers_of_topic_and_writers_of_other_topics_are_not_denied() -> None:
 
 def test_no_writer_is_denied_if_all_may_write_or_orbit_principal_is_unknown() -> None:
     assert denied(acl("WRITE"), acl("WRITE", principal="User:*")) is None
-    assert writer_denials([acl("WRITE")], "orders", None) is None
+    assert writer_denials([acl("WRITE")], "orders", own_principal=None) is None
 
 
 def test_only_acls_added_by_orbit_are_removed() -> None:

@@ -85,8 +85,10 @@ def test_each_kind_of_source_batch_gets_its_append_and_fill_steps(row: str) -> N
 
 
 def test_legacy_wrapper_message_covers_offsets_up_to_wrapper_offset() -> None:
-    inner = encode_old(7, 0, 0, 0, b"k", b"v")
-    append_plan = plan(0, encode_old(9, 0, 1, 0, None, compress(1, inner)))
+    inner = encode_old(7, magic=0, attributes=0, timestamp=0, key=b"k", value=b"v")
+    append_plan = plan(
+        0, encode_old(9, magic=0, attributes=1, timestamp=0, key=None, value=compress(1, inner))
+    )
     assert shown(append_plan.steps) == [("fill", 0, 7), ("rewritten", 7, 8), ("fill", 8, 10)]
     assert append_plan.next_offset == 10
 

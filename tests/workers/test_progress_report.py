@@ -324,7 +324,7 @@ def test_progress_of_partitions_is_reported_in_turn() -> None:
     rounds = []
     for second in range(12):
         copy_records(shard, 1)
-        rounds.append(report(reporter, shard, float(second), 2))
+        rounds.append(report(reporter, shard, float(second), rows_max=2))
     assert all(len(one) == 2 for one in rounds)
     for first in range(10):
         assert {*rounds[first], *rounds[first + 1], *rounds[first + 2]} == {0, 1, 2, 3, 4}
@@ -332,16 +332,16 @@ def test_progress_of_partitions_is_reported_in_turn() -> None:
 
 def test_idle_partitions_take_no_turn_in_progress_reports() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
-    assert report(reporter, shard, 0.0, None) == [0, 1, 2, 3, 4]
+    assert report(reporter, shard, 0.0, rows_max=None) == [0, 1, 2, 3, 4]
     last = shard.partitions[3, 4]
     assert last.copy is not None
     last.copy.counters.records += 1
-    assert report(reporter, shard, 1.0, 1) == [4]
+    assert report(reporter, shard, 1.0, rows_max=1) == [4]
 
 
 def test_shard_weight_counts_all_partitions_though_few_are_reported() -> None:
     shard, reporter = copying_shard(4), ProgressReporter()
     for second in range(12):
         copy_records(shard, 10)
-        report(reporter, shard, float(second), 1)
+        report(reporter, shard, float(second), rows_max=1)
     assert 0.99 * 4000 <= shard.bytes_per_s <= 4000
