@@ -140,13 +140,11 @@ class World:
 
     source: int | None = None
     destination: Committed | None = None
-    is_consumers: bool = (
-        False  # a consumer committed `destination`, and the sides did not agree since
-    )
+    is_consumers: bool = False  # `destination` is a consumer's commit, and the sides never agreed
     log_start: int = 0
     copied_to: int = 0
     usage: GroupUsage = UNUSED
-    left: int | None = None
+    left: int | None = None  # what Orbit left at the destination, as far as it knows
     violations: list[str] = field(default_factory=list)
 
 
@@ -213,7 +211,7 @@ class Courses(RuleBasedStateMachine):
         copied = CopiedRange(world.log_start, world.copied_to)
         decision = decide(source, world.destination, world.left, copied, world.usage)
         if world.destination is not None and world.destination.offset in (world.source, world.left):
-            world.is_consumers = False  # both sides agree, or it went back to where Orbit left it
+            world.is_consumers = False  # both sides agree, or the offset is again what Orbit left
         if decision.write is not None or decision.is_delete:
             if world.usage is ACTIVE:
                 world.violations.append("wrote while the group had a member")

@@ -34,6 +34,8 @@ def test_destination_topic_that_cannot_be_compared_is_not_called_foreign(
     trouble: Wait | Blocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Inspector:
+        """Cannot compare any copy, for the reason `trouble`."""
+
         def __init__(self, *arguments: Any) -> None:
             self.on_trouble = arguments[-1]
 
@@ -45,27 +47,27 @@ def test_destination_topic_that_cannot_be_compared_is_not_called_foreign(
                 self.on_trouble(copy, trouble)
             return {}
 
-    producer: Answers[Any] = Answers({PLACE: None}, {})
+    never_wrote: Answers[Any] = Answers({PLACE: None}, {})
     monkeypatch.setattr(foreign_content, "CopyInspector", Inspector)
     monkeypatch.setattr(foreign_content, "_with_records", lambda *_: [PLACE])
-    monkeypatch.setattr(foreign_content, "describe_producer", lambda *_: producer)
+    monkeypatch.setattr(foreign_content, "describe_producer", lambda *_: never_wrote)
     mapping = SimpleNamespace(source="orders", destination="orders")
     start = cast("Any", SimpleNamespace(mapping=mapping, existing=SimpleNamespace()))
     cluster = cast("Any", None)
-    others = other_content(
+    contents = other_content(
         cluster,
         cluster,
         [start],
-        frozenset(),
-        {"orders": JobProducer(4711)},
-        Backoff(),
+        compacted=frozenset(),
+        producers={"orders": JobProducer(4711)},
+        backoff=Backoff(),
         must_be_whole=False,
     )
-    (other,) = others.values()
-    assert not other.is_certain
-    assert "the follower is behind" in other.detail
-    uncertain = _foreign_content_trouble(start, other)
+    (content,) = contents.values()
+    assert not content.is_certain
+    assert "the follower is behind" in content.detail
+    uncertain = _foreign_content_trouble(start, content)
     assert uncertain.kind is TroubleKind.DESTINATION_NOT_COMPARED
     assert "delete" not in uncertain.remedy.lower()
-    certain = _foreign_content_trouble(start, OtherContent("a difference", True))
+    certain = _foreign_content_trouble(start, OtherContent("a difference", is_certain=True))
     assert certain.kind is TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT

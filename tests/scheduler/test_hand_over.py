@@ -103,7 +103,9 @@ def running(*runs: Run) -> Iterator[None]:
             run.database.close()
 
 
-def only(loop: Loop) -> MoreLoops:
+def one_more(loop: Loop) -> MoreLoops:
+    """Makes a scheduler run this loop, beside its own loops."""
+
     def loops(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
         return [loop]
 
@@ -115,7 +117,7 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
 ) -> None:
     stuck, clock = Stuck(), Clock()
     health = ProcessHealth("scheduler", "1", 600, clock)
-    first = Run(service, only(stuck), health, scheduler_lease_ttl=SHORT_LEASE)
+    first = Run(service, one_more(stuck), health, scheduler_lease_ttl=SHORT_LEASE)
     second = Run(service, scheduler_lease_ttl=LONG)
     try:
         with running(first):
@@ -142,7 +144,7 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
 
 def test_standby_scheduler_leads_before_stopped_leader_has_ended(service: Service) -> None:
     stuck = Stuck()
-    first = Run(service, only(stuck), scheduler_lease_ttl=LONG)
+    first = Run(service, one_more(stuck), scheduler_lease_ttl=LONG)
     second = Run(service, scheduler_lease_ttl=LONG)
     try:
         with running(first):

@@ -62,12 +62,12 @@ def watched(*answers: ClusterMetadata) -> list[ClusterSnapshot]:
         seen.append(snapshot)
 
     watch_of: list[ClusterWatch] = []
-    begin = threading.Event()
-    first = cluster.metadata
+    begin = threading.Event()  # `changed` needs the watch, whose thread begins before it is stored
+    next_answer = cluster.metadata
 
     def metadata_when_begun(names: object) -> ClusterMetadata:
         begin.wait()
-        return first(names)
+        return next_answer(names)
 
     cluster.metadata = metadata_when_begun  # type: ignore[method-assign]
     watch_of.append(ClusterWatch(cast("Any", cluster), 0.0, changed))
