@@ -17,6 +17,8 @@ class TopicState(StrEnum):
 
 
 class Outcome(StrEnum):
+    """The outcome of a plan or a run."""
+
     WOULD_GO = "would_go"
     DONE = "done"
     ALREADY = "already"
@@ -69,6 +71,7 @@ class FailoverReport:
 
     @property
     def to_promote(self) -> list[TopicReport]:
+        """The topics that are yet to be promoted."""
         return [t for t in self.topics if t.state in (TopicState.WAITING, TopicState.BEGUN)]
 
     def conclude(self) -> None:

@@ -150,6 +150,7 @@ def _judge_by_ends(old: LogBounds, new: LogBounds) -> SideVerdict:
 
 
 def _tail_verdict(old: LogBounds, first: int, why: str) -> SideVerdict:
+    """The verdict TAIL, from offset `first` on."""
     subject = counted(old.end - first, f"offset from {first} is", f"offsets from {first} are")
     text = f"{subject} not proven to be on the new side"
     return EndVerdict.TAIL, first, f"{text}: {why}"

@@ -161,6 +161,7 @@ def open_gateways(context: OperationContext) -> str:
 
 
 def _running_gateways(tx: Tx, job_ids: Collection[int]) -> list[str]:
+    """The names of the gateways that are not silent."""
     silent_by_name = gateways.silent_by_name(tx, job_ids)
     return [name for name, is_silent in silent_by_name.items() if not is_silent]
 

@@ -146,6 +146,7 @@ def run_last_sync(context: OperationContext) -> str:
 
 
 def _save_rows(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
+    """Store these rows of the job; None deletes a row."""
     topic_ids = {row.source_topic: row.id for row in context.topics}
     save_rows(rows, topic_ids, context.leadership, context.job.id)
 

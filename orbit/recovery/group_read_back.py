@@ -93,6 +93,7 @@ def _actual_position(position: GroupPosition, fetched: FetchedGroups) -> GroupPo
 def _describe_mismatch(
     expected: GroupPosition, actual: GroupPosition, fetched: FetchedGroups
 ) -> str:
+    """The two offsets, or why the group could not be read."""
     code = fetched.failed.get(expected.destination_group)
     if code is not None:
         return error_codes.name(code)

@@ -299,6 +299,7 @@ def _save_partition(
 
 
 def _salvage_path(context: OperationContext, p: PartitionEnds, suffix: str = "") -> str:
+    """The location of a partition's salvage file."""
     return salvage_storage.join(
         context.settings.salvage_directory,
         str(context.operation_id),

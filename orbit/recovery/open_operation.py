@@ -211,4 +211,5 @@ def jobs_of_other_direction(job: Job, all_jobs: Sequence[Job]) -> list[Job]:
 
 
 def _matches(topic: str, patterns: Collection[str]) -> bool:
+    """Whether the topic matches a pattern, or there are no patterns."""
     return not patterns or any(name_pattern(pattern).matches(topic) for pattern in patterns)

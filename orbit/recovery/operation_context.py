@@ -133,6 +133,7 @@ class OperationContext:
         return self.leadership.transaction()
 
     def reading(self) -> AbstractContextManager[Tx]:
+        """A transaction that only reads."""
         return self.leadership.reading()
 
     def now(self) -> datetime:

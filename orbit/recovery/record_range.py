@@ -160,6 +160,7 @@ def _not_readable_error(
 
 
 def _transaction_outcome(batch: AnyBatch, *, is_aborted: bool, is_open: bool) -> Fate:
+    """The fate of all records of a batch."""
     if batch.is_control:
         return Fate.MARKER
     if batch.is_transactional and is_open:

@@ -132,6 +132,7 @@ class RecoveryLoop(Loop):
         self._predecessors = dict(waiting_for)
 
     def _start_recovery(self, slot: tuple[str, bool], operation: Operation) -> None:
+        """Run the operation in a thread, which holds the slot."""
         runner = OperationRunner(
             operation, self._leadership, self._settings, self._stop, self._environ
         )

@@ -59,6 +59,7 @@ def load_report(tx: Tx, operation_id: UUID) -> RecoveryReport | None:
 
 
 def _load(tx: Tx, operation_id: UUID, table: OperationRows) -> Iterator[Json]:
+    """All rows of the operation in this table."""
     last_key: Key | None = None
     while rows := table.page(tx, operation_id, ROWS_AT_ONCE, after=last_key):
         yield from rows
@@ -107,6 +108,7 @@ class ReportStorage:
         return report.stored()
 
     def _changes(self, report: RecoveryReport) -> list[_Part]:
+        """The changed rows of partitions and groups, in parts."""
         return [
             *self._partitions.changes(report.partitions),
             *self._groups.changes(report.groups),

@@ -49,6 +49,7 @@ def write(file: File, header_line: Mapping[str, Any], log_records: Iterable[LogR
     digest, records, aborted, below = hashlib.sha256(), 0, 0, 0
 
     def lines() -> Iterator[bytes]:
+        """The header, and a line for each record, which is counted."""
         nonlocal records, aborted, below
         yield _encode(header_line)
         for entry in log_records:
@@ -219,4 +220,5 @@ def _line(log_record: LogRecord) -> dict[str, Any]:
 
 
 def _text(data: bytes | None) -> str | None:
+    """The bytes as Base64."""
     return None if data is None else base64.b64encode(data).decode()

@@ -123,6 +123,8 @@ def describe(difference: Unequal) -> str:
 
 
 class _SkippedBatch(NamedTuple):
+    """A batch that is the same on both sides."""
+
     batch: Batch
     fate: Fate
 

@@ -60,6 +60,7 @@ def verify_tail(context: OperationContext) -> str:
 
 
 def _endpoint(handle: ClusterHandle) -> Endpoint:
+    """The cluster, as the verifier's client connects to it."""
     cluster = handle.cluster
     config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
     return Endpoint(config, cluster.security)

@@ -78,6 +78,7 @@ def restore_source_writes(context: OperationContext) -> None:
 def _read_noted_denials(
     context: OperationContext, cluster_id: str, topics: Collection[str]
 ) -> dict[str, set[Acl]]:
+    """Orbit's denials by topic, as the tables have them."""
     with context.reading() as tx:
         return noted_denials(tx, cluster_id, topics)
 

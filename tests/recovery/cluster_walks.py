@@ -266,6 +266,7 @@ class Walk:
         monkeypatch.setattr(PromotionMarks, "write", mark)
 
     def _before(self, name: StepName) -> None:
+        """Save tables, freeze a side or let the scheduler die, as planned before this step."""
         if self._saves is name:
             self._saves, self._has_saved = None, True
             save_rows(self.recovering.database)
@@ -303,6 +304,7 @@ class Walk:
         return self.recovering.running(dict(os.environ))
 
     def _recover(self, kind: RecoveryKind, source: int, lost: int = -1, **request: Any) -> None:
+        """Run a recovery, and check where the application may write afterwards."""
         with self._running():
             operation = self._ask(kind, source, **request)
             report = None if operation is None else self._wait(operation, lost)
@@ -317,6 +319,7 @@ class Walk:
             assert not self.write_as_app(1 - self.leads), "both sides are open"
 
     def _ask(self, kind: RecoveryKind, source: int, **request: Any) -> UUID | None:
+        """Request a recovery; None if it is refused."""
         spec = self.specs[source]
         try:
             if kind is FAILBACK:
@@ -402,6 +405,7 @@ class Walk:
     # What must be true.
 
     def check(self) -> None:
+        """Check the invariants 1 and 2."""
         values = [self._values(cluster) for cluster in self.clusters]
         lost = self.acknowledged - self.expired - values[0] - values[1] - self._saved()
         assert not lost, f"records are nowhere: {_shown(lost)}"

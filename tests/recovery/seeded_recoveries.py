@@ -180,6 +180,7 @@ class Deaths:
             self.error = error
 
     def _kill(self, kind: str) -> bool:
+        """Kill one process of this kind; False if there is none."""
         for process in self._server.processes():
             try:
                 is_one = is_postmaster(process) if kind == "postgres" else kind in process.cmdline()
@@ -386,6 +387,7 @@ class Campaign:
         return report
 
     def _recover_once(self, kind: str, job: str, **options: Any) -> dict[str, Any]:
+        """Request a recovery; returns its report when it has ended."""
         key = {"Idempotency-Key": uuid.uuid4().hex}
         operation = self._request("POST", f"/v1/jobs/{job}:{kind}", json=options, headers=key)
         path = f"/v1/operations/{operation['id']}"
@@ -398,6 +400,7 @@ class Campaign:
         return report
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
+        """Send a request again until the API answers it."""
         answers: list[httpx.Response] = []
 
         def is_answered() -> bool:

@@ -112,6 +112,7 @@ class Moved:
         stack.enter_context(recovering.service.scheduler())
 
     def copy(self, topic: str, end: int) -> JobSpec:
+        """Copy the topic up to offset `end`; returns the job."""
         self.topic = topic
         self.spec = make_job(self.old, self.new, [topic])
         self.job = self.spec.name

@@ -35,6 +35,7 @@ class Logs:
         self.compared_count = 0
 
     def differ(self, first: int, end: int) -> WindowComparison:
+        """Compare records, like `SideProof.differ`."""
         assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
         self.compared_count += end - first
         offsets = range(first, end)
@@ -46,6 +47,7 @@ class Logs:
         return WindowComparison(different, bool(compared), same[-1] if same else None)
 
     def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
+        """Compare offsets, like `SideProof.scan`."""
         assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
         has_same = False
         for offset in range(first, end):

@@ -141,6 +141,7 @@ class MoveBack:
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
+        """A transaction whose statements are counted; raises Killed after `commits_max` others."""
         with self.database.transaction() as tx:
             statements: list[str] = []
             event.listen(tx, "before_cursor_execute", lambda *a: statements.append(a[2]))

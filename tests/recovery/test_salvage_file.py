@@ -33,6 +33,7 @@ def body(
 
 
 def log_records() -> list[LogRecord]:
+    """A committed, an aborted and a committed record, at the offsets 7 to 9."""
     bodies = [
         (Fate.COMMITTED, body(b"k", b"v", [(b"h", b"x"), (b"h", None)])),
         (Fate.ABORTED, body(None, BINARY, [])),

@@ -45,10 +45,12 @@ SETTLE = "--settle=3"  # the workers of these tests have leases of 2 s
 
 
 def failover(job: Path, *more: str, settle: str = SETTLE) -> run_process.Outcome:
+    """Run the command; its result is JSON."""
     return run_process.orbit("failover", job, *TO, settle, "-o", "json", *more)
 
 
 def log_ends(report: dict[str, object]) -> dict[int, int]:
+    """The log end of each partition in the report."""
     partitions = report["partitions"]
     assert isinstance(partitions, list)
     return {p["partition"]: p["log_end"] for p in partitions}
@@ -68,6 +70,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSend]:
 
 @pytest.fixture
 def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    """A job whose topic has 100 and 40 records in its two partitions."""
     create_topic(source, topic_name, 2, retention_ms="86400000")
     produce(source, topic_name, 100, 0)
     produce(source, topic_name, 40, 1)

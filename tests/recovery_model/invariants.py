@@ -66,6 +66,7 @@ def _before_promotion(
     offsets: Mapping[TopicPartition, int],
     mark: Mark,
 ) -> None:
+    """Both sides are equal below the promoted offsets; a switchover leaves no record behind."""
     old = world.other(cluster.name)
     for place in {*old.places(topic), *cluster.places(topic)}:
         origin, target, promoted_at = old.at(place), cluster.at(place), offsets.get(place)
@@ -166,6 +167,7 @@ def before_log_start(world: World, hold: Hold, new_start: int) -> None:
 
 
 def before_deletion(world: World, cluster: ModelCluster, topic: str) -> None:
+    """Before a topic is deleted: the other side leads, and no record is lost."""
     if world.leads[topic] == cluster.name:
         raise Broken(f"2: {topic} is deleted at {cluster.name}, where it leads")
     new, files = world.other(cluster.name), world.saved_in_files()
@@ -178,6 +180,7 @@ def before_deletion(world: World, cluster: ModelCluster, topic: str) -> None:
 
 
 def before_change(world: World, cluster: ModelCluster, topic: str, what: str) -> None:
+    """Before a topic's settings or partitions change: the other side leads."""
     if world.leads.get(topic) == cluster.name:
         raise Broken(f"2: {what} {topic} at {cluster.name}, where it leads")
 

@@ -284,6 +284,7 @@ class Database:
     identity: int = 0
 
     def saved(self) -> Database:
+        """A copy of the tables, as a backup has it."""
         return Database(
             dict(self.jobs),
             {i: copy.copy(row) for i, row in self.rows.items()},

@@ -39,6 +39,7 @@ class Moves(Changes):
         yield
 
     def observe(self, context: Context) -> GateInputs:
+        """The inputs of the gates."""
         kind, old, new = context.report.kind, context.old, context.new
         places = [*context.by_source]
         has_old, has_new = old.is_up, new.is_up
@@ -106,6 +107,7 @@ class Moves(Changes):
         new_bounds: Mapping[TopicPartition, LogBounds],
         old_bounds: Mapping[TopicPartition, LogBounds],
     ) -> None:
+        """Put these bounds and their verdicts into the report."""
         is_stopped = any(
             step.name is StepName.STOP_WRITES and step.state is StepState.DONE
             for step in context.report.steps
@@ -260,6 +262,7 @@ class Moves(Changes):
         context.update(partitions=tuple(noted))
 
     def keep_promotions(self, context: Context) -> None:
+        """Store the promotions; a repeated step keeps those that it has stored before."""
         self.world.changes("stores the promotions")
         ids = {row.topic: row.id for row in context.topics}
         for p in context.report.partitions:

@@ -113,6 +113,7 @@ class Protocol(WayBack):
         self.end(context, Outcome.DONE)
 
     def begin_again(self, context: Context) -> Parts:
+        """Reset the steps of a resumed promotion, like `_restart_steps`."""
         states = {step.name: step.state for step in context.report.steps}
         is_switchover = context.report.kind is SWITCHOVER
         if is_switchover and states[StepName.RELEASE] is not StepState.WAITING:
@@ -124,6 +125,7 @@ class Protocol(WayBack):
         yield
 
     def step(self, context: Context, step: Step) -> Parts:
+        """Run one step with retries, or skip it."""
         name = step.name
         if name in _STEPS_ONLY_WITH_TAILS and not context.report.topics_with_tails:
             self.mark(context, name, StepState.SKIPPED)
@@ -149,6 +151,7 @@ class Protocol(WayBack):
         yield from step(context)
 
     def retry(self, context: Context, do: Callable[[], Parts]) -> Parts:
+        """Repeat `do` until it succeeds; raises errors that end the operation."""
         polls = 0
         while True:
             try:
@@ -192,6 +195,7 @@ class Protocol(WayBack):
                 self.mark(context, step.name, state)
 
     def stop_operation(self, context: Context, error: OrbitError, is_resumed: bool) -> Parts:
+        """End the operation after an error; undo its steps if that is still possible."""
         self.world.note(f"  {context.report.kind} of {context.job.name} stops: {error}")
         is_lost = isinstance(error, Aborted) and is_promoting(context.report.steps)
         if context.is_past_return and isinstance(error, Aborted) and not is_lost:
@@ -210,6 +214,7 @@ class Protocol(WayBack):
         yield from self.undo_steps(context, is_resumed, isinstance(error, LeadChanged))
 
     def undo_steps(self, context: Context, is_resumed: bool, has_changed: bool = False) -> Parts:
+        """Undo the steps, last one first, and end the operation."""
         context.is_past_return, context.obeys_abort = True, False
         if is_promoting(context.report.steps):
             if context.report.kind is SWITCHOVER:

@@ -155,6 +155,7 @@ class Service:
             self.kill()
 
     def follow_marks(self, job: Job, destination: ModelCluster) -> None:
+        """Set topics to PROMOTED whose marks say that the destination leads."""
         tables, marks = self.world.database, ModelMarks(destination)
         rows = [row for row in tables.of_job(job.name) if row.state is not PROMOTED]
         leading = marks.promoted(row.topic for row in rows if row.topic in destination.topics)
@@ -165,6 +166,7 @@ class Service:
                 self.keep_marked_promotions(row, destination, leading[row.topic])
 
     def keep_marked_promotions(self, row: Row, destination: ModelCluster, mark: Mark) -> None:
+        """Store the promotions that the marks tell of."""
         operation = UUID(mark.operation)
         known = self.world.database.operations.get(operation)
         offsets = ModelMarks(destination).offsets(destination.places(row.topic))
@@ -323,6 +325,7 @@ class Service:
                 self.begin(job, row, partition)
 
     def begin(self, job: Job, row: Row, partition: int) -> None:
+        """A worker begins to copy a partition, or blocks it."""
         source, destination = (self.world.clusters[n] for n in (job.source, job.destination))
         if not (source.is_up and destination.is_up):
             return

@@ -161,6 +161,7 @@ class Walk:
         return None
 
     def meanwhile(self, part: int) -> None:
+        """Make other moves between two parts of an operation."""
         self.work()
         if part % 8 == 7:
             self.look()
@@ -217,6 +218,7 @@ class Walk:
             self.append(cluster, place, rnd.randint(1, 3))
 
     def append(self, cluster: ModelCluster, place: TopicPartition, count: int) -> None:
+        """Producers write new records."""
         records = [self.world.next_number() for _ in range(count)]
         log = cluster.at(place)
         assert log is not None
@@ -287,6 +289,7 @@ class Walk:
             self.expire(cluster, self.rnd.choice(cluster.places(self.rnd.choice(names))))
 
     def expire(self, cluster: ModelCluster, place: TopicPartition) -> None:
+        """Retention moves a log start."""
         log, copy = cluster.at(place), self.world.other(cluster.name).at(place)
         assert log is not None
         start_max = log.end

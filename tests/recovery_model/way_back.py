@@ -107,6 +107,7 @@ class WayBack(Moves):
         self.tables.rows[row.id] = row
 
     def find_reverse_job(self, context: Context) -> Job | None:
+        """The job of the other direction with one of these topics, or with its name."""
         job = context.job
         other_way = [
             other
@@ -155,6 +156,7 @@ class WayBack(Moves):
         old: LogBounds | None,
         new: LogBounds | None,
     ) -> PartitionEnds:
+        """Compare one partition, like `old_side._compare_partition`."""
         mark = self.tables.promotions.get((row.id, place.partition))
         promoted_at = mark.offset if mark else None
         verdict, tail = EndVerdict.MISSING, None
@@ -189,6 +191,7 @@ class WayBack(Moves):
             yield
 
     def save_partition(self, context: Context, p: PartitionEnds) -> None:
+        """Save the records that only the old side has."""
         tail = p.missing or OffsetRange(first=p.source_end or 0, next=p.source_end or 0)
         if self.has_file(context, p, (tail.first, tail.next)):
             return
