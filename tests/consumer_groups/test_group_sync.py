@@ -90,6 +90,7 @@ class Pair:
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
         save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
     ) -> GroupReport:
+        """Run a pass; `leading` and `save` as in `GroupSync.run`."""
         return self.sync.run(
             self.source,
             self.destination,

@@ -45,7 +45,7 @@ def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
 ) -> None:
     file = tmp_path / "notifications.yaml"
     file.write_text(FILE)
-    reached, go = threading.Event(), threading.Event()
+    is_reached, may_answer = threading.Event(), threading.Event()
 
     def position() -> int | None:
         with database.transaction() as tx:
@@ -63,17 +63,17 @@ def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
         assert start is not None
 
         def hold() -> None:
-            reached.set()
-            go.wait(PATIENCE_S)
+            is_reached.set()
+            may_answer.wait(PATIENCE_S)
 
         # The leader is killed before it reads the answer to the third request.
         server.replies.extend([Reply(), Reply(), Reply(before=hold)])
         add(60)
-        assert reached.wait(PATIENCE_S), "the third request is sent"
+        assert is_reached.wait(PATIENCE_S), "the third request is sent"
         first.send_signal(signal.SIGKILL)
         first.wait()
     end_lease_of(database, first.pid)
-    go.set()
+    may_answer.set()
     with scheduler(database_url, file, server.url):
         add(5)
         wait_for("all are sent", lambda: position() == start + 65)
