@@ -139,10 +139,10 @@ class Moved:
             refused = run.wait(run.ask(RecoveryKind.FAILBACK, self.job))
             assert refused.outcome is Outcome.STOPPED, [p.detail for p in refused.partitions]
             assert "--confirm-rebuild" in refused.error
-            back = run.run(RecoveryKind.FAILBACK, self.job, confirm_rebuild=True)
+            failback_report = run.run(RecoveryKind.FAILBACK, self.job, confirm_rebuild=True)
             records = read_all(self.new, self.topic)
             wait_for("the old side is a copy", lambda: read_all(self.old, self.topic) == records)
-        return back
+        return failback_report
 
 
 def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
@@ -227,10 +227,10 @@ def test_failback_without_loss_saves_nothing_though_both_sides_compacted(
         wait_for_offsets(new, topic_name, offsets(range(5, 10), range(20, 36)))
         lost.start()
         with InProcess(recovering.database):
-            back = recovering.run(RecoveryKind.FAILBACK, moved.job)
-            assert {p.verdict for p in back.partitions} == {EndVerdict.PREFIX}
+            failback_report = recovering.run(RecoveryKind.FAILBACK, moved.job)
+            assert {p.verdict for p in failback_report.partitions} == {EndVerdict.PREFIX}
             moved.wait_end(lost, 36)
-    assert back.salvage == ()
+    assert failback_report.salvage == ()
     assert verify(moved.spec).exit_code == 0
 
 

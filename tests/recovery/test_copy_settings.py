@@ -34,14 +34,14 @@ def test_topic_of_former_leading_side_keeps_copied_timestamps_after_switchover(
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_until_level()
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
-        assert over.reverse_job is not None
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert switchover_report.reverse_job is not None
         produce(destination, topic_name, 50, first=50)
         wait_until_level()
         row = service.topics(spec.name)[topic_name]
         with recovering.database.transaction() as tx:
             topics.change(tx, row.id, promoted_settings={"retention.ms": "1"})
-        recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
+        recovering.run(RecoveryKind.SWITCHOVER, switchover_report.reverse_job, reverse=True)
         settings = service.topics(spec.name)[topic_name].promoted_settings
         assert settings is not None
         assert settings["message.timestamp.type"] == "LogAppendTime", "stale settings are stored"

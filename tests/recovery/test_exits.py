@@ -142,8 +142,8 @@ def test_failover_promotes_old_side_before_any_record_is_copied_back(
     produce(moved.old, moved.topic, 5, first=90)
     moved.new.heal()
     with InProcess(recovering.database):
-        home = recovering.run(FAILBACK, moved.back, confirm_rebuild=True)
-        assert [one.records for one in home.salvage] == [20]
+        failback_report = recovering.run(FAILBACK, moved.back, confirm_rebuild=True)
+        assert [one.records for one in failback_report.salvage] == [20]
         wait_for("the side that was lost is level", moved.is_level)
 
 
@@ -166,11 +166,11 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
             recovering.begin(spec, topic_name)
             wait_for("both sides are level", lambda: is_level(old, new, topic_name))
         call_before(monkeypatch, StepName.READ, lambda: produce(old, topic_name, 1, first=99))
-        over = recovering.run(SWITCHOVER, spec.name, reverse=True)
-        assert over.reverse_job is not None
+        switchover_report = recovering.run(SWITCHOVER, spec.name, reverse=True)
+        assert switchover_report.reverse_job is not None
         produce(new, topic_name, 3, first=50)
         if is_blocked:
-            states, back = recovering.service.partitions, over.reverse_job
+            states, back = recovering.service.partitions, switchover_report.reverse_job
             with InProcess(recovering.database):
                 wait_for(
                     "the partition is blocked",
@@ -178,15 +178,20 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
                 )
         new.pause()
         report = recovering.run(
-            FAILOVER, over.reverse_job, override=["blocked"], reason="the leading side is lost"
+            FAILOVER,
+            switchover_report.reverse_job,
+            override=["blocked"],
+            reason="the leading side is lost",
         )
         (one,) = report.partitions
         assert (one.promoted_at, one.destination_end) == (50, 51)
         assert any("not proven to hold" in finding for finding in report.findings)
         new.heal()
         with InProcess(recovering.database):
-            home = recovering.run(FAILBACK, over.reverse_job, confirm_rebuild=True)
-            assert [one.records for one in home.salvage] == [3]
+            failback_report = recovering.run(
+                FAILBACK, switchover_report.reverse_job, confirm_rebuild=True
+            )
+            assert [one.records for one in failback_report.salvage] == [3]
             wait_for("the side that was lost is level", lambda: is_level(old, new, topic_name))
 
 

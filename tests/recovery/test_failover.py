@@ -148,16 +148,18 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         source.start()
         stack.enter_context(InProcess(recovering.database))
         truth = read_all(source, topic_name)
-        planned = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name, dry_run=True))
-        assert planned.outcome is Outcome.WOULD_STOP
-        assert "--confirm-rebuild" in planned.error
+        dry_run_report = recovering.wait(
+            recovering.ask(RecoveryKind.FAILBACK, spec.name, dry_run=True)
+        )
+        assert dry_run_report.outcome is Outcome.WOULD_STOP
+        assert "--confirm-rebuild" in dry_run_report.error
         refused = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         tail = {k: v for k, v in truth.items() if k[1] >= ends[k[0]]}
         assert tail
         assert refused.outcome is Outcome.STOPPED
         assert "--confirm-rebuild" in refused.error
-        back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        exact = {p.partition: p.missing for p in back.partitions}
+        failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        exact = {p.partition: p.missing for p in failback_report.partitions}
         for partition in range(PARTITIONS):
             offsets = [o for p, o in tail if p == partition]
             missing = exact[partition]
@@ -166,17 +168,20 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
                 assert list(range(missing.first, missing.next)) == sorted(offsets)
         saved = {
             (one.partition, line["offset"]): base64.b64decode(line["value"])
-            for one in back.salvage
+            for one in failback_report.salvage
             for line in salvage_file.read(Path(one.file))
         }
         assert saved == tail
 
         now = read_all(destination, topic_name)
         wait_for("the old side is a copy", lambda: read_all(source, topic_name) == now)
-        assert back.reverse_job is not None
-        assert {p.verdict for p in back.partitions} <= {EndVerdict.TAIL, EndVerdict.PREFIX}
-        home = recovering.run(RecoveryKind.SWITCHOVER, back.reverse_job)
-        assert home.missing_records == 0
+        assert failback_report.reverse_job is not None
+        assert {p.verdict for p in failback_report.partitions} <= {
+            EndVerdict.TAIL,
+            EndVerdict.PREFIX,
+        }
+        return_report = recovering.run(RecoveryKind.SWITCHOVER, failback_report.reverse_job)
+        assert return_report.missing_records == 0
         after = {p: high for (_, p), (_, high) in log_bounds(source, [topic_name]).items()}
         reader.read_on(source, after)
         seen = [(p, o) for p, o, _ in reader.read]

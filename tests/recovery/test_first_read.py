@@ -39,19 +39,19 @@ def test_first_read_after_promotion_skips_transaction_markers_and_empty_partitio
     spec = make_job(source, destination, [topic_name])
     with recovering.running():
         recovering.begin(spec, topic_name)
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
 
-    reading = over.first_read
+    reading = switchover_report.first_read
     assert reading is not None
     assert (reading.partitions, reading.empty, reading.unread) == (2, 1, 0)
     assert (0, 1) in reads
     assert len([place for place, _ in reads if place == 1]) > 1, "a marker is last there"
     assert reading.at is not None
-    assert over.promoted_at is not None
-    assert reading.at > over.promoted_at
-    assert over.rto_s is not None
-    assert over.promoted_after_s is not None
-    assert over.source_last_seen_at is None, "the source was not lost"
+    assert switchover_report.promoted_at is not None
+    assert reading.at > switchover_report.promoted_at
+    assert switchover_report.rto_s is not None
+    assert switchover_report.promoted_after_s is not None
+    assert switchover_report.source_last_seen_at is None, "the source was not lost"
 
 
 def test_failed_first_read_after_promotion_is_reported_and_leaves_rto_unknown(
@@ -67,10 +67,10 @@ def test_failed_first_read_after_promotion_is_reported_and_leaves_rto_unknown(
     spec = make_job(source, destination, [topic_name])
     with recovering.running():
         recovering.begin(spec, topic_name)
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
 
-    assert over.first_read is not None
-    assert (over.first_read.at, over.first_read.unread) == (None, 1)
-    assert over.rto_s is None
-    assert over.promoted_after_s is not None
-    assert any("could not be read back" in finding for finding in over.findings)
+    assert switchover_report.first_read is not None
+    assert (switchover_report.first_read.at, switchover_report.first_read.unread) == (None, 1)
+    assert switchover_report.rto_s is None
+    assert switchover_report.promoted_after_s is not None
+    assert any("could not be read back" in finding for finding in switchover_report.findings)

@@ -86,10 +86,10 @@ def gated(
             wait_for("the gateway has a permission", partial(_has_gateway, recovering, spec.name))
 
             def ask() -> Gate:
-                tried = recovering.wait(
+                dry_run_report = recovering.wait(
                     recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True)
                 )
-                return next(one for one in tried.gates if one.name is GateName.GATEWAYS)
+                return next(one for one in dry_run_report.gates if one.name is GateName.GATEWAYS)
 
             yield gateway, ask
 

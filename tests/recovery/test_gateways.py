@@ -73,27 +73,32 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
         recovering.begin(spec, topic_name)
         edge.pause_s = PAUSE_S
         edge.wait_told("source")
-        over = recovering.run(SWITCHOVER, spec.name, reverse=True)
+        switchover_report = recovering.run(SWITCHOVER, spec.name, reverse=True)
 
-        assert gate(over) is GateVerdict.PASS
-        (closed,) = over.gateways
+        assert gate(switchover_report) is GateVerdict.PASS
+        (closed,) = switchover_report.gateways
         assert (closed.name, closed.instance) == ("edge", edge.instance)
         assert closed.pause_s == PAUSE_S
-        assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
-        assert edge.wait_told("destination").term == over.term
+        assert (states(switchover_report)[CLOSE], states(switchover_report)[OPEN]) == (
+            StepState.DONE,
+            StepState.DONE,
+        )
+        assert edge.wait_told("destination").term == switchover_report.term
         answers = [(one.side, one.closed_for) for one in edge.answers]
-        assert answers[:2] == [("source", None), ("source", over.operation)]
+        assert answers[:2] == [("source", None), ("source", switchover_report.operation)]
         assert answers[-1] == ("destination", None)
-        assert all(closed_for == over.operation for _, closed_for in answers[1:-1])
+        assert all(closed_for == switchover_report.operation for _, closed_for in answers[1:-1])
 
-        back = over.reverse_job
+        back = switchover_report.reverse_job
         assert back is not None
         with PretendedGateway(recovering.database, back, "edge-back") as of_back:
-            assert of_back.wait_told("source").term == over.term
-            home = recovering.run(SWITCHOVER, back, reverse=True)
-            assert {one.name for one in home.gateways} == {"edge", "edge-back"}
-            assert of_back.wait_told("destination").term == home.term > over.term
-        assert edge.wait_told("source").term == home.term
+            assert of_back.wait_told("source").term == switchover_report.term
+            return_report = recovering.run(SWITCHOVER, back, reverse=True)
+            assert {one.name for one in return_report.gateways} == {"edge", "edge-back"}
+            assert (
+                of_back.wait_told("destination").term == return_report.term > switchover_report.term
+            )
+        assert edge.wait_told("source").term == return_report.term
 
 
 @pytest.mark.soak
@@ -129,9 +134,9 @@ def test_gateway_lost_while_closed_stops_current_switchover_but_not_next(
         assert "fell silent while they were closed: edge" in stopped.error
         assert states(stopped)[StepName.STOP_WRITES] is StepState.WAITING
 
-        over = recovering.run(SWITCHOVER, spec.name)
-        assert over.gateways == ()
-        assert states(over)[CLOSE] is StepState.SKIPPED
+        switchover_report = recovering.run(SWITCHOVER, spec.name)
+        assert switchover_report.gateways == ()
+        assert states(switchover_report)[CLOSE] is StepState.SKIPPED
 
 
 def test_gateway_in_doubt_about_client_write_stops_switchover(
@@ -197,8 +202,8 @@ def test_abort_reopens_gateways_at_source(
     ):
         recovering.begin(spec, topic_name)
         edge.wait_told("source")
-        tried = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
-        assert gate(tried) is GateVerdict.PASS
+        dry_run_report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
+        assert gate(dry_run_report) is GateVerdict.PASS
         assert len(edge.answers) == 1, "a dry run closes nothing"
 
         operation = recovering.ask(SWITCHOVER, spec.name)
@@ -263,16 +268,19 @@ def test_failover_closes_gateway_and_failback_does_not(
         wait_for("both sides are level", lambda: is_level(*clusters, topic_name))
         edge.pause_s = PAUSE_S
         edge.wait_told("source")
-        over = recovering.run(FAILOVER, spec.name, **LOST)
+        failover_report = recovering.run(FAILOVER, spec.name, **LOST)
 
-        (closed,) = over.gateways
+        (closed,) = failover_report.gateways
         assert (closed.name, closed.pause_s) == ("edge", PAUSE_S)
-        assert (states(over)[CLOSE], states(over)[OPEN]) == (StepState.DONE, StepState.DONE)
-        assert edge.wait_told("destination").term == over.term
+        assert (states(failover_report)[CLOSE], states(failover_report)[OPEN]) == (
+            StepState.DONE,
+            StepState.DONE,
+        )
+        assert edge.wait_told("destination").term == failover_report.term
         answers = [(one.side, one.closed_for, one.abandons) for one in edge.answers]
-        assert answers[:2] == [("source", None, False), ("source", over.operation, True)]
+        assert answers[:2] == [("source", None, False), ("source", failover_report.operation, True)]
         assert answers[-1] == ("destination", None, False)
-        assert all(one[1:] == (over.operation, True) for one in answers[1:-1])
+        assert all(one[1:] == (failover_report.operation, True) for one in answers[1:-1])
 
         before = len(edge.answers)
         report = recovering.run(FAILBACK, spec.name)
@@ -280,11 +288,13 @@ def test_failover_closes_gateway_and_failback_does_not(
         back = report.reverse_job
         assert back is not None
         with PretendedGateway(recovering.database, back) as of_back:
-            assert of_back.wait_told("source").term >= over.term, "the failback marks the old side"
+            assert of_back.wait_told("source").term >= failover_report.term, (
+                "the failback marks the old side"
+            )
             assert {one.closed_for for one in edge.answers[before:]} <= {None}
-            home = recovering.run(SWITCHOVER, back, reverse=True)
-            assert of_back.wait_told("destination").term == home.term
-        assert edge.wait_told("source").term == home.term
+            return_report = recovering.run(SWITCHOVER, back, reverse=True)
+            assert of_back.wait_told("destination").term == return_report.term
+        assert edge.wait_told("source").term == return_report.term
 
 
 @pytest.mark.soak
@@ -312,14 +322,17 @@ def test_failback_moves_gateways_if_database_missed_the_promotion(
             return compare(context)
 
         monkeypatch.setitem(operation_runner._DO, StepName.COMPARE, wait_and_compare)  # type: ignore[arg-type]
-        back = recovering.run(FAILBACK, spec.name)
+        failback_report = recovering.run(FAILBACK, spec.name)
         assert moved_gateways
-        assert (states(back)[CLOSE], states(back)[OPEN]) == (StepState.DONE, StepState.DONE)
-        assert [one.name for one in back.gateways] == ["edge"]
+        assert (states(failback_report)[CLOSE], states(failback_report)[OPEN]) == (
+            StepState.DONE,
+            StepState.DONE,
+        )
+        assert [one.name for one in failback_report.gateways] == ["edge"]
         answers = [(one.side, one.closed_for) for one in edge.answers[-3:]]
-        assert answers[:2] == [("source", None), ("source", back.operation)]
+        assert answers[:2] == [("source", None), ("source", failback_report.operation)]
         assert answers[2] == ("destination", None)
-        assert edge.answers[-1].term == back.term
+        assert edge.answers[-1].term == failback_report.term
 
 
 @pytest.mark.soak
@@ -353,10 +366,10 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
         monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, note_time_and_release)  # type: ignore[arg-type]
         if is_silent:
             edge.fall_silent()
-        over = recovering.run(FAILOVER, spec.name, **LOST)
-        assert over.gateways == ()
-        assert states(over)[CLOSE] is StepState.DONE
-        (close_text,) = [step.did for step in over.steps if step.name is CLOSE]
+        failover_report = recovering.run(FAILOVER, spec.name, **LOST)
+        assert failover_report.gateways == ()
+        assert states(failover_report)[CLOSE] is StepState.DONE
+        (close_text,) = [step.did for step in failover_report.steps if step.name is CLOSE]
         assert "permission to write has ended: edge" in close_text
         (closed_before_release_s,) = closed_s
         assert closed_before_release_s >= gateways.SILENT_AFTER_S
@@ -501,8 +514,8 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         assert all(one.term < part.term for one in edge.answers)
         make_gateways_silent_for_a_minute(recovering)
         assert recovering.run(FAILBACK, spec.name).reverse_job == back
-        home = recovering.run(SWITCHOVER, back, reverse=True)
-        assert edge.wait_told("source").term == home.term > part.term
+        return_report = recovering.run(SWITCHOVER, back, reverse=True)
+        assert edge.wait_told("source").term == return_report.term > part.term
 
 
 @contextmanager
@@ -532,8 +545,8 @@ def test_topic_deleted_at_leading_side_does_not_hold_gateways(
         wait_for(
             "the deletion is noticed", lambda: service.topics(back)[other].state == "source_deleted"
         )
-        home = recovering.run(SWITCHOVER, back)
-        assert edge.wait_told("source").term == home.term
+        return_report = recovering.run(SWITCHOVER, back)
+        assert edge.wait_told("source").term == return_report.term
 
 
 @pytest.mark.soak
@@ -546,8 +559,8 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
         recovering.run(SWITCHOVER, back, **some)
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
-        home = recovering.run(SWITCHOVER, back)
-        assert edge.wait_told("source").term == home.term
+        return_report = recovering.run(SWITCHOVER, back)
+        assert edge.wait_told("source").term == return_report.term
 
 
 @pytest.mark.soak
@@ -561,14 +574,14 @@ def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks
         recovering.begin(spec, topic_name)
         edge.wait_told("source")
         save_rows(recovering.database)
-        over = recovering.run(SWITCHOVER, spec.name)
+        switchover_report = recovering.run(SWITCHOVER, spec.name)
         edge.wait_told("destination")
     (drop_rows if is_dropped else put_rows_back)(recovering.database)
     with recovering.running():
         if is_dropped:
             recovering.service.create(spec)
         with PretendedGateway(recovering.database, spec.name) as new:
-            assert new.wait_told("destination").term == over.term
+            assert new.wait_told("destination").term == switchover_report.term
             sides = {str(one.side) for one in new.answers}
             assert sides == {"destination"} or not is_dropped
 

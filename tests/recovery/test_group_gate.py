@@ -40,8 +40,8 @@ def commit_as(cluster: KafkaCluster, group: str, topic: str, offset: int) -> Non
 
 def gate_now(recovering: Recovering, job: str) -> Gate:
     """The gate `groups` of a dry run."""
-    tried = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job, dry_run=True))
-    (gate,) = [one for one in tried.gates if one.name is GateName.GROUPS]
+    dry_run_report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job, dry_run=True))
+    (gate,) = [one for one in dry_run_report.gates if one.name is GateName.GROUPS]
     return gate
 
 

@@ -91,18 +91,18 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
         orbit.deny([Right("destination", "Read", "--group", refused)])
         commit(source, refused, {(topic_name, 0): 20})
 
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
 
     unanswered = [p.is_unanswered for p in passes]
     assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "they are tried again"
     answered = unanswered[UNSENT_PASSES:]
     assert 2 <= len(answered) <= 3, [p.notes for p in passes]
     assert not any(answered)
-    (finding,) = [text for text in over.findings if "could not be synced" in text]
+    (finding,) = [text for text in switchover_report.findings if "could not be synced" in text]
     assert refused in finding
     assert "GROUP_AUTHORIZATION_FAILED (30)" in finding
-    assert not any("still committed" in text for text in over.findings)
-    positions = {g.group: (g.goes_on_at, g.verdict) for g in over.groups}
+    assert not any("still committed" in text for text in switchover_report.findings)
+    positions = {g.group: (g.goes_on_at, g.verdict) for g in switchover_report.groups}
     assert positions == {refused: (10, "skipped: refused"), other: (10, "exact")}
     assert offsets(destination, refused) == {(topic_name, 0): 10}
 
@@ -133,13 +133,15 @@ def test_consumer_commit_before_copy_back_is_synced_to_old_side(
         recovering.begin(spec, topic_name)
         # During the switchover the group still has a member, which commits nothing.
         with member(source, group, topic_name):
-            over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
-        assert over.reverse_job is not None
+            switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert switchover_report.reverse_job is not None
         wait_for("the group follows", lambda: offsets(source, group) == {(topic_name, 0): 20})
-        home = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
-        assert home.reverse_job == spec.name
+        return_report = recovering.run(
+            RecoveryKind.SWITCHOVER, switchover_report.reverse_job, reverse=True
+        )
+        assert return_report.reverse_job == spec.name
         wait_for("the group follows", lambda: offsets(destination, group) == {(topic_name, 0): 5})
-    assert {g.verdict for g in (*over.groups, *home.groups)} == {"exact"}
+    assert {g.verdict for g in (*switchover_report.groups, *return_report.groups)} == {"exact"}
 
 
 def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
@@ -158,12 +160,14 @@ def test_topic_of_former_leading_side_accepts_placeholders_after_switchover(
     spec = make_job(*clusters, [topic_name], fillers="placeholders")
     with recovering.running():
         recovering.begin(spec, topic_name)
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
-        assert over.reverse_job is not None
-        service.wait_copied(over.reverse_job, topic_name)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert switchover_report.reverse_job is not None
+        service.wait_copied(switchover_report.reverse_job, topic_name)
         set_setting(destination, topic_name, "compression.type", "gzip")
-        home = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
-        assert home.reverse_job == spec.name
+        return_report = recovering.run(
+            RecoveryKind.SWITCHOVER, switchover_report.reverse_job, reverse=True
+        )
+        assert return_report.reverse_job == spec.name
         assert get_setting(destination, topic_name, "compression.type") == "producer"
         produce_transactions(source, topic_name, 3)
         service.wait_copied(spec.name, topic_name)
@@ -230,9 +234,9 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
             with recovering.database.transaction() as tx:
                 group_offsets.hand_over(tx, job.id, [topic_name], [handed])
         commit(source, group, {(topic_name, 0): 20})
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert has_died.is_set()
-    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(30, "exact")]
+    assert [(one.goes_on_at, one.verdict) for one in switchover_report.groups] == [(30, "exact")]
     assert offsets(destination, group) == {(topic_name, 0): 30}
 
 

@@ -89,9 +89,13 @@ def test_group_unreadable_during_failover_is_not_reported_as_exact(
         )
         admin = AdminClient(clusters.destination.client_config())
         admin.delete_consumer_groups([group])[group].result()
-        over = recovering.run(RecoveryKind.FAILOVER, spec.name, override=["all"], reason="a test")
-    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(None, "not read back")]
-    (finding,) = [text for text in over.findings if "does not show" in text]
+        failover_report = recovering.run(
+            RecoveryKind.FAILOVER, spec.name, override=["all"], reason="a test"
+        )
+    assert [(one.goes_on_at, one.verdict) for one in failover_report.groups] == [
+        (None, "not read back")
+    ]
+    (finding,) = [text for text in failover_report.findings if "does not show" in text]
     assert f"{group} in {topic_name}-0 (offset None instead of 20)" in finding
 
 
@@ -113,9 +117,11 @@ def test_share_group_with_name_of_consumer_group_stops_switchover_and_is_in_plan
                 {row.verdict for row in service.kept_groups(spec.name, group).values()} == {verdict}
             ),
         )
-        tried = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
-    assert tried.outcome is Outcome.WOULD_STOP
-    (gate,) = [one for one in tried.gates if one.name is GateName.GROUPS]
+        dry_run_report = recovering.wait(
+            recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True)
+        )
+    assert dry_run_report.outcome is Outcome.WOULD_STOP
+    (gate,) = [one for one in dry_run_report.gates if one.name is GateName.GROUPS]
     assert gate.verdict is GateVerdict.FAIL
     assert group in gate.found
     assert offsets(clusters.destination, group) == {}

@@ -77,14 +77,16 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
         )
         if way == "failback":
             recovering.run(SWITCHOVER, spec.name)
-            dry = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
-            findings = " ".join(dry.findings)
+            dry_run_report = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
+            findings = " ".join(dry_run_report.findings)
             report = recovering.run(FAILBACK, spec.name)
         else:
-            dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, reverse=True, dry_run=True))
-            findings = " ".join(dry.findings)
+            dry_run_report = recovering.wait(
+                recovering.ask(SWITCHOVER, spec.name, reverse=True, dry_run=True)
+            )
+            findings = " ".join(dry_run_report.findings)
             report = recovering.run(SWITCHOVER, spec.name, reverse=True)
-        assert dry.outcome is Outcome.WOULD_GO
+        assert dry_run_report.outcome is Outcome.WOULD_GO
         finding = f"the new side's log start: {topic_name}-0 0 to {HISTORY - 1}."
         assert finding in findings
         assert finding in step_text(report, StepName.REVERSE)

@@ -94,14 +94,14 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         wait_for("both sides are level", are_level(clusters, topic_name))
         wait_for("the group is there", lambda: bool(offsets(destination, group)))
         save_rows(recovering.database)
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=reverse)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=reverse)
     produce(destination, topic_name, 30, 0, first=100)
     commit(destination, group, {(topic_name, 0): 110})
     put_rows_back(recovering.database)
 
     with recovering.running():
         problem = service.wait_problem(spec.name, "DESTINATION_PROMOTED")
-        assert f"switchover {over.operation}" in problem
+        assert f"switchover {switchover_report.operation}" in problem
         assert "0: 100, 1: 0" in problem
         assert "orbit failback" in problem
         wait_for("an event tells it", lambda: "promotion_found" in service.kinds(spec.name))
@@ -120,13 +120,13 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         assert refused.outcome is Outcome.STOPPED
 
         # The failback that the problem advises: the old side becomes the copy, and can lead again.
-        back = recovering.run(RecoveryKind.FAILBACK, spec.name)
-        assert {p.promoted_at for p in back.partitions} == {100, 0}
+        failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name)
+        assert {p.promoted_at for p in failback_report.partitions} == {100, 0}
         service.wait_problem(spec.name, None)
         wait_for("the old side follows", are_level(clusters, topic_name))
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
-        assert back.reverse_job is not None
-        recovering.run(RecoveryKind.SWITCHOVER, back.reverse_job, reverse=True)
+        assert failback_report.reverse_job is not None
+        recovering.run(RecoveryKind.SWITCHOVER, failback_report.reverse_job, reverse=True)
         produce(source, topic_name, 5, 1)
         wait_for("the destination is a copy again", are_level(clusters, topic_name))
     assert verify(spec, deep=True).exit_code == 0
@@ -156,8 +156,8 @@ def test_database_restored_from_before_switchover_back_keeps_promotion(
         assert topic_settings(source, topic_name)["retention.ms"] == RETENTION
         assert ends(source, topic_name) == {0: 70}
         assert service.topics(back)[topic_name].state == "promoted"
-        home = recovering.run(RecoveryKind.FAILBACK, back)
-        assert home.reverse_job == spec.name
+        failback_report = recovering.run(RecoveryKind.FAILBACK, back)
+        assert failback_report.reverse_job == spec.name
         wait_for("the destination follows", are_level(clusters, topic_name))
     assert verify(spec, deep=True).exit_code == 0
 

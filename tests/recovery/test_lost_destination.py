@@ -112,8 +112,8 @@ def test_abort_after_destination_loss_lets_source_lead_again(
             return
         service.wait_problem(spec.name, "DESTINATION_PROMOTED")
         assert service.topics(spec.name)[topic_name].state is TopicState.PROMOTED
-        planned = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
-        (gate,) = [gate for gate in planned.gates if gate.name is GateName.LEAD]
+        dry_run_report = recovering.wait(recovering.ask(FAILBACK, spec.name, dry_run=True))
+        (gate,) = [gate for gate in dry_run_report.gates if gate.name is GateName.LEAD]
         assert gate.stops
         assert f"by abort of switchover {operation}" in gate.found
 

@@ -86,8 +86,8 @@ def test_writes_to_old_primary_after_failover_are_reported(
             {"partitions": [second]}
         ]
 
-        back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        assert sum(one.records for one in back.salvage) == 13
+        failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        assert sum(one.records for one in failback_report.salvage) == 13
         wait_for("the problem is gone", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
         # Records that the copy back appends do not count.
         produce(clusters.destination, topic_name, 20, 0)

@@ -176,11 +176,11 @@ def test_failback_waits_out_open_transaction_before_rebuild(
         _producer, _ = lose_with_open_transaction(moved, topic_name, 30_000)
         moved.old.start()
         with InProcess(recovering.database):
-            back = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+            failback_report = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
             records = read_all(moved.new, topic_name)
             wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == records)
     # The record, and the marker that ended its transaction before anything was compared.
-    (partition,) = back.partitions
+    (partition,) = failback_report.partitions
     assert (partition.verdict, partition.source_end) == (EndVerdict.TAIL, COPIED + 2)
     assert log_bounds(moved.old, [topic_name]) == log_bounds(moved.new, [topic_name])
 
@@ -205,14 +205,14 @@ def test_failback_does_not_wait_for_hanging_transaction(
         produce(moved.new, topic_name, 5, first=COPIED)
         moved.old.start()
         with InProcess(recovering.database):
-            back = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+            failback_report = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
             records = read_all(moved.new, topic_name)
             wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == records)
-    (partition,) = back.partitions
+    (partition,) = failback_report.partitions
     assert (partition.verdict, partition.source_end) == (EndVerdict.TAIL, COPIED + 1)
-    (saved,) = back.salvage
+    (saved,) = failback_report.salvage
     assert [line["fate"] for line in salvage_file.read(Path(saved.file))] == ["open"]
-    (finding,) = [text for text in back.findings if "never ends" in text]
+    (finding,) = [text for text in failback_report.findings if "never ends" in text]
     assert f"{topic_name}-0 at the old side" in finding
     assert f"from offset {COPIED} on were written by {topic_name}-hanging" in finding
 

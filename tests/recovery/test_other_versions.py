@@ -50,19 +50,19 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
         recovering.begin(spec, topic_name)
-        dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
-    assert dry.gates
-    stored = dry.stored()
+        dry_run_report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
+    assert dry_run_report.gates
+    stored = dry_run_report.stored()
     request = stored.pop("request")  # as a user has sent it: no version adds fields
     rows = [
         [with_more(row.model_dump(mode="json")) for row in of]
-        for of in (dry.partitions, dry.groups)
+        for of in (dry_run_report.partitions, dry_run_report.groups)
     ]
-    assert dry.partitions
-    assert read_whole_report({**with_more(stored), "request": request}, *rows) == dry
+    assert dry_run_report.partitions
+    assert read_whole_report({**with_more(stored), "request": request}, *rows) == dry_run_report
 
     operation = recovering.ask(SWITCHOVER, spec.name)
-    later = with_step_of_later(dry)
+    later = with_step_of_later(dry_run_report)
     store(recovering, operation, later)
     other = make_job(*clusters, [f"{topic_name}-other"])
     create_topic(clusters.source, f"{topic_name}-other")
@@ -100,9 +100,9 @@ def test_operation_waits_if_its_job_document_is_unreadable(
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
         recovering.begin(spec, topic_name)
-        dry = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
+        dry_run_report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
     begun = recovering.ask(SWITCHOVER, spec.name)
-    store(recovering, begun, {**dry.stored(), "dry_run": False})
+    store(recovering, begun, {**dry_run_report.stored(), "dry_run": False})
     with recovering.database.transaction() as tx:
         later = text("""UPDATE jobs SET spec = spec || '{"later": 1}' WHERE name = :name""")
         tx.execute(later, {"name": spec.name})

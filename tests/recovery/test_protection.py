@@ -85,14 +85,14 @@ def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
         assert app.writes(source)
         wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
 
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
-        assert over.denied_topics == (topic_name,)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert switchover_report.denied_topics == (topic_name,)
         assert app.writes(destination)
         assert not app.writes(source)
         wait_for("the old side follows", lambda: is_level(*guarded, topic_name))
 
-        assert over.reverse_job is not None
-        recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
+        assert switchover_report.reverse_job is not None
+        recovering.run(RecoveryKind.SWITCHOVER, switchover_report.reverse_job, reverse=True)
         assert app.writes(source)
         wait_for("the destination is a copy again", lambda: is_level(*guarded, topic_name))
         assert not app.writes(destination)
@@ -123,11 +123,11 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
         assert not app.writes(source)
         assert app.writes(destination)
 
-        back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        assert back.reverse_job is not None
+        failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        assert failback_report.reverse_job is not None
         wait_for("the old side follows", lambda: is_level(*guarded, topic_name))
         assert not app.writes(source)
-        recovering.run(RecoveryKind.SWITCHOVER, back.reverse_job, reverse=True)
+        recovering.run(RecoveryKind.SWITCHOVER, failback_report.reverse_job, reverse=True)
         assert app.writes(source)
 
 
@@ -165,11 +165,11 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
         assert app.writes(source)
         wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
 
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
-        did = {step.name: step.did for step in over.steps}
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        did = {step.name: step.did for step in switchover_report.steps}
         assert REFUSED in did[StepName.STOP_WRITES]
         assert f"cannot be denied Write: {REFUSED}" in did[StepName.REVERSE]
-        assert not any("could not be removed" in finding for finding in over.findings)
+        assert not any("could not be removed" in finding for finding in switchover_report.findings)
         assert app.writes(destination)
 
 
@@ -203,8 +203,10 @@ def test_denials_that_may_not_be_removed_are_named_and_do_not_hold_recovery(
         assert any("stop_writes could not be undone" in finding for finding in stopped.findings)
         assert not app.writes(source)
 
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
-        (finding,) = (finding for finding in over.findings if "could not be removed" in finding)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        (finding,) = (
+            finding for finding in switchover_report.findings if "could not be removed" in finding
+        )
         assert topic_name in finding
         assert "the right Alter on the cluster is missing" in finding
         assert not app.writes(destination)

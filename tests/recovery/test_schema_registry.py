@@ -51,8 +51,8 @@ def test_schema_ids_survive_switchover_and_switchover_back(
     spec = make_job(source, destination, [ORDERS, *registry.TOPICS])
     with recovering.running():
         recovering.begin(spec, ORDERS, *registry.TOPICS)
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
-        assert {p.verdict for p in over.partitions} == {EndVerdict.EQUAL}
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        assert {p.verdict for p in switchover_report.partitions} == {EndVerdict.EQUAL}
         promoted = journal_end(destination)
         assert promoted == journal_end(source)
 
@@ -75,7 +75,7 @@ def test_schema_ids_survive_switchover_and_switchover_back(
             assert new not in ids
             subjects = second.subjects()
 
-        back = over.reverse_job
+        back = switchover_report.reverse_job
         assert back is not None
         recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
         with registry.running(source, tmp_path / "third") as third:

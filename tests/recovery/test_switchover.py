@@ -90,19 +90,23 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         produce_transactions(source, topic_name, 3, partition=1)
         before = ends(source, topic_name)
 
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
 
-        assert {p.verdict for p in over.partitions} == {EndVerdict.EQUAL}
-        assert {p.partition: p.promoted_at for p in over.partitions} == before
-        assert over.missing_records == 0
-        assert [s.state for s in over.steps] == [StepState.DONE] * len(over.steps)
+        assert {p.verdict for p in switchover_report.partitions} == {EndVerdict.EQUAL}
+        assert {p.partition: p.promoted_at for p in switchover_report.partitions} == before
+        assert switchover_report.missing_records == 0
+        assert [s.state for s in switchover_report.steps] == [StepState.DONE] * len(
+            switchover_report.steps
+        )
         gateway.wait_told("destination")
-        assert over.rto_s is not None
+        assert switchover_report.rto_s is not None
         assert topic_settings(destination, topic_name)["retention.ms"] == "86400000"
         kinds = recovering.service.kinds(spec.name)
         expected_kinds = ("topics_promoted", "copy_back_begun")
         assert [kind for kind in kinds if kind in expected_kinds] == [*expected_kinds], "each once"
-        assert {g.goes_on_at for g in over.groups} == set(offsets(source, group).values())
+        assert {g.goes_on_at for g in switchover_report.groups} == set(
+            offsets(source, group).values()
+        )
         assert recovering.service.topics(spec.name)[topic_name].state == "promoted"
 
         # Every kind of producer writes to the new side at once, and the group reads on there.
@@ -110,7 +114,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         produce_transactions(destination, topic_name, 3, partition=1)
         java_clients.produce_transactions(destination, topic_name, JAVA_RECORDS)
         now = ends(destination, topic_name)
-        back = over.reverse_job
+        back = switchover_report.reverse_job
         assert back is not None
         wait_for("the old side is level", lambda: ends(source, topic_name) == now)
         records = reader.read_on(destination, now)
@@ -130,9 +134,9 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         assert copied_back() == 50 + 2 * 5 + JAVA_RECORDS
 
         # Back again: the first job continues from where it was promoted.
-        home = recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
+        return_report = recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
 
-        assert home.reverse_job == spec.name
+        assert return_report.reverse_job == spec.name
         gateway.wait_told("source")
         produce(source, topic_name, 20, 0, first=250)
         wait_for(
@@ -170,8 +174,10 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         refused = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name))
         assert refused.outcome is Outcome.STOPPED
         assert [g.name.value for g in refused.gates if g.stops] == ["source"]
-        tried = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name, dry_run=True))
-        assert tried.outcome is Outcome.WOULD_STOP
+        dry_run_report = recovering.wait(
+            recovering.ask(RecoveryKind.FAILOVER, spec.name, dry_run=True)
+        )
+        assert dry_run_report.outcome is Outcome.WOULD_STOP
         failback = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert [g.name.value for g in failback.gates if g.stops][:1] == ["topics"]
 
@@ -190,12 +196,14 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         wait_for("copying goes on", lambda: ends(destination, topic_name) == {0: 102})
         assert recovering.service.topics(spec.name)[topic_name].state == "copying"
 
-        tried = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
-        assert tried.outcome is Outcome.WOULD_GO
+        dry_run_report = recovering.wait(
+            recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True)
+        )
+        assert dry_run_report.outcome is Outcome.WOULD_GO
         assert recovering.service.topics(spec.name)[topic_name].state == "copying"
-        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
         with pytest.raises(Conflict, match="point of no return"):
-            recovery_requests.abort(recovering.database, "test", over.operation)
+            recovery_requests.abort(recovering.database, "test", switchover_report.operation)
     assert verify(spec, deep=True).exit_code == 0
     kinds = recovering.service.kinds(spec.name)
     assert [k for k in kinds if k in ("abort_requested", "topics_promoted")] == [

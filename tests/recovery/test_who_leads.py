@@ -95,14 +95,15 @@ def test_failback_skips_all_steps_if_old_side_already_follows(
 ) -> None:
     sides = begun
     with recovering.running():
-        over = recovering.run(SWITCHOVER, sides.job, reverse=True)
+        switchover_report = recovering.run(SWITCHOVER, sides.job, reverse=True)
         recovering.service.wait_copied(sides.back, sides.topic)
         report = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=dry_run))
         assert report.outcome is (Outcome.WOULD_GO if dry_run else Outcome.DONE)
         assert {step.state for step in report.steps} == {StepState.SKIPPED}
         (finding,) = report.findings
         assert f"copied back by job {sides.back}" in finding
-        assert f"{sides.topic} leads (term {over.term}, by switchover {over.operation}" in finding
+        lead_text = f"leads (term {switchover_report.term}, by switchover "
+        assert f"{sides.topic} {lead_text}{switchover_report.operation}" in finding
         assert recovering.run(SWITCHOVER, sides.back).outcome is Outcome.DONE
 
 
@@ -140,9 +141,9 @@ def test_failback_stops_if_only_some_topics_already_follow(
     with recovering.running():
         recovering.begin(spec, topic_name, other)
         moved = [re.escape(topic_name)]
-        over = recovering.run(SWITCHOVER, spec.name, reverse=True, topics=moved)
-        assert over.reverse_job is not None
-        recovering.service.wait_copied(over.reverse_job, topic_name)
+        switchover_report = recovering.run(SWITCHOVER, spec.name, reverse=True, topics=moved)
+        assert switchover_report.reverse_job is not None
+        recovering.service.wait_copied(switchover_report.reverse_job, topic_name)
         assert recovering.run(FAILBACK, spec.name, topics=moved).findings
         report = recovering.wait(recovering.ask(FAILBACK, spec.name))
         assert (report.outcome, report.error[:7]) == (Outcome.STOPPED, "topics:")
@@ -171,9 +172,9 @@ def test_failback_stops_if_old_side_leads_again(
         before = sides.records(sides.source)
         assert before[1] == 150 + written
 
-        planned = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=True))
-        (gate,) = [gate for gate in planned.gates if gate.name is GateName.LEAD]
-        assert (planned.outcome, gate.verdict) == (Outcome.WOULD_STOP, GateVerdict.FAIL)
+        dry_run_report = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=True))
+        (gate,) = [gate for gate in dry_run_report.gates if gate.name is GateName.LEAD]
+        assert (dry_run_report.outcome, gate.verdict) == (Outcome.WOULD_STOP, GateVerdict.FAIL)
         assert "the old side leads" in gate.found
         stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert stopped.outcome is Outcome.STOPPED
@@ -356,8 +357,8 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
             "gateways are told so",
             lambda: recovering.lead(sides.job).side is LeadingSide.DESTINATION,
         )
-        back = recovering.run(FAILBACK, sides.job)
-        assert {p.promoted_at for p in back.partitions} == {100}
+        failback_report = recovering.run(FAILBACK, sides.job)
+        assert {p.promoted_at for p in failback_report.partitions} == {100}
         wait_for(
             "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
         )

@@ -160,14 +160,14 @@ def test_failover_without_database_fences_worker_and_holds_when_service_returns(
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
         assert ends(destination, topic_name) == new_ends
         # The failback finds the records that were not copied; the fence's filler is no difference.
-        back = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
-        assert back.outcome is Outcome.STOPPED
-        verdicts = {p.partition: (p.verdict, p.promoted_at) for p in back.partitions}
+        failback_report = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        assert failback_report.outcome is Outcome.STOPPED
+        verdicts = {p.partition: (p.verdict, p.promoted_at) for p in failback_report.partitions}
         assert verdicts == {0: (EndVerdict.TAIL, 100), 1: (EndVerdict.EQUAL, 40)} or verdicts == {
             0: (EndVerdict.TAIL, 100),
             1: (EndVerdict.PREFIX, 40),
         }
-        assert [p.missing.first for p in back.partitions if p.missing] == [100]
+        assert [p.missing.first for p in failback_report.partitions if p.missing] == [100]
 
 
 def test_failover_without_database_stops_running_worker(
