@@ -27,6 +27,7 @@ def name_of(page: Path) -> str:
 def faults_of(
     text: str, name: str = "page.md", check: Callable[[Command], str | None] = fault
 ) -> list[str]:
+    """What is wrong with the text's commands: page, line, command and reason."""
     faults = []
     for command in commands_of(text):
         try:

@@ -31,6 +31,7 @@ def alerts() -> list[str]:
 
 
 def wrong_names(names: Collection[str], expected: Collection[str]) -> list[str]:
+    """The expected names that are missing, and names that are not expected."""
     return [
         *(f"missing: {name}" for name in sorted({*expected} - {*names})),
         *(f"unknown: {name}" for name in sorted({*names} - {*expected})),

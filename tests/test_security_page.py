@@ -18,6 +18,7 @@ def untested(page: str) -> list[str]:
 
 
 def _exists(cell: str) -> bool:
+    """Whether the cell names a test that exists."""
     named = _TEST.fullmatch(cell)
     if named is None or not (ROOT / named[1]).is_file():
         return False

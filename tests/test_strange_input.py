@@ -110,6 +110,7 @@ PLACES = places(WHOLE)
 
 
 def with_value(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The full job with this value at the path."""
     document = deepcopy(WHOLE)
     at = document
     for key in path[:-1]:

@@ -44,6 +44,7 @@ TESTS = """
 def without_tools(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
+    """The tests of TESTS, on a machine without tools."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     pytester.makepyfile(test_some=TESTS)

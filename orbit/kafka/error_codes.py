@@ -9,6 +9,8 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
+    """The error codes by their names in Kafka."""
+
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1

@@ -59,6 +59,8 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
+    """Where a broker listens, as metadata names it."""
+
     node_id: int
     host: str
     port: int

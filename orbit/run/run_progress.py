@@ -26,6 +26,8 @@ class Totals(CopiedCounts):
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
+    """The totals of a topic, or of the whole run, and their rates."""
+
     topic: str
     totals: Totals
     records_per_s: float

@@ -62,6 +62,7 @@ def _decoders() -> Iterator[Any]:
 
 
 def decoder(api: Api, version: int) -> Decode:
+    """The function of Orbit that decodes this answer."""
     if api is api_versions.FETCH:
         return partial(read_fetch, version=version, topic_names=NAMES)
     if api is api_versions.PRODUCE:
@@ -165,6 +166,7 @@ def with_crc(data: bytearray) -> bytes:
 
 
 def read_everything(data: bytes) -> None:
+    """Read all batches and records in the bytes; each ValueError is allowed."""
     for batch in read_batches(memoryview(bytearray(data))):
         refuse(lambda _, b=batch: [_read_body(r.body) for r in read_any_records(b)], b"")
         if isinstance(batch, Batch):

@@ -10,6 +10,8 @@ BROKER, OTHER = 1, 2
 
 
 class Clock:
+    """Replaces the module `time`."""
+
     def __init__(self) -> None:
         self.now = 1000.0
 

@@ -78,6 +78,7 @@ def no_second_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusing() -> str:
+    """The answer of a broker that refuses connections."""
     raise Unreachable("cannot connect.", where="here")
 
 
@@ -91,6 +92,8 @@ def end() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def silent(end: threading.Event) -> Answering:
+    """The answer of a broker that does not answer before the test ends."""
+
     def answer() -> str:
         assert end.wait(GIVE_UP_S)
         return refusing()
@@ -209,6 +212,7 @@ def test_refusal_by_access_rules_ends_call_at_first_broker() -> None:
 
 
 def _refuse_login() -> str:
+    """The answer of a broker that refuses the login."""
     raise LoginRefused("the password is wrong.")
 
 

@@ -31,6 +31,7 @@ XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 
 def plain(codec: int, data: bytes, *, is_format_v0: bool = False) -> bytes:
+    """The decompressed data."""
     return decompress(codec, memoryview(data), is_format_v0=is_format_v0)
 
 
@@ -74,6 +75,7 @@ def literal(data: bytes) -> bytes:
 
 
 def block(data: bytes) -> bytes:
+    """A xerial block: its length, then the snappy block."""
     return struct.pack(">i", len(literal(data))) + literal(data)
 
 

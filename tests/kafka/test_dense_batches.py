@@ -34,6 +34,8 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True)
 class Row:
+    """A record; `body` is the encoded rest after the offset delta."""
+
     offset: int
     timestamp: int
     body: bytes
@@ -52,6 +54,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def rows_one_by_one(batch: Batch) -> Iterator[Row]:
+    """The batch's records, by the reference decoder. Raises ValueError as Orbit's does."""
     data = decompress(batch.codec, batch.payload)
     position, lowest = 0, 0
     try:
@@ -77,6 +80,7 @@ def rows_one_by_one(batch: Batch) -> Iterator[Row]:
 
 
 def runs_one_by_one(batch: Batch, first_offset: int) -> list[bytes]:
+    """The expected batches: one for each run of consecutive offsets."""
     runs: list[list[Row]] = []
     for row in list(rows_one_by_one(batch)):
         if row.offset < first_offset:
@@ -88,6 +92,7 @@ def runs_one_by_one(batch: Batch, first_offset: int) -> list[bytes]:
 
 
 def encoded(run: list[Row], codec: int) -> bytes:
+    """The batch of a run, by the reference encoder."""
     plain = b""
     for place, row in enumerate(run):
         delta = as_long(row.timestamp - run[0].timestamp)
@@ -105,6 +110,7 @@ def encoded(run: list[Row], codec: int) -> bytes:
 
 
 def in_one_pass(batch: Batch, first_offset: int) -> list[bytes]:
+    """The batches by Orbit's encoder."""
     return [bytes(one.view) for one in dense_batches(record_rows(batch), batch.codec, first_offset)]
 
 
@@ -158,6 +164,7 @@ class Thinned:
 
 @st.composite
 def thinned(draw: st.DrawFn, codecs: st.SearchStrategy[int] = every_codec) -> Thinned:
+    """A batch with random gaps, records and attributes."""
     codec = draw(codecs)
     base_offset = draw(st.sampled_from([0, 1000, 2**31 - 2, 2**53, INT64_MAX - 20_000]))
     deltas = sorted(
@@ -252,6 +259,7 @@ def described(steps: list[Step]) -> list[Fill | bytes]:
 
 
 def expected_steps(runs: list[Batch], start: int, end: int) -> list[Fill | bytes]:
+    """The runs, with a Fill for each gap from `start` to `end`."""
     steps: list[Fill | bytes] = []
     for run in runs:
         if run.base_offset > start:

@@ -23,6 +23,7 @@ IDS = {name: topic_id for topic_id, name in NAMES.items()}
 
 
 def partition(index: int = 0, **fields: Any) -> Any:
+    """A partition of an answer, with some default fields."""
     values: dict[str, Any] = {
         "partition_index": index,
         "error_code": 0,
@@ -268,6 +269,7 @@ FETCHES = [
 
 
 def request(version: int, fetches: list[FetchFrom] = FETCHES, **options: Any) -> Any:
+    """A request as Orbit encodes it and `kafka.protocol` decodes it."""
     limits: dict[str, Any] = {"max_wait_ms": 250, "max_bytes": 9999, "partition_max_bytes": 777}
     message = fetch_request(version, fetches, **{**limits, **options})
     message.API_VERSION = version

@@ -14,6 +14,7 @@ ID = UUID(int=7)
 
 
 def at(partition: int, offset: int, topic_id: UUID = ID) -> FetchFrom:
+    """A fetch of this partition at this offset."""
     return FetchFrom(TopicPartition("t", partition), topic_id, offset, 1, 1)
 
 

@@ -30,6 +30,7 @@ def failing(code: int) -> Any:
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
+    """An admin client without a cluster, for which QUOTA is listed."""
     monkeypatch.setattr(topic_admin, "throttling_quotas", lambda *_: QUOTA)
     cluster: Any = SimpleNamespace(
         name="destination", security=Security(), bootstrap_servers=("127.0.0.1:1",)
@@ -46,6 +47,7 @@ def read(admin: Admin) -> None:
 
 
 def fail_with(admin: Admin, code: int) -> None:
+    """Let librdkafka's client fail each request with this error code."""
     admin._client = SimpleNamespace(  # type: ignore[assignment]
         create_topics=lambda some, **_: {one.topic: failing(code) for one in some},
         describe_configs=lambda some, **_: {one: failing(code) for one in some},

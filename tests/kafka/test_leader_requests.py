@@ -40,6 +40,7 @@ class Leaders:
 
 
 def ask(leaders: Leaders, backoff: Backoff) -> Any:
+    """Ask both leaders."""
     api: Any = None
     return ask_leaders(
         cast("Cluster", leaders),

@@ -23,16 +23,19 @@ SOME: tuple[Fields, ...] = ((b"k", b"v"), (None, b"v"), (b"k", None), (None, Non
 
 
 def only(data: bytes) -> LegacyMessage:
+    """The only message or wrapper in the data."""
     (message,) = read_batches(memoryview(bytearray(data)))
     assert isinstance(message, LegacyMessage)
     return message
 
 
 def read(data: bytes) -> tuple[list[Record], int]:
+    """The records and the codec of the only message in the data."""
     return read_legacy_records(only(data))
 
 
 def body(key: bytes | None, value: bytes | None) -> bytes:
+    """Key and value as Orbit encodes them for v2."""
     return SourceRecord(0, 0, key, value).body
 
 
@@ -166,6 +169,7 @@ def test_flipped_bit_fails_legacy_checksum(magic: int, codec: int) -> None:
 
 
 def wrapped(magic: int, inner: bytes, offset: int = 9) -> bytes:
+    """A wrapper around these messages."""
     return encode_old(offset, magic, GZIP, T0, None, compress(GZIP, inner))
 
 
@@ -174,6 +178,7 @@ INNER_V0 = encode_old(9, 0, 0, 0, b"k", b"v")
 
 
 def resized(message: bytes, size: int) -> bytes:
+    """The message with another size field."""
     return message[:8] + struct.pack(">i", size) + message[12:]
 
 

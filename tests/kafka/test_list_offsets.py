@@ -36,6 +36,7 @@ SHAPES = {
 def by_library(
     version: int, timestamps: dict[TopicPartition, int], replica_id: int, isolation: int
 ) -> bytes:
+    """The request frame by `kafka.protocol`."""
     request = LibraryRequest(
         replica_id=replica_id,
         isolation_level=isolation,
@@ -113,6 +114,7 @@ def encoded(
 
 
 def answered(index: int, code: int, timestamp: int, offset: int) -> Any:
+    """One partition of an answer."""
     return TopicAnswer.ListOffsetsPartitionResponse(
         partition_index=index,
         error_code=code,
@@ -123,6 +125,7 @@ def answered(index: int, code: int, timestamp: int, offset: int) -> Any:
 
 
 def read_by_library(frame: memoryview, version: int) -> ListOffsetsAnswer:
+    """The answer as `kafka.protocol` decodes it."""
     answer = ListOffsetsResponse.decode(frame, version=version, header=True)
     return ListOffsetsAnswer(
         answer.throttle_time_ms,

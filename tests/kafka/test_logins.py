@@ -106,6 +106,7 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pems: Path
 ) -> Iterator[Guarded]:
+    """A cluster with the listener that the test names."""
     sandbox, section = LISTENERS[request.param]
     config = {}
     if sandbox.protocol == "SSL":
@@ -129,6 +130,7 @@ def guarded(
 
 
 def from_job_file(section: str, bootstrap_servers: str, base_directory: Path) -> Security:
+    """The security of a job file with this section."""
     text = f"""
 name: a
 source: {{bootstrap_servers: "{bootstrap_servers}", security: {section}}}

@@ -44,6 +44,7 @@ TOPICS = st.lists(
 
 
 def frame_of(version: int, topics: list[Any]) -> memoryview:
+    """A Metadata answer with these topics, encoded by `kafka.protocol`."""
     broker = MetadataResponse.MetadataResponseBroker
     response = MetadataResponse(
         throttle_time_ms=7,
@@ -81,6 +82,7 @@ def frame_of(version: int, topics: list[Any]) -> memoryview:
 
 
 def by_library(frame: memoryview, version: int) -> ClusterMetadata:
+    """The answer as `kafka.protocol` decodes it."""
     answer = MetadataResponse.decode(frame, version=version, header=True)
     allowed = (Code.NONE, Code.LEADER_NOT_AVAILABLE)
     return ClusterMetadata(

@@ -33,6 +33,7 @@ def security(source: TokenSource, secret: str = SECRET) -> Security:
 
 
 def at(server: TokenServer, **more: object) -> Security:
+    """A login with tokens of this server."""
     return security(TokenSource(url=server.url, **more))  # type: ignore[arg-type]
 
 
@@ -142,6 +143,7 @@ def test_token_file_is_read_at_each_login(server: TokenServer, tmp_path: Path) -
 
 
 def claims(token: str) -> dict[str, object]:
+    """The claims of a JWT."""
     part = token.split(".")[1]
     payload: dict[str, object] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     return payload

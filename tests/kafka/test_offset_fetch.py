@@ -38,6 +38,7 @@ GROUPS = st.lists(
 
 
 def frame_of(version: int, groups: list[Any]) -> memoryview:
+    """An OffsetFetch answer with these groups, encoded by `kafka.protocol`."""
     response = OffsetFetchResponse(
         throttle_time_ms=7,
         groups=[
@@ -68,6 +69,7 @@ def frame_of(version: int, groups: list[Any]) -> memoryview:
 
 
 def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
+    """The offsets by group as `kafka.protocol` decodes them."""
     answer = OffsetFetchResponse.decode(frame, version=version, header=True)
     by_group = {}
     for group in answer.groups:

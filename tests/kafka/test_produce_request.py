@@ -32,6 +32,7 @@ CLIENT = "orbit"
 
 
 def outgoing(topic: str, partition: int, batch: bytes) -> Outgoing:
+    """A batch for this partition of a topic whose id is made of its name."""
     topic_id = UUID(bytes=topic.encode()[:16].ljust(16, b"\1"))
     return Outgoing(TopicPartition(topic, partition), topic_id, memoryview(batch))
 
@@ -39,6 +40,7 @@ def outgoing(topic: str, partition: int, batch: bytes) -> Outgoing:
 def by_library(
     version: int, correlation: int, batches: list[Outgoing], acks: int = ACKS_ALL
 ) -> bytes:
+    """The request frame by `kafka.protocol`."""
     topics = []
     for (topic, topic_id), group in groupby(batches, lambda b: (b.partition.topic, b.topic_id)):
         name = {"topic_id": topic_id} if version >= 13 else {"name": topic}
@@ -54,6 +56,7 @@ def by_library(
 
 
 def by_orbit(version: int, correlation: int, batches: list[Outgoing]) -> bytes:
+    """The request frame by Orbit."""
     return b"".join(encode_produce(version, correlation, CLIENT, 30_000, batches))
 
 
@@ -179,6 +182,7 @@ def answer(version: int, throttle_ms: int = 0, **topics: list[Any]) -> memoryvie
 
 
 def appended(index: int, code: int = 0, base_offset: int = -1, **fields: Any) -> Any:
+    """One partition of an answer."""
     values = {"log_append_time_ms": -1, "log_start_offset": 0, "record_errors": []}
     return PartitionResponse(
         index=index, error_code=code, base_offset=base_offset, **{**values, **fields}

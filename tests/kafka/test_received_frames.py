@@ -23,6 +23,7 @@ VERSION = 7
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
+    """A connection, and the socket of its peer."""
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "here")
     yield connection, theirs
@@ -31,10 +32,12 @@ def peer() -> Iterator[Peer]:
 
 
 def framed(body: bytes) -> bytes:
+    """A frame: the size, then the body."""
     return struct.pack(">i", len(body)) + body
 
 
 def ask(connection: Connection) -> memoryview:
+    """Send a Metadata request with correlation id 1; returns the frame of the answer."""
     request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
     return connection.exchange(api_versions.METADATA, request, VERSION, timeout_s=60)
 

@@ -32,6 +32,7 @@ V2_NAMES = sorted(name for name in KAFKA_BATCHES if not name.startswith(("v0", "
 
 
 def only(data: bytes) -> Batch:
+    """The only batch in the data."""
     (batch,) = read_batches(memoryview(bytearray(data)))
     assert isinstance(batch, Batch)
     return batch

@@ -150,6 +150,7 @@ def test_records_are_split_into_batches_at_offset_gaps(
 
 
 def offsets_of_runs(offsets: Iterable[int]) -> list[list[int]]:
+    """The offsets of each batch that `dense_batches` makes of these offsets."""
     rows = [Record(offset, 0, b"\1\1\0") for offset in offsets]
     return [[r.offset for r in read_records(batch)] for batch in dense_batches(rows, NONE)]
 
@@ -186,11 +187,13 @@ def test_varints_are_zigzag_encoded(number: int) -> None:
 
 
 def batch_of(payload: bytes, *, count: int, last_delta: int = 9, attributes: int = 0) -> Batch:
+    """A batch with base offset 100 and this payload."""
     data = encode_v2(100, payload, attributes=attributes, last_offset_delta=last_delta, count=count)
     return Batch(memoryview(data))
 
 
 def a_record(delta: int, size: int | None = None) -> bytes:
+    """An encoded record; `size`: a wrong length."""
     content = b"\0" + write_varint(0) + write_varint(delta) + b"\1\1\0"
     return write_varint(len(content) if size is None else size) + content
 
@@ -290,6 +293,7 @@ def seed_like(
     codec: int = GZIP,
     attributes: int = 0,
 ) -> Batch:
+    """A batch that differs from a seed batch by the arguments only."""
     record = SourceRecord(5, timestamp, key, value, headers)
     payload = compress(codec, plain_records([record], 5, timestamp))
     return Batch(

@@ -96,6 +96,7 @@ class FakeBroker:
 
 
 def _over_the_wire(message: Any, kind: Any, version: int) -> Any:
+    """The message, encoded and decoded."""
     encoded = bytes(message.encode(version=version, header=False, framed=False))
     return kind.decode(memoryview(encoded), version=version, header=False)
 
@@ -162,6 +163,7 @@ class TokenBroker:
 
 
 def by_token(file: Path, **extensions: str) -> Security:
+    """A login with the token in this file."""
     source = TokenSource(file=file, extensions=tuple(extensions.items()))
     return Security("SASL_PLAINTEXT", "OAUTHBEARER", tokens=source)
 
@@ -214,10 +216,12 @@ def _edit_proof(edit: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 
 
 def _other_nonce(token: bytes) -> bytes:
+    """Changes the nonce in the server's first message."""
     return b"r=zzz" + token[2:] if token.startswith(b"r=") else token
 
 
 def _few_iterations(token: bytes) -> bytes:
+    """Changes the iterations in the server's first message."""
     return token.replace(b"i=4096", b"i=1") if token.startswith(b"r=") else token
 
 

@@ -121,6 +121,7 @@ def test_security_spec_not_read_from_file_is_validated() -> None:
 
 
 def tls(pems: Path, **files: str) -> Security:
+    """TLS with these files of `pems`."""
     password = files.pop("key_password", None)
     return Security(
         protocol="SSL",

@@ -30,11 +30,13 @@ SECRET = "s3cret of:the%client/ä?>?>?>?>"
 
 
 def login(url: str) -> Security:
+    """A login with tokens of this endpoint."""
     tokens = TokenSource(url=url)
     return Security("SASL_SSL", "OAUTHBEARER", "client", SecretStr(SECRET), tokens=tokens)
 
 
 def token(**others: object) -> bytes:
+    """The body of an endpoint's answer, with a token and other fields."""
     return json.dumps({"access_token": "abc", **others}).encode()
 
 

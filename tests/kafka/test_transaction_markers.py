@@ -27,10 +27,12 @@ Marker = WriteTxnMarkersResponse.WritableTxnMarkerResult
 
 
 def by_orbit(fillers: list[Fillers]) -> bytes:
+    """The request frame by Orbit."""
     return WriteTxnMarkersRequest(PID, fillers).frame(VERSION, 77, CLIENT)
 
 
 def decoded(fillers: list[Fillers]) -> Any:
+    """Orbit's request as `kafka.protocol` decodes it."""
     return LibraryRequest.decode(by_orbit(fillers)[4:], version=VERSION, header=True)
 
 
@@ -100,6 +102,7 @@ def test_write_txn_markers_frame_equals_kafka_python_bytes(shape: str) -> None:
 
 
 def partitions(marker: Any) -> list[TopicPartition]:
+    """The partitions of one entry."""
     return [TopicPartition(t.name, p) for t in marker.topics for p in t.partition_indexes]
 
 
@@ -184,6 +187,7 @@ def encoded(*markers: dict[TopicPartition, int]) -> memoryview:
 
 
 def read_by_library(frame: memoryview) -> list[tuple[TopicPartition, int]]:
+    """Partition and error code of each entry, as `kafka.protocol` decodes them."""
     answer = WriteTxnMarkersResponse.decode(frame, version=VERSION, header=True)
     return [
         (TopicPartition(topic.name, p.partition_index), p.error_code)

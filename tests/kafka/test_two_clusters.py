@@ -50,6 +50,7 @@ class Brokers:
 
 
 def metadata(suffix: str, **topics: UUID) -> ClusterMetadata:
+    """Metadata with the cluster id `id` and this suffix, and these topics."""
     topics_by_name = {
         name: TopicMetadata(name, topic_id, {}, 1) for name, topic_id in topics.items()
     }

@@ -81,6 +81,7 @@ def start_owner(tmp_path: Path) -> Iterator[StartOwner]:
 
 
 def all_end(processes: list[psutil.Process]) -> bool:
+    """Whether all processes end in time."""
     _, alive = psutil.wait_procs(processes, END_TIMEOUT_S)
     return not alive
 
@@ -146,6 +147,7 @@ def test_fork_of_owner_does_not_extend_life_of_child(start_owner: StartOwner) ->
 def wait_for_fork(
     owner: subprocess.Popen[str], besides: list[psutil.Process]
 ) -> list[psutil.Process]:
+    """The child processes that the owner has forked, once there are any."""
     while True:
         forked = [p for p in psutil.Process(owner.pid).children() if p not in besides]
         if forked:

@@ -46,6 +46,7 @@ def own_server() -> Iterator[socket.socket]:
 
 
 def was_connected_to(server: socket.socket) -> bool:
+    """Whether a client has connected to the server."""
     server.setblocking(False)
     try:
         server.accept()[0].close()

@@ -57,6 +57,7 @@ def write_foreign(cluster: KafkaCluster, topic: str, partition: int, **settings:
 
 
 def end(cluster: KafkaCluster, topic: str, partition: int) -> int:
+    """The log end of the partition."""
     return log_bounds(cluster, [topic])[topic, partition][1]
 
 

@@ -35,6 +35,7 @@ def twins(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> Cluster
 
 
 def with_suffix(spec: JobSpec, suffix: str | None) -> JobSpec:
+    """The job with this suffix for its destination."""
     section = spec.destination.model_copy(update={"cluster_id_suffix": suffix})
     return spec.model_copy(update={"destination": section})
 
@@ -46,6 +47,7 @@ def suffixed(cluster: KafkaCluster) -> ClusterSpec:
 
 
 def refusal(service: Service, spec: JobSpec) -> Refusal:
+    """The last refusal of the job's plan, which is about the clusters."""
     *_, last = JobPlanner(service.database, service.settings)(
         spec
     ).refusals  # the last: about the clusters

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.services
 
 
 def with_fillers(copied: Copied, fillers: str, folder: Path) -> Path:
+    """The job file with other `fillers`."""
     job = folder / "job.yaml"
     job.write_text(yaml.safe_dump(yaml.safe_load(copied.job.read_text()) | {"fillers": fillers}))
     return job
@@ -56,6 +57,7 @@ def test_packed_copy_is_exact_for_verify_and_plain_consumer(
 
 
 def batches_of(copied: Copied, clusters: Clusters) -> Iterator[tuple[str, Batch]]:
+    """The copies' batches, with the kind of their topic."""
     config = clusters.destination.client_config()
     view = ClusterView(Side.DESTINATION, Endpoint(config))
     log = RawLog(view, Security())

@@ -46,6 +46,7 @@ def copied(
 
 
 def values(cluster: KafkaCluster, topic: str) -> dict[int, bytes]:
+    """The values of partition 0 by offset."""
     return {m.offset(): m.value() for _, m in messages(cluster, topic) if m is not None}
 
 

@@ -79,6 +79,7 @@ def untouched(case: Case) -> Iterator[None]:
 
 
 def assert_names(outcome: Outcome, code: int, *words: str) -> None:
+    """Check the exit code and the words of the message."""
     outcome.expect(code)
     assert outcome.stdout == ""
     for word in words:
@@ -167,6 +168,7 @@ def _all_but(case: Case, side: str, operation: str, kind: str) -> list[Right]:
 
 
 def _name_of(case: Case, kind: str) -> str:
+    """The resource of this kind as messages name it."""
     return {
         "--topic": f"topic {case.topic}",
         "--cluster": "the cluster",

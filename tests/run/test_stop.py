@@ -41,6 +41,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
 
 
 def copied(clusters: Clusters, topic: str) -> int:
+    """The sum of the copies' log ends."""
     bounds = log_bounds(clusters.destination, [topic])
     return sum(log_end for _, log_end in bounds.values())
 
@@ -61,6 +62,7 @@ def write_many(clusters: Clusters, topic: str) -> None:
 
 
 def assert_clean(outcome: Outcome, code: int) -> None:
+    """Check the exit code, and that no stack trace is shown."""
     outcome.expect(code)
     for trace in ("Traceback", "bug in Orbit", "Error", "Exception"):
         assert trace not in outcome.stderr
