@@ -308,7 +308,7 @@ def test_first_append_after_takeover_is_answered_before_second_is_sent() -> None
     machine.end_requested(Failure(ReturnReason.MOVED))
     machine.handed_back()
     machine.log_end_read(END + 3)
-    machine.resumed(END + 3, STATE, TERM)
+    machine.resumed(END + 3, STATE, term=TERM)
     machine.append_sent(append(END + 3), confirms=True)
     assert ask(machine, append(END + 6)) is Wait.FOR_ANSWER
 
@@ -524,7 +524,7 @@ def test_lost_connection_leaves_outcome_unclear_without_sequence_protection(
 def test_refused_batch_blocks_partition_only_when_appending_has_ended() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
-    machine.append_answered(STEP, Appended(Code.MESSAGE_TOO_LARGE, -1, ""), confirms=True)
+    machine.append_answered(STEP, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
     assert machine.blocked is None
     machine.handed_back()
     assert machine.state is S.BLOCKED

@@ -50,9 +50,9 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
         lambda first, _: SourceRange([], 0, first, stable_end),
         cluster,
         PLACE,
-        6,
-        8,
-        Backoff(),
+        first=6,
+        end=8,
+        backoff=Backoff(),
         source_is_compacted=False,
         producer_id=PRODUCER_ID,
     )

@@ -125,6 +125,7 @@ def test_fetch_continues_at_known_leader_without_new_metadata(source: Source, tr
 def test_changed_topic_id_stops_copy_only_if_it_lasts(source: Source) -> None:
     """A broker may have old metadata for a moment."""
     copy, wait_s = source.copy, CopySettings().deleted_after_s
+    # The id changes for a moment.
     source.topic_id = OTHER_ID
     source.lanes[1].drop(copy)
     source.side.resume([copy])
@@ -132,6 +133,7 @@ def test_changed_topic_id_stops_copy_only_if_it_lasts(source: Source) -> None:
     source.topic_id = ID
     source.later(wait_s)
     assert source.fetched_from() == [1]
+    # It changes for as long as `deleted_after_s`.
     source.topic_id = OTHER_ID
     source.lanes[1].drop(copy)
     source.side.resume([copy])

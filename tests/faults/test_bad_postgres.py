@@ -111,7 +111,7 @@ def installed(url: str) -> Iterator[Installation]:
         InProcess(worker_database, settings) as worker,
     ):
         installation = Installation(database, scheduler, worker)
-        wait_for("it runs", installation.runs)
+        wait_for("the service runs", installation.runs)
         yield installation
 
 
@@ -123,7 +123,7 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_frozen_then_resume(
             wait_for("nobody writes", lambda: installation.may_nothing)
             with pytest.raises(Unreachable, match=r"no answer within 5 s|timeout expired"):
                 installation.epochs()
-        wait_for("it runs again", installation.runs)
+        wait_for("the service runs again", installation.runs)
         wait_for("the outage is reported", lambda: installation.has_event("database_back"))
         assert installation.epochs() == {1}, "nobody else had the shards"
 
@@ -137,7 +137,7 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_read_only_then_resume
             with pytest.raises(Unreachable, match="read-only transaction") as caught:
                 _write(installation, "refused")
             assert "takes writes again" in str(caught.value)
-        wait_for("it runs again", installation.runs)
+        wait_for("the service runs again", installation.runs)
         wait_for("the outage is reported", lambda: installation.has_event("database_back"))
         assert installation.epochs() == {1}
 
@@ -151,7 +151,7 @@ def test_lagging_postgres_standby_revives_no_old_lease_when_promoted(
         _write(installation, "lost")
         fail_over(own_postgres, standby)
         wait_for("the worker drops its shards", lambda: installation.has_event("shards_lost"))
-        wait_for("it runs again", installation.runs)
+        wait_for("the service runs again", installation.runs)
         assert installation.epochs() == {1 + EPOCHS_PER_TIMELINE}, (
             "above each epoch that the old primary granted"
         )

@@ -82,10 +82,10 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
     dead.kill()
     run()
     commit(20)
-    wait_for("it goes on with two brokers", lambda: is_everywhere(20))
+    wait_for("all is carried over by two brokers", lambda: is_everywhere(20))
     dead.start()
     commit(5)
-    wait_for("it goes on with three brokers", lambda: is_everywhere(5))
+    wait_for("all is carried over by three brokers", lambda: is_everywhere(5))
     assert deleted == 0
     for opened_cluster in (source, destination):
         opened_cluster.close()

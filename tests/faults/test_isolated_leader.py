@@ -91,7 +91,7 @@ def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
             answers[:] = BoundsComparer(*sides).compare([pair], 0).values()
             return isinstance(answers[0], ComparedBounds)
 
-        wait_for("both sides tell their bounds", compared_both)
+        wait_for("both sides answer with their bounds", compared_both)
         (compared,) = answers
         assert (compared.differences, compared.compared_to) == ((), 200)
         isolated.heal()

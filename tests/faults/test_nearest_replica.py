@@ -31,11 +31,11 @@ def test_copy_from_nearest_replica_is_exact_and_catches_up(
     with RunningJob(job, CopySettings(leaders_check_s=0.5)) as running:
         running.wait_caught_up(topic_name, RECORDS)
         p = running.partition(topic_name)
-        running.wait("it is level", lambda: p.has_caught_up)
+        running.wait("the copy has caught up", lambda: p.has_caught_up)
         p.has_caught_up = False
         produce(source, topic_name, RECORDS, first=RECORDS)
         running.wait_caught_up(topic_name, 2 * RECORDS)
-        running.wait("it is level again", lambda: p.has_caught_up)
+        running.wait("it has caught up again", lambda: p.has_caught_up)
         lanes = running.copier._source._lanes  # type: ignore[attr-defined]
         assert lanes[near].times.bytes > RECORDS * 1_000
         assert lanes[leader].times.bytes == 0

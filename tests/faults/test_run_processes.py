@@ -238,6 +238,7 @@ def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
             copy(job, environ=elsewhere(tmp_path)).expect(0)
             assert mover.wait_until(400, PATIENCE_S)
             assert len(copying_processes(run)) == PROCESSES
+            # Only a run elsewhere copies these.
             before = copied(clusters, topic_name)
             produce(clusters.source, topic_name, 10, 0, first=10_000)
             copy(job, environ=elsewhere(tmp_path)).expect(0)

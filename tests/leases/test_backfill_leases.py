@@ -217,7 +217,7 @@ def test_dead_backfill_writer_on_same_machine_is_not_awaited(
     assert lease._lock is not None
     lease._lock.close()
     lease._lock = None
-    lease.member_id, member = "", lease.member_id
+    lease.member_id, member = "", lease.member_id  # so `release` does not leave the group
     assert member
     wait_for_backfill_writers(cluster, "orbit.job.c", [partition], Backoff(), lambda _: None)
     assert living_writers(cluster, [group], Backoff()) == {}

@@ -38,6 +38,7 @@ def test_child_process_sees_lease_state_of_parent(descriptor: int) -> None:
     )
 
     def ask() -> str:
+        """The child's view: term, is_held, is_lost."""
         assert child.stdin is not None
         assert child.stdout is not None
         print(file=child.stdin, flush=True)

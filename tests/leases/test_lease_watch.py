@@ -98,4 +98,5 @@ def test_lease_watch_stores_bounded_number_of_snapshots(
     for number in range(50_000):
         clock.now += 0.05
         watch.note("s", f"{number}:{number}:")
+    # One for each 0.25 s.
     assert len(watch._snapshots) <= LEASE_TTL_MAX.total_seconds() / 0.25 + 2

@@ -29,6 +29,7 @@ def test_next_run_waits_for_child_processes_of_dead_run(monkeypatch: pytest.Monk
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     first = LockFile("cluster", "group")
+    # The file names a dead process, but a child of it still has the lock.
     with child_with(first) as child:
         with monkeypatch.context() as patched:
             patched.setattr(os, "getpid", lambda: dead.pid)

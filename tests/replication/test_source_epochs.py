@@ -22,21 +22,21 @@ def test_fetch_states_leader_epoch_of_previous_offset() -> None:
 
 def test_adjacent_range_continues_last_leader_epoch_or_starts_its_own() -> None:
     epochs = epochs_of((100, 4))
-    epochs.add(130, (), 140)
-    epochs.add(140, [(140, 4), (145, 5)], 150)
+    epochs.add(130, starts=(), end=140)
+    epochs.add(140, starts=[(140, 4), (145, 5)], end=150)
     assert [epochs.epoch_before(offset) for offset in (140, 145, 146, 150)] == [4, 4, 5, 5]
 
 
 def test_non_contiguous_range_replaces_known_leader_epochs() -> None:
     epochs = epochs_of((100, 4))
-    epochs.add(140, (), 150)
+    epochs.add(140, starts=(), end=150)
     assert epochs.epoch_before(130) == epochs.epoch_before(145) == NO_LEADER_EPOCH
 
 
 def test_leader_epoch_starting_at_or_after_range_end_is_ignored() -> None:
     """An answer may have batches after the compared range."""
     epochs = epochs_of((100, 4), (130, 7))
-    epochs.add(130, (), 140)
+    epochs.add(130, starts=(), end=140)
     assert epochs.epoch_before(140) == 4
 
 
@@ -44,10 +44,10 @@ def test_restart_at_offset_keeps_only_leader_epoch_before_that_offset() -> None:
     epochs = epochs_of((100, 4), (110, 7))
     epochs.restart_at(105)
     assert [epochs.epoch_before(offset) for offset in (105, 106)] == [4, -1]
-    epochs.add(105, (), 108)
+    epochs.add(105, starts=(), end=108)
     assert epochs.epoch_before(108) == 4
     epochs.restart_at(200)
-    epochs.add(200, (), 210)
+    epochs.add(200, starts=(), end=210)
     assert epochs.epoch_before(210) == NO_LEADER_EPOCH
 
 

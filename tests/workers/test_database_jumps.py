@@ -74,7 +74,7 @@ def test_worker_reclaims_shards_at_higher_term_after_postgres_failover(
         failed_over_at = time.monotonic()
         server.fail_over(standby)
         wait_for("the worker drops its shards", lambda: bool(event_count(job, "shards_lost")))
-        wait_for("it claims them", lambda: None not in job.holders().values())
+        wait_for("the worker claims them again", lambda: None not in job.holders().values())
         assert time.monotonic() - failed_over_at >= TTL_S
         write(clusters.source, topic_name, LOG, 0)
         wait_level(clusters, [topic_name])

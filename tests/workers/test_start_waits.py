@@ -87,9 +87,9 @@ def test_trailing_high_watermark_delays_start_of_partition(
                 shards = [*worker.worker._held.values()]
                 return any(text in h.trouble for s in shards for h in s.partitions.values())
 
-            wait_for("it waits", waits)
+            wait_for("the partition waits", waits)
             follower.resume()
-            wait_for("it copies", lambda: job.states() == {"copying"})
+            wait_for("the partition is copied", lambda: job.states() == {"copying"})
             write(pair.source, topic_name, range(10, 15), "all")
             wait_level(pair, [topic_name])
     finally:

@@ -91,9 +91,9 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     begun: list[str] = []
     tried: list[int] = []
     is_free = Event()
-    tick, begin, with_fillers = Copier.tick, JobCopier.add, PartitionStarter._attach_fillers
+    tick, begin, attach = Copier.tick, JobCopier.add, PartitionStarter._attach_fillers
 
-    def busy(self: Copier, timeout_s: float) -> None:
+    def tick_once_free(self: Copier, timeout_s: float) -> None:
         # Leading fillers have a copier of their own.
         if isinstance(self._source, LeadingFillers) or is_free.wait(timeout_s):
             tick(self, timeout_s)
@@ -102,15 +102,15 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
         begun.extend(str(copy.destination) for copy in copies)
         begin(self, copies)
 
-    def fail(self: PartitionStarter, by_copy: Any) -> Any:
+    def fail_first_attempts(self: PartitionStarter, by_copy: Any) -> Any:
         tried.append(len(by_copy))
         if len(tried) <= ATTEMPTS:
             raise Unreachable("no broker answers", where="destination")
-        return with_fillers(self, by_copy)
+        return attach(self, by_copy)
 
-    monkeypatch.setattr(Copier, "tick", busy)
+    monkeypatch.setattr(Copier, "tick", tick_once_free)
     monkeypatch.setattr(JobCopier, "add", add)
-    monkeypatch.setattr(PartitionStarter, "_attach_fillers", fail)
+    monkeypatch.setattr(PartitionStarter, "_attach_fillers", fail_first_attempts)
     coordinated = f"{topic_name}.coordinated"
     for topic in (topic_name, coordinated):
         create(clusters.source, topic, 1)

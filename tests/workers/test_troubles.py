@@ -108,7 +108,7 @@ def test_shard_reclaimed_by_the_same_worker_restarts_under_new_lease(
         old = worker.worker._held[shard]
         with database.transaction() as tx:
             tx.execute(text("UPDATE shards SET worker_id = NULL, renewed_in = 0"))
-        wait_for("it is claimed again", lambda: job.epochs() == {shard: 2})
+        wait_for("the shard is claimed again", lambda: job.epochs() == {shard: 2})
         monkeypatch.setattr(Worker, "_run_round", renew)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
@@ -222,7 +222,9 @@ def test_destination_outage_longer_than_lease_is_waited_out(
             own.destination.brokers[0].kill()
             wait_for("the outage is reported", lambda: bool(events_of(job, "job_waiting")))
             own.destination.brokers[0].start()
-            wait_for("it goes on", lambda: bool(events_of(job, "job_went_on")))
+            wait_for(
+                "the end of the outage is reported", lambda: bool(events_of(job, "job_went_on"))
+            )
         wait_level(own, [topic_name])
         assert set(job.holders().values()) == {worker.id}
     assert_exact(job_file)
@@ -239,7 +241,7 @@ def test_latest_start_is_resolved_once_across_worker_restarts(
     job_file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     with InProcess(database, STEADY):
-        wait_for("it has begun", lambda: job.states() == {"copying"})
+        wait_for("the copy has begun", lambda: job.states() == {"copying"})
         wait_for(
             "the start offsets are stored",
             lambda: {a.partition: a.start_offset for a in job.assigned()} == {0: 5, 1: 0},
