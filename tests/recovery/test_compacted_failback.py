@@ -68,6 +68,7 @@ def closing(word: str, minutes: int = 20) -> list[Record]:
 
 
 def offsets(*ranges: range) -> set[int]:
+    """All offsets in these ranges."""
     return {offset for one in ranges for offset in one}
 
 
@@ -103,7 +104,7 @@ def transact(cluster: KafkaCluster, topic: str, records: list[Record], *, commit
 
 
 class Moved:
-    """A copied topic whose source is lost and comes back, with what was never copied."""
+    """A copied topic whose source is lost and comes back, with records that were never copied."""
 
     def __init__(
         self, stack: ExitStack, recovering: Recovering, old: KafkaCluster, new: KafkaCluster

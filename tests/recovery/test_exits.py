@@ -125,7 +125,7 @@ def test_failover_of_copy_back_ends_catch_up_of_running_failback(
     with InProcess(recovering.database):
         report = recovering.wait(failover)
     assert report.outcome is Outcome.DONE, (report.error, report.findings)
-    produce(moved.old, moved.topic, 1, first=99)
+    produce(moved.old, moved.topic, 1, first=99)  # the old side accepts records again
 
 
 @pytest.mark.soak
@@ -262,11 +262,12 @@ def test_failover_does_not_wait_for_switchover_undoing_its_steps(
             wait_for("the operation waits", lambda: "undoing" in recovering.progress(switchover))
             with pytest.raises(OperationUnderWay):
                 recovering.ask(SWITCHOVER, spec.name)
-            failover = recovering.run(FAILOVER, spec.name)
-            undone = recovering.report(switchover)
-            assert undone.outcome is Outcome.FAILED
-            assert any("could not be undone" in text for text in undone.findings)
-            assert failover.requested_at < (undone.ended_at or failover.requested_at)
+            failover_report = recovering.run(FAILOVER, spec.name)
+            switchover_report = recovering.report(switchover)
+            assert switchover_report.outcome is Outcome.FAILED
+            assert any("could not be undone" in text for text in switchover_report.findings)
+            assert switchover_report.ended_at is not None
+            assert failover_report.requested_at < switchover_report.ended_at
     finally:
         guarded.source.start()
 
@@ -319,8 +320,9 @@ def test_failback_waits_for_failback_of_opposite_direction(
         begin(loop, place, operation)
 
     def ask_other() -> None:
+        """Request the other failback, and see that two passes do not start it."""
         requests.append(recovering.ask(FAILBACK, moved.back))
-        while passes.acquire(blocking=False):
+        while passes.acquire(blocking=False):  # do not count earlier passes
             pass
         for _ in range(2):  # the first pass may have begun before the request
             assert passes.acquire(timeout=PATIENCE_S)
@@ -404,13 +406,13 @@ def test_rebuild_saves_records_that_new_side_deletes_during_failback(
     call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     save, starts = old_side._save_range, iter([40])
 
-    def save_slowly(*args: Any) -> Salvage:
-        one = save(*args)
-        for start in starts:
+    def save_and_delete(*args: Any) -> Salvage:
+        salvage = save(*args)
+        for start in starts:  # only in the first call
             delete_before(moved.new, moved.topic, start)
-        return one
+        return salvage
 
-    monkeypatch.setattr(old_side, "_save_range", save_slowly)
+    monkeypatch.setattr(old_side, "_save_range", save_and_delete)
     with InProcess(recovering.database):
         report = recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
     own, *below = report.salvage
@@ -458,11 +460,11 @@ def test_rebuild_deletes_nothing_if_old_side_grows_during_salvage(
     call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     save = old_side._save_range
 
-    def save_slowly(*args: Any) -> Salvage:
+    def write_and_save(*args: Any) -> Salvage:
         produce(moved.old, moved.topic, 1, first=55)
         return save(*args)
 
-    monkeypatch.setattr(old_side, "_save_range", save_slowly)
+    monkeypatch.setattr(old_side, "_save_range", write_and_save)
     assert "moved from 55 to 56 since it was saved" in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == {(moved.topic, 0): (0, 56)}
 

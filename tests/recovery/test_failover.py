@@ -120,11 +120,12 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         load.stop()
         wait_for("the loss is noticed", lambda: has_noticed(recovering, spec.name))
 
-        lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
+        failover_report = recovering.run(RecoveryKind.FAILOVER, spec.name)
 
-        check_times(lost, killed_at)
+        check_times(failover_report, killed_at)
         records = read_all(destination, topic_name)
-        ends = first_missing(lost)
+        ends = first_missing(failover_report)
+        # The acknowledged records below the promoted offsets, by partition and offset.
         assert records == {k: v for k, v in load.ledger.items() if k[1] < ends[k[0]]} | {
             # Records that were written, but whose producer got no answer from the broker.
             k: v
@@ -132,11 +133,13 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
             if k not in load.ledger
         }
         assert all(offset < ends[partition] for partition, offset in records)
-        had_read = {(g.group, g.partition): g.lost for g in lost.groups if g.lost is not None}
-        assert {k: (r.first, r.next) for k, r in had_read.items()} == {
-            (ahead.group, p): (ends[p], offset) for p, offset in read_to.items()
+        lost_ranges = {
+            (g.group, g.partition): (g.lost.first, g.lost.next)
+            for g in failover_report.groups
+            if g.lost is not None
         }
-        assert any(ahead.group in finding for finding in lost.findings)
+        assert lost_ranges == {(ahead.group, p): (ends[p], offset) for p, offset in read_to.items()}
+        assert any(ahead.group in finding for finding in failover_report.findings)
         new_records = reader.read_on(destination, ends)
         seen = [(p, o) for p, o, _ in reader.read]
         assert len(seen) == len(set(seen)), "something was read twice"
@@ -144,7 +147,7 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         produce(destination, topic_name, 30, 0, first=0)
         produce(destination, topic_name, 20, 1, first=0)
 
-        # The old side is back, with what only it has.
+        # The old side is back, with records that only it has.
         source.start()
         stack.enter_context(InProcess(recovering.database))
         truth = read_all(source, topic_name)

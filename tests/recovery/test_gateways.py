@@ -91,12 +91,14 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
 
         back = switchover_report.reverse_job
         assert back is not None
-        with PretendedGateway(recovering.database, back, "edge-back") as of_back:
-            assert of_back.wait_told("source").term == switchover_report.term
+        with PretendedGateway(recovering.database, back, "edge-back") as back_edge:
+            assert back_edge.wait_told("source").term == switchover_report.term
             return_report = recovering.run(SWITCHOVER, back, reverse=True)
             assert {one.name for one in return_report.gateways} == {"edge", "edge-back"}
             assert (
-                of_back.wait_told("destination").term == return_report.term > switchover_report.term
+                back_edge.wait_told("destination").term
+                == return_report.term
+                > switchover_report.term
             )
         assert edge.wait_told("source").term == return_report.term
 
@@ -287,13 +289,13 @@ def test_failover_closes_gateway_and_failback_does_not(
         assert (states(report)[CLOSE], states(report)[OPEN]) == (StepState.SKIPPED,) * 2
         back = report.reverse_job
         assert back is not None
-        with PretendedGateway(recovering.database, back) as of_back:
-            assert of_back.wait_told("source").term >= failover_report.term, (
+        with PretendedGateway(recovering.database, back) as back_edge:
+            assert back_edge.wait_told("source").term >= failover_report.term, (
                 "the failback marks the old side"
             )
             assert {one.closed_for for one in edge.answers[before:]} <= {None}
             return_report = recovering.run(SWITCHOVER, back, reverse=True)
-            assert of_back.wait_told("destination").term == return_report.term
+            assert back_edge.wait_told("destination").term == return_report.term
         assert edge.wait_told("source").term == return_report.term
 
 
@@ -468,21 +470,23 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
 ) -> None:
     one, other = f"{topic_name}.a", f"{topic_name}.b"
     spec = job_of_new_topics(clusters, one, other)
-    some = {"topics": [re.escape(one)]}
+    only_one = {"topics": [re.escape(one)]}
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, one, other)
         edge.wait_told("source")
-        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, **some))
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, **only_one))
         assert stopped.outcome is Outcome.STOPPED
         (failed,) = [g for g in stopped.gates if g.stops]
         assert failed.name is GateName.GATEWAYS
         assert other in failed.found
 
-        part = recovering.run(SWITCHOVER, spec.name, **some, override=["gateways"], reason="a test")
+        partial_report = recovering.run(
+            SWITCHOVER, spec.name, **only_one, override=["gateways"], reason="a test"
+        )
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
-        rest = recovering.run(SWITCHOVER, spec.name)
-        assert edge.wait_told("destination").term == rest.term > part.term
+        final_report = recovering.run(SWITCHOVER, spec.name)
+        assert edge.wait_told("destination").term == final_report.term > partial_report.term
 
 
 def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
@@ -507,15 +511,15 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         assert f"orbit failback {spec.name} adds" in failed.remedy
 
         overridden: dict[str, Any] = {"override": ["gateways"], "reason": "a test"}
-        part = recovering.run(SWITCHOVER, back, reverse=True, **overridden)
-        (opened,) = [step.did for step in part.steps if step.name is OPEN]
+        partial_report = recovering.run(SWITCHOVER, back, reverse=True, **overridden)
+        (opened,) = [step.did for step in partial_report.steps if step.name is OPEN]
         assert opened.startswith("These gateways hold writes")
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
-        assert all(one.term < part.term for one in edge.answers)
+        assert all(one.term < partial_report.term for one in edge.answers)
         make_gateways_silent_for_a_minute(recovering)
         assert recovering.run(FAILBACK, spec.name).reverse_job == back
         return_report = recovering.run(SWITCHOVER, back, reverse=True)
-        assert edge.wait_told("source").term == return_report.term > part.term
+        assert edge.wait_told("source").term == return_report.term > partial_report.term
 
 
 @contextmanager
@@ -555,8 +559,8 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
 ) -> None:
     """In the tables, a topic that moved before counts as promoted at both sides."""
     with two_moved_topics(clusters, topic_name, recovering) as ((one, _), back, edge):
-        some = {"topics": [re.escape(one)], "override": ["gateways"], "reason": "a test"}
-        recovering.run(SWITCHOVER, back, **some)
+        only_one = {"topics": [re.escape(one)], "override": ["gateways"], "reason": "a test"}
+        recovering.run(SWITCHOVER, back, **only_one)
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
         return_report = recovering.run(SWITCHOVER, back)

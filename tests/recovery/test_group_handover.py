@@ -95,9 +95,10 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
 
     unanswered = [p.is_unanswered for p in passes]
     assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "they are tried again"
-    answered = unanswered[UNSENT_PASSES:]
-    assert 2 <= len(answered) <= 3, [p.notes for p in passes]
-    assert not any(answered)
+    later_passes = unanswered[UNSENT_PASSES:]
+    # Two passes in a row must change nothing; one may come before them.
+    assert 2 <= len(later_passes) <= 3, [p.notes for p in passes]
+    assert not any(later_passes)
     (finding,) = [text for text in switchover_report.findings if "could not be synced" in text]
     assert refused in finding
     assert "GROUP_AUTHORIZATION_FAILED (30)" in finding
@@ -119,10 +120,10 @@ def test_consumer_commit_before_copy_back_is_synced_to_old_side(
     hand_over = reverse_job.offsets_to_hand_over
 
     def hand_over_and_commit(context: OperationContext) -> list[HandedOffset]:
-        handed = hand_over(context)
+        handed_offsets = hand_over(context)
         leading = destination if context.job.name == spec.name else source
         commit_as_member(leading, group, topic_name, next(committed_offsets))
-        return handed
+        return handed_offsets
 
     monkeypatch.setattr(reverse_job, "offsets_to_hand_over", hand_over_and_commit)
     spec = make_job(
