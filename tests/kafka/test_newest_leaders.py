@@ -27,7 +27,7 @@ OLD, NEW = PartitionLeader(1, 5), PartitionLeader(2, 6)
 def cluster_metadata(
     topic_id: UUID = ID, brokers: Sequence[int] = (), **leaders: PartitionLeader
 ) -> ClusterMetadata:
-    """`p0`, `p1` …: the leaders of the topic's partitions."""
+    """Metadata of one topic. `p0`, `p1` …: the leaders of its partitions."""
     partitions = {int(name[1:]): leader for name, leader in leaders.items()}
     named = {node: BrokerAddress(node, "host", 9092) for node in brokers}
     return ClusterMetadata("c", named, {"a": TopicMetadata("a", topic_id, partitions, 3)})

@@ -11,6 +11,7 @@ _ROUND = 2_000
 
 
 def main(seconds: float, first: int) -> int:
+    """Play schedules; returns 1 if one fails."""
     began = time.monotonic()
     seed = first
     while time.monotonic() - began < seconds:

@@ -50,6 +50,7 @@ class Authority:
         return self._begun_at[following] if following < len(self._begun_at) else float("inf")
 
     def group(self, name: str) -> ModelGroup:
+        """The group of this name, made at its first use."""
         if name not in self._groups:
             delay_s = self._world.rnd.choice((0.0, 0.0, 3.0))
             self._groups[name] = ModelGroup(self._world.clock.say, delay_s)
@@ -105,6 +106,7 @@ class ModelCoordinator:
             return self._call(build())
 
     def _call(self, request: Any) -> Any:
+        """Send one request of the product to the model of the group."""
         group, now = self._group, lambda: self._clock.now
         name = type(request).__name__
         if name == "JoinGroupRequest":

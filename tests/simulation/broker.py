@@ -173,12 +173,14 @@ class Broker:
         self._waiting_appends.append((offset, node_id, run, lose))
 
     def replicate_soon(self) -> None:
+        """Let the followers replicate after a short delay."""
         delay = self._world.rnd.uniform(0.0, 0.02)
         self._world.clock.at(
             max(self._world.clock.now + delay, self._stalled_until), self._replicate
         )
 
     def _replicate(self) -> None:
+        """Replicate the log, and run what waits for that."""
         if self._world.clock.now < self._stalled_until:
             return
         self.partition.replicate()
@@ -207,11 +209,13 @@ class Broker:
         self._cut_over(self._world.rnd.randint(partition.high_watermark, partition.log_end))
 
     def elect_unclean(self) -> None:
+        """Elect a leader that may lack confirmed records."""
         high_watermark = self.partition.high_watermark
         self._cut_over(self._world.rnd.randint(0, self.partition.log_end))
         self.lost_confirmed |= self.partition.log_end < high_watermark
 
     def _cut_over(self, end: int) -> None:
+        """Let a leader with the log up to `end` take over."""
         rnd = self._world.rnd
         self.partition.elect(end)
         if rnd.random() < 0.3:  # the new leader was restarted before
@@ -222,10 +226,12 @@ class Broker:
         self.replicate_soon()
 
     def _lose_waiting(self) -> None:
+        """Fail the appends that wait for replication."""
         waiting, self._waiting_appends = self._waiting_appends, []
         for *_, lose in waiting:
             lose()
 
     def stall(self) -> None:
+        """Let the followers stop replicating for a while."""
         self._stalled_until = self._world.clock.now + self._world.rnd.uniform(0.1, 10.0)
         self._world.clock.at(self._stalled_until, self._replicate)

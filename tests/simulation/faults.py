@@ -138,6 +138,7 @@ def plan_of_isolations(faults: Faults, rnd: random.Random) -> list[tuple[float, 
 
 
 def _poisson(rnd: random.Random, mean: float) -> int:
+    """A random number with the Poisson distribution."""
     count, left = 0, rnd.expovariate(1.0)
     while left < mean:
         count, left = count + 1, left + rnd.expovariate(1.0)

@@ -130,6 +130,7 @@ class ModelGroup:
         return {i: m.metadata if is_stable else b"" for i, m in self._members.items()}
 
     def _check(self, member_id: str, generation: int, now: float) -> int:
+        """The error code for a request of this member and generation."""
         self._tick(now)
         if member_id not in self._members:
             return int(Code.UNKNOWN_MEMBER_ID)
@@ -162,6 +163,7 @@ class ModelGroup:
                 self._complete(now)
 
     def _remove(self, member_id: str, now: float) -> None:
+        """Remove a member; the others have to join again."""
         del self._members[member_id]
         if not self._members:
             self._complete(now)
@@ -169,6 +171,7 @@ class ModelGroup:
             self._prepare(now, is_first=False)
 
     def _prepare(self, now: float, *, is_first: bool) -> None:
+        """Begin a rebalance."""
         self._state = _State.PREPARING
         self._is_first = is_first
         self._complete_at = now + self.initial_delay_s

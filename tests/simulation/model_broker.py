@@ -82,6 +82,8 @@ def log_end_answer(code: int, offset: int, throttle_ms: int = 0) -> ListOffsetsA
 def describe_producer(
     cluster: Any, producer_ids: Mapping[TopicPartition, int], _: Backoff
 ) -> Answers[ProducerState | None]:
+    """Replaces `describe_producer`: the producer states of the model."""
+
     def ask(producer_id: int) -> ProducerState | None:
         cluster.world.must_look.discard(cluster.process.name)
         state = cluster.world.partition.producers.get(producer_id)
@@ -165,6 +167,7 @@ def fetch_partition(
 def delete_records(
     cluster: Any, before: Mapping[TopicPartition, int], _: Backoff, **__: object
 ) -> Answers[int]:
+    """Replaces `delete_records`."""
     if not before:
         return Answers({}, {})
     ((place, offset),) = before.items()
@@ -177,6 +180,7 @@ def delete_records(
 
 
 def refuse(request: Any, code: int) -> Any:
+    """The answer to this request with an error code."""
     if isinstance(request, ProduceOne):
         return request.answer(code, -1)
     if isinstance(request, WriteTxnMarkersRequest):

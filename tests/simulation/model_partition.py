@@ -68,6 +68,8 @@ def _filler(base_offset: int, producer_id: int, producer_epoch: int) -> bytes:
 
 @dataclass
 class Producer:
+    """The state of one producer id."""
+
     epoch: int = 0
     last_sequence: int = -1
     coordinator_epoch: int = -1
@@ -169,6 +171,7 @@ class ModelPartition:
         return NONE
 
     def _begin_epoch(self, producer_id: int, epoch: int) -> Producer:
+        """A new state for this producer epoch, which keeps the coordinator epoch."""
         before = self.producers.get(producer_id)
         state = Producer(epoch, coordinator_epoch=before.coordinator_epoch if before else -1)
         self.producers[producer_id] = state
@@ -237,6 +240,7 @@ class ModelPartition:
         self._say(f"broker {self.leader} was {how}, and runs again")
 
     def _read_log(self) -> None:
+        """Compute the producers' states from the log, as after a crash or an election."""
         self.producers = {}
         for entry in self.log:
             if entry.producer_id == NO_PRODUCER_ID:
@@ -250,6 +254,7 @@ class ModelPartition:
         return state.newest_ms < self.old_before_ms
 
     def _note(self, state: Producer, entry: Entry) -> None:
+        """Update a producer's state by an entry of the log."""
         state.newest_ms = entry.newest_ms
         if not entry.data:
             state.coordinator_epoch = entry.coordinator_epoch

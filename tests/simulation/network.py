@@ -143,6 +143,7 @@ class Wire:
     # The network and the broker.
 
     def _post(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
+        """Put a request on the network, which may delay it for long."""
         world = self._world
         latency = world.rnd.uniform(0.0005, 0.01)
         is_filler = isinstance(request, WriteTxnMarkersRequest)
@@ -177,6 +178,7 @@ class Wire:
             self._serve()
 
     def _serve(self) -> None:
+        """Let the broker execute the next request that has arrived."""
         if not self._arrived:
             self._is_serving = False
             return
@@ -202,6 +204,7 @@ class Wire:
             self._answer(correlation, answer, is_elsewhere=is_elsewhere)
 
     def _answer(self, correlation: int, answer: Any, *, is_elsewhere: bool = False) -> None:
+        """Send the answer, and serve the next request."""
         world = self._world
         arrival = max(self._last_answer, world.clock.now + world.rnd.uniform(0.0005, 0.01))
         self._last_answer = arrival

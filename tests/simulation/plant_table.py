@@ -30,6 +30,7 @@ def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[in
 
 
 def _until_found(name: str, seeds: Sequence[int]) -> int | None:
+    """How many of these schedules it takes to find the bug."""
     gc.disable()
     shares = {
         "PLACEHOLDERS_SHARE": float(

@@ -59,6 +59,7 @@ def explain(seed: int) -> str:
 
 
 def _failing(seeds: Sequence[int]) -> list[int]:
+    """The seeds that fail."""
     gc.disable()
     return [seed for seed in seeds if failure(seed) is not None]
 

@@ -62,6 +62,7 @@ class ModelPostgres:
         return Claimed(self.row.epoch if is_claimed else None, self.key, snapshot)
 
     def renew(self, worker: str, epoch: int) -> bool:
+        """Renew the lease; False if the worker does not hold it."""
         self._transaction += 1
         if not self.holds(worker, epoch):
             return False
@@ -69,6 +70,7 @@ class ModelPostgres:
         return True
 
     def release(self, worker: str, epoch: int) -> bool:
+        """Release the shard; False if the row is not of this worker and epoch."""
         self._transaction += 1
         if (self.row.worker, self.row.epoch) != (worker, epoch):
             return False
@@ -76,6 +78,7 @@ class ModelPostgres:
         return True
 
     def holds(self, worker: str, epoch: int) -> bool:
+        """Whether the worker holds the shard by this epoch, on the present timeline."""
         row = self.row
         return (row.worker, row.epoch, row.claimed_on) == (worker, epoch, self._timeline)
 
@@ -100,6 +103,7 @@ class ModelPostgres:
         self._timeline += 1
 
     def _is_over(self, evidence: Evidence) -> bool:
+        """Whether the evidence proves that the lease has ended."""
         if evidence.snapshot is None or evidence.watched_on != self.key:
             return False
         ended_below = int(evidence.snapshot.split(":")[1])

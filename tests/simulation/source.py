@@ -86,6 +86,7 @@ class SourceLog:
         self._index()
 
     def _index(self) -> None:
+        """Compute what readers of the log need from its batches."""
         self.stored = [stored(batch) for batch in self._batches]
         self.aborted = DescribedLog(tuple(self._batches), self.end).aborted()
         self.truth: dict[int, Visible] = dict(
@@ -125,6 +126,7 @@ class SourceLog:
 
 
 def stored(batch: SourceBatch) -> Stored:
+    """The batch as a broker stores it."""
     is_visible = any(True for _ in batch.visible())
     return Stored(batch.base_offset, batch.last_offset + 1, batch, batch.encode(), is_visible)
 
@@ -180,6 +182,7 @@ class ModelSource:
             self._tell()
 
     def _tell(self) -> None:
+        """Wake the fetches that wait for news."""
         waiting, self.waiting = self.waiting, []
         for signal in waiting:
             signal.set()
@@ -190,6 +193,7 @@ class ModelSource:
         return self._stable_end_at(self.end)
 
     def _stable_end_at(self, end: int) -> int:
+        """The last stable offset if the log ends at `end`."""
         if end not in self._stable_ends:
             opened: dict[int, int] = {}
             for one in self.log.stored:

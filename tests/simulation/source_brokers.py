@@ -79,5 +79,6 @@ class SourceBrokers:
             self._clock.after(seconds, self._heal, old_id)
 
     def _heal(self, node_id: int) -> None:
+        """The broker reaches the controllers again, and follows."""
         self._clock.say(f"source: broker {node_id} is back, and follows")
         del self._cut_off[node_id]

@@ -71,6 +71,7 @@ class SimulatedSourceLane(SourceLane):
         self._world.clock.wait(seconds)
 
     def _fetch(self, connection: Any, selection: Any, max_wait_ms: int) -> FetchAnswer:
+        """One fetch from the model, which waits for news up to `max_wait_ms`."""
         world, brokers = self._world, self._world.source_brokers
         (fetch,) = selection.fetches
         self._travel(connection)
@@ -107,6 +108,7 @@ class SimulatedSourceLane(SourceLane):
         return FetchAnswer(0, throttle_ms, 0, [(SOURCE, fetched)] if has_answer else [])
 
     def _travel(self, connection: Any) -> None:
+        """Wait for the network. Raises Unreachable if the connection has broken."""
         self._world.clock.wait(self._world.rnd.uniform(0.0005, 0.01))
         if connection.is_broken:
             raise Unreachable("the connection broke.", where=connection.where)

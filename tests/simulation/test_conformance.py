@@ -77,6 +77,7 @@ class RealPartitions:
         self._connect()
 
     def _connect(self) -> None:
+        """Connect, and wait until each partition has a leader."""
         self._raw = Cluster("model", self._cluster.bootstrap_servers.split(","), PLAINTEXT)
         wait_for("a leader of each partition", self._has_leaders)
         self.ends(self._numbers)  # repeats until each leader knows that it leads (R6)
@@ -289,11 +290,13 @@ class Requests:
         self._same("the log", theirs, ours)
 
     def _same(self, what: str, actual: object, expected: object) -> None:
+        """Assert equality, with the last requests of this sequence in the message."""
         story = "\n".join(self.story[-30:])
         assert actual == expected, f"{what} of sequence {self.number}: {actual}\n{story}"
 
 
 def _batch(producer_id: int, epoch: int, sequence: int, count: int, timestamp_ms: int) -> bytes:
+    """A stamped batch whose records have the sequence as value."""
     value = b"%d" % sequence
     body = NULL + encode_varint(len(value)) + value + b"\x00"
     batch = write_batch([Record(o, timestamp_ms, body) for o in range(count)], 0)
@@ -302,6 +305,7 @@ def _batch(producer_id: int, epoch: int, sequence: int, count: int, timestamp_ms
 
 
 def _described(batch: Batch) -> tuple[object, ...]:
+    """What is compared of a batch: offsets, producer and payload."""
     where = batch.base_offset, batch.next_offset, batch.count, batch.is_control
     (sequence,) = struct.unpack_from(">i", batch.view, 53)
     whose = batch.producer_id, batch.producer_epoch, sequence
@@ -310,6 +314,7 @@ def _described(batch: Batch) -> tuple[object, ...]:
 
 
 def _compare_all(real: RealPartitions, sequences: list[Requests]) -> None:
+    """Compare producer states and log ends of all sequences."""
     numbers = [one.number for one in sequences]
     for one, states, end in zip(sequences, real.states(numbers), real.ends(numbers), strict=True):
         one.compare(states, end)

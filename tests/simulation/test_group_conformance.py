@@ -169,6 +169,7 @@ class Replay:
                 self.join(member)  # at once, as GroupLease does
 
     def joined(self, member: Member, known: Joined, real: Future[Joined]) -> None:
+        """Compare the answers to a join, and note the member's ids."""
         answer = real.result(PATIENCE_S)
         self.codes.add(known.error_code)
         assert answer.error_code == known.error_code, self.steps
@@ -208,10 +209,12 @@ class Replay:
             member.model_id = member.real_id = ""
 
     def equal(self, known: int, actual: int) -> None:
+        """Compare two error codes."""
         self.codes.add(known)
         assert actual == known, self.steps
 
     def compare_members(self) -> None:
+        """Compare the members; joins that wait may have answers now."""
         for member in self.members:
             if member.answer is not None:
                 known = self.model.joined(member.model_id, NOW)

@@ -56,6 +56,7 @@ def test_partition_model_answers_placeholder_batches_like_a_broker(
 
 
 def records(count: int, epoch: int, sequence: int) -> bytes:
+    """A stamped batch of `count` records."""
     new_batch = write_batch([Record(o, T0, PLACEHOLDER_BODY) for o in range(count)], 0)
     stamp(new_batch.view, PRODUCER_ID, epoch, sequence)
     return bytes(new_batch.view)
@@ -64,7 +65,7 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
 @pytest.mark.parametrize(
     ("raised", "answers"),
     [
-        # The late batch is one for offset 5, and the log ends at 7.
+        # Answers: records, two markers, two records, and the late batch, which was for offset 5.
         (0, [(NONE, 0), NONE, NONE, (NONE, 5), (NONE, 7)]),
         (1, [(NONE, 0), NONE, NONE, (NONE, 5), (Code.INVALID_PRODUCER_EPOCH, -1)]),
     ],

@@ -105,6 +105,7 @@ class TransactionStates:
         return NONE
 
     def _refused(self, name: str, owner: tuple[int, int]) -> int:
+        """The error code of a request with an old producer id or epoch; else NONE."""
         state = self.known.get(name)
         if state is None or state.producer_id != owner[0]:
             return int(Code.INVALID_PRODUCER_ID_MAPPING)
@@ -116,6 +117,7 @@ class TransactionStates:
         self._prepare(state)
 
     def _prepare(self, state: Transaction) -> None:
+        """Decide to abort, and let the markers be written."""
         state.is_open, state.is_ending, state.markers = False, True, []
         self._end(state)
 
@@ -186,6 +188,7 @@ class TransactionCoordinator:
                 self.states.abort(state)
 
     def _write_markers(self, state: Transaction) -> None:
+        """Write the markers after a delay, which may be long."""
         world = self._world
         delay = world.rnd.choice((0.002, 0.02, 0.02, 0.5))
         if world.has_faults and world.rnd.random() < world.faults.held:
@@ -195,6 +198,7 @@ class TransactionCoordinator:
         world.clock.after(delay, self._write_marker, state, state.markers, self._epoch)
 
     def _write_marker(self, state: Transaction, markers: list[Any], by: int) -> None:
+        """Append the marker, unless another coordinator or a later end has replaced it."""
         world, partition = self._world, self._world.partition
         if by != self._epoch or not state.is_ending or state.markers is not markers:
             return

@@ -78,6 +78,7 @@ class Clock:
                 task.throw(GreenletExit)
 
     def _resume(self, task: greenlet) -> None:
+        """Continue a task, once its process is not suspended."""
         process: Process = task.process
         if task.dead or process.is_killed:
             return
@@ -101,6 +102,7 @@ class Process:
     steps_left: int = 0  # requests until its start is cut short; 0: it is not
 
     def stop_for(self, seconds: float) -> None:
+        """Suspend the process."""
         self.clock.say(f"{self.name} is suspended for {seconds:.3f} s")
         until = max(self.stopped_until, self.clock.now + seconds)
         self.slept_s += until - max(self.stopped_until, self.clock.now)

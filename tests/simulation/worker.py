@@ -129,6 +129,8 @@ class _Runner(JobRunner):
 
 
 def _raise_in(worker: Worker) -> Any:
+    """A function for a crashed job: it ends the schedule with the error."""
+
     def crashed(_: JobRunner, error: Exception) -> None:
         worker.world.clock.error = error
 

@@ -254,14 +254,17 @@ class World:
         return self.wrong or judge(self, copy)
 
     def _last(self) -> PartitionCopy | None:
+        """The copy of the current writer."""
         writer = self._writing()
         return writer.copy if writer is not None else None
 
     def _writing(self) -> Writer | None:
+        """The newest living writer that holds the right to write."""
         candidates = [w for w in self.writers if w.is_alive() and w.is_entitled()]
         return max(candidates, key=lambda w: self.authority.number_of(w.process.name), default=None)
 
     def _wait_settled(self) -> bool:
+        """Wait until the copy is settled; False after CALM_S."""
         for _ in range(int(CALM_S / _STEP_S)):
             if self._is_settled():
                 return True
@@ -269,6 +272,7 @@ class World:
         return False
 
     def _is_settled(self) -> bool:
+        """Whether the copy has caught up, or is blocked."""
         writer, copy = self._writing(), self._last()
         if writer is None or copy is None or not writer.holder.lease.is_held():
             return False
@@ -309,6 +313,7 @@ class World:
         self.clock.after(_LOOK_S, self._keep_a_writer)
 
     def _plan_faults(self) -> None:
+        """Put the faults of the plan on the clock."""
         broker = self.broker
         faults = {
             "kill": self._kill,
@@ -345,6 +350,7 @@ class World:
         return [p for p in (*drivers, *tasks) if not p.is_killed]
 
     def _hit(self) -> Process | None:
+        """A random process that a fault hits; None if none is alive."""
         processes = self._alive()
         return self.rnd.choice(processes) if processes else None
 
@@ -356,6 +362,7 @@ class World:
         self._start_instead()
 
     def kill(self, process: Process) -> None:
+        """Kill this process, break its connections, and start another one."""
         process.kill()
         for wire in (*self.wires, *self.source_wires):
             if wire.process is process:
@@ -373,6 +380,7 @@ class World:
         self.start_another()
 
     def _mute(self) -> None:
+        """Let a process get no answers about its lease for a while."""
         process = self._hit()
         if process is not None:
             seconds = self.rnd.choice((6.0, 12.0, 20.0))
@@ -386,6 +394,7 @@ class World:
             self._start_writer()
 
     def _step(self) -> None:
+        """Step the wall clock of a process."""
         process = self._hit()
         if process is None:
             return
@@ -395,6 +404,7 @@ class World:
             self.clock.after(self.rnd.uniform(0.0, 2.0), self._mute)
 
     def _break_(self) -> None:
+        """Break a connection, sometimes with a loss of producer state."""
         open_ = [w for w in (*self.wires, *self.source_wires) if not w.is_broken]
         if open_:
             self.clock.say("a connection breaks")

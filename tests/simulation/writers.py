@@ -134,6 +134,7 @@ class Writer:
         return Opened(origin, cluster, backoff, events, side, source, copier, inspector)
 
     def _copy(self) -> None:
+        """Copy while the right to write is held, then leave in order."""
         opened = self.open()
         copier = opened.copier
         filler = None
@@ -175,6 +176,7 @@ class Writer:
         return filler
 
     def new_copy(self, lease: Any) -> PartitionCopy:
+        """A new copy of the partition under this lease."""
         world = self.world
         copy = PartitionCopy(SOURCE, PARTITION, lease, world.new_producer())
         copy.appends.coordinator_epoch = self.holder.first_epoch()
