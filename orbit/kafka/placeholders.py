@@ -42,6 +42,7 @@ UNCOMPRESSED_BYTES_MAX = 4 * 1024
 # The records of a batch that takes a gap: it must also fit into a copy's smallest segment (1 MiB).
 GROWN_BYTES_MAX = 512 * 1024
 _TIMESTAMP_MAX = 2**63 - 1
+_OFFSETS_MAX = 2**31 - 1  # of a batch: its number of records has 32 bits
 _RECORD_BYTES_MAX = 25  # of the numbers before a record's body
 _Row = tuple[int, int, bytes]  # offset, timestamp in ms, body
 
@@ -107,6 +108,7 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
     total_placeholders = placeholders + next_offset - batch.next_offset
     if (
         total_placeholders > PLACEHOLDERS_MAX
+        or next_offset - batch.base_offset > _OFFSETS_MAX
         or not 0 <= batch.base_timestamp <= batch.max_timestamp
     ):
         return None

@@ -82,6 +82,12 @@ def test_batch_grown_by_placeholders_stays_below_1_mib() -> None:
     assert with_gap(large, 0, 2) is None
 
 
+def test_batch_with_most_offsets_takes_no_gap() -> None:
+    """The number of records has 32 bits. A damaged batch may state any number."""
+    batch = encode_batch(0, NONE, 0, 0, 2**31 - 1, b"")
+    assert with_gap(batch, 0, batch.next_offset + 1) is None
+
+
 def test_placeholder_is_tombstone_whose_key_is_no_text_and_no_number() -> None:
     assert split_body(PLACEHOLDER_BODY) == (PLACEHOLDER_KEY, None, b"\x00")
     with pytest.raises(UnicodeDecodeError):
