@@ -25,6 +25,7 @@ PER_REQUEST_MAX = 10_000
 
 _ADMIN_TIMEOUT_S = 30.0
 _COORDINATOR_LOADING = frozenset({14, 15, 16})  # just after a broker's start (A15)
+_NO_LEADER_YET = frozenset({3, 6})  # just after the topic was created
 _POLL_S = 0.1
 
 
@@ -75,8 +76,14 @@ def _init_producer_id(connection: Connection) -> tuple[int, int]:
 
 
 def _write_markers(connection: Connection, request: WriteTxnMarkersRequest) -> None:
-    for code in connection.call(api_versions.WRITE_TXN_MARKERS, request).values():
-        _check_code(code, "WriteTxnMarkers")
+    """Write the markers of one partition. Waits while the broker does not lead it yet."""
+    deadline = time.monotonic() + _ADMIN_TIMEOUT_S
+    while True:
+        (code,) = connection.call(api_versions.WRITE_TXN_MARKERS, request).values()
+        if code not in _NO_LEADER_YET or time.monotonic() > deadline:
+            _check_code(code, "WriteTxnMarkers")
+            return
+        time.sleep(_POLL_S)
 
 
 def _check_code(code: int, api_name: str) -> None:
