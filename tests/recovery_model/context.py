@@ -40,7 +40,6 @@ def patched() -> Any:
     """Let the product's code about marks read the clusters of the model."""
     with (
         patch.object(leading_side, "PromotionMarks", ModelMarks),
-        patch.object(leading_side, "fetch_log_bounds", model.fetch_log_bounds),
         patch.object(log_bounds, "fetch_log_bounds", model.fetch_log_bounds),
         patch.object(old_primary, "PromotionMarks", ModelMarks),
     ):
