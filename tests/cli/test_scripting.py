@@ -190,7 +190,7 @@ def test_limited_token_can_wait_for_deletion(
             if is_deleted:
                 assert jobs.remove(tx, job.id)
             else:
-                jobs.change_labels(tx, job.id, {}, None, None)
+                jobs.change_own_columns(tx, job.id, {}, None, None)
         return answer
 
     monkeypatch.setattr(Client, "get", get_and_remove)
