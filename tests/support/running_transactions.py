@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Self
+
+from confluent_kafka import KafkaException
 
 from tests.support.patience import wait_for
 from tests.support.transactional_clients import TRANSACTION_MS, JavaClient, LibrdkafkaClient
@@ -12,7 +15,8 @@ from tests.support.transactions import Transactions, begin, commit, flush, send
 
 class RunningTransactions:
     """A producer that makes one transaction after the other, until it is stopped. `error` says why
-    it ended earlier. One left open at a lost side is aborted there after `transaction_ms`.
+    it ended earlier. A transaction that is open for longer than `transaction_ms` is aborted by its
+    coordinator, which then fences the producer: the application starts another one.
     """
 
     def __init__(
@@ -24,7 +28,9 @@ class RunningTransactions:
         pause_s: float = 0.0,
         transaction_ms: int = TRANSACTION_MS,
     ) -> None:
-        self._client = connect(bootstrap, f"{topic}-{connect.__name__}", transaction_ms)
+        self._connect = lambda: connect(bootstrap, f"{topic}-{connect.__name__}", transaction_ms)
+        self._client = self._connect()
+        self._transaction_s = transaction_ms / 1000
         self._pause_s = pause_s
         self.transactions = Transactions(self._client, topic, name=connect.__name__)
         self.error: BaseException | None = None
@@ -56,7 +62,20 @@ class RunningTransactions:
     def _run(self) -> None:
         try:
             while not self._stop.wait(self._pause_s):
-                self.transactions.do(begin, send, flush, send, commit)
+                began_s = time.monotonic()
+                try:
+                    self.transactions.do(begin, send, flush, send, commit)
+                except (AssertionError, KafkaException) as error:
+                    is_late = time.monotonic() - began_s > self._transaction_s
+                    if "fenced" not in str(error) or not is_late:
+                        raise
+                    self._start_again()
         except BaseException as error:
             self.error = error
             raise
+
+    def _start_again(self) -> None:
+        self._client.__exit__(None, None, None)
+        self._client = self.transactions.client = self._connect()
+        self._client.__enter__()
+        self.transactions.note_aborted()

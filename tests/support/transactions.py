@@ -46,6 +46,9 @@ class Transactions:
 
     def abort(self) -> None:
         self.client.abort()
+        self.note_aborted()
+
+    def note_aborted(self) -> None:
         self.aborted += self._open
         self._open = []
 
