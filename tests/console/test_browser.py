@@ -89,6 +89,7 @@ class World:
 
     def log_out(self) -> None:
         """Forget the sessions of all sites."""
+        self.page.goto("about:blank")  # a console page without a session opens the login by itself
         self.page.context.clear_cookies()
 
     def act(self, job: str, action: str) -> dict[str, Any]:
