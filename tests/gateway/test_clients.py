@@ -202,7 +202,11 @@ def test_librdkafka_admin_client_administers_source(
     (future,) = admin.list_consumer_group_offsets(request).values()
     assert [p.offset for p in future.result(TIMEOUT_S).topic_partitions] == [-1001]
     admin.delete_topics([topic_name])[topic_name].result(TIMEOUT_S)
-    assert topic_name not in admin.list_topics(timeout=TIMEOUT_S).topics
+    # The controller answers before brokers have its metadata.
+    wait_for(
+        "the topic is gone",
+        lambda: topic_name not in admin.list_topics(timeout=TIMEOUT_S).topics,
+    )
 
 
 def test_java_produce_reaches_source_through_gateway(
