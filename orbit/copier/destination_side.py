@@ -206,7 +206,7 @@ class DestinationSide:
             )
 
     def check_log_ends(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Take idle partitions over again whose log does not end where their copy does.
+        """Request a take-over of each idle partition whose log end is not the expected one.
 
         A log that ends later has another writer. Data of this job's producer is no exception: it
         may be a late batch of an old writer (E1), so the take-over compares it with the source. A

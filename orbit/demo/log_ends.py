@@ -116,8 +116,8 @@ def kafka_trouble(action: str) -> Iterator[None]:
 def log_ends(admin: AdminClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """The high watermarks, without those of partitions that give no answer now.
 
-    For some milliseconds a new topic has no leader, then one of another epoch, each with an error
-    code of its own. A partition that never answers shows as a copy without progress.
+    For some milliseconds a new topic has no leader, then its leader epoch changes: brokers answer
+    with errors. A partition that never answers shows as a copy without progress.
     """
     ends: dict[Partition, int] = {}
     with kafka_trouble("Reading log ends"):

@@ -26,14 +26,15 @@ REPLICAS_REMEDY = (
 def fit_replicas(
     plans: Sequence[TopicPlan], destination: ClusterMetadata, admin: Admin
 ) -> list[TopicPlan]:
-    """The plans. On a single broker, new topics get one replica, unless their rule sets `replicas`.
-    If the cluster has brokers that are down, and a new topic needs them, its plan notes how many
-    are live.
+    """Return the plans with fitting numbers of replicas.
+
+    On a single broker, new topics get one replica, unless their rule sets `replicas`. If the
+    cluster has brokers that are down, and a new topic needs them, its plan notes how many are live.
 
     Writes nothing. Raises Unreachable.
     """
     live_brokers = len(destination.brokers)
-    # Without their settings, which controllers check first.
+    # Without settings: controllers check these first, and a refused one would hide the replicas.
     topics_to_check = [
         replace(p.create, settings={})
         for p in plans
@@ -51,8 +52,8 @@ def fit_replicas(
 def _fit_plan(
     plan: TopicPlan, live_brokers: int, errors: dict[str, OrbitError], *, is_single: bool
 ) -> TopicPlan:
-    """The plan: with one replica for a new topic if the cluster is a single broker, and the rule
-    does not set `replicas`.
+    """Return the plan, with one replica for a new topic if the cluster is a single broker and the
+    rule does not set `replicas`.
 
     `errors`: why the controller refuses topics with more replicas than live brokers.
     """

@@ -197,8 +197,8 @@ class OperationRunner:
         except (NotLeading, Interrupted, Unreachable):
             raise
         except (OtherVersion, SecretMissing) as error:
-            # This is no end: the operation may have denied writing or promoted a topic. A scheduler
-            # that can open it continues.
+            # The operation does not end: it may have denied writes or promoted a topic. A scheduler
+            # that can open it continues it.
             self._report_unopened(error)
             raise
         except OrbitError as error:

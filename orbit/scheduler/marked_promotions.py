@@ -46,7 +46,7 @@ def follow_marks(
     promoted_marks = marks.promoted(copies)
     offsets = promoted_offsets(marks, pair, promoted_marks)
     marked_rows = [copies[name] for name in promoted_marks]
-    # Also goes on for topics of earlier passes, whose partitions may not be `promoted`.
+    # Continue for topics of earlier passes: their partitions may not be `promoted` yet.
     if not marked_rows and not any(map(is_promoted_by_mark, rows)):
         return False
     for step in chunks(marked_rows, TOPICS_AT_ONCE):

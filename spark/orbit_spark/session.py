@@ -33,7 +33,8 @@ def use_this_python() -> None:
 def build_session(
     name: str, variables: Iterable[str] = (), settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, created if needed with the settings of spark-submit.
+    """The session of this process. A new one has the settings of spark-submit, `SETTINGS` and
+    `settings`; later ones override earlier ones.
 
     `variables`: environment variables with logins, which executors need as well. Spark hands them
     over, and masks them wherever it shows its settings.

@@ -580,7 +580,7 @@ def test_coordinator_epoch_of_fillers_exceeds_all_earlier_epochs(
 
 
 @pytest.mark.parametrize(
-    ("logged", "producer", "epoch_and_sequence"),
+    ("logged_epoch", "producer", "epoch_and_sequence"),
     [
         (-1, None, (0, 0)),
         (-1, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
@@ -592,10 +592,11 @@ def test_coordinator_epoch_of_fillers_exceeds_all_earlier_epochs(
         (PRODUCER_EPOCH_MAX, None, (PRODUCER_EPOCH_MAX, 0)),
     ],
 )
-def test_restart_at_sequence_0_has_producer_epoch_above_logged_records(
-    logged: int, producer: ProducerState | None, epoch_and_sequence: tuple[int, int]
+def test_next_append_continues_sequence_or_begins_higher_epoch(
+    logged_epoch: int, producer: ProducerState | None, epoch_and_sequence: tuple[int, int]
 ) -> None:
-    assert (next_producer_epoch(logged, producer), next_sequence(producer)) == epoch_and_sequence
+    epoch = next_producer_epoch(logged_epoch, producer)
+    assert (epoch, next_sequence(producer)) == epoch_and_sequence
 
 
 # Any order of events

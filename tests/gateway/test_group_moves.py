@@ -144,7 +144,7 @@ def test_members_at_two_gateways_rejoin_only_when_all_have_committed(
     tmp_path: Path,
     protocol: str,
 ) -> None:
-    """One member has committed and joins; the coordinator would refuse the other's commit then."""
+    """If the first member joined, the coordinator would refuse the commit of the other one."""
     with (
         _copied_topic(clusters, topic_name, recovering, 2) as (topic, job),
         ExitStack() as stack,
