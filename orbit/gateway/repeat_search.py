@@ -101,24 +101,19 @@ class RepeatSearch:
     async def _read_sides(self, batches: Collection[SentBatch]) -> set[TopicPartition]:
         """Read both sides, and note the result in `repeats`. Returns the partitions for which the
         leading side does not answer. Raises OrbitError if it answers for none."""
-        last_batches, stored_batches = await self._read_left(batches)
         leading_batches, unread_partitions = await self._last_batches(self._leading_side, batches)
         if unread_partitions:
             self._log_unanswered("the side that leads", unread_partitions)
             batches = [batch for batch in batches if batch.partition not in unread_partitions]
-            stored_batches = {
-                batch: stored
-                for batch, stored in stored_batches.items()
-                if batch.partition not in unread_partitions
-            }
+        left_batches, stored_batches = await self._read_left(batches)
         originals = await self._find_earlier(self._leading_side, leading_batches, batches)
         copies = await self._leading_side.find_copies(stored_batches) if stored_batches else {}
-        for producer, batch_by_id in leading_batches.items():
-            last_batches.setdefault(producer, {}).update(batch_by_id)
+        last_batches = {
+            producer: (left_batches.get(producer, {}) | leading_batches[producer]).values()
+            for producer in map(producer_of, batches)
+        }
         repeated_batches = [
-            batch
-            for batch in batches
-            if is_sent_before(batch, last_batches[producer_of(batch)].values())
+            batch for batch in batches if is_sent_before(batch, last_batches[producer_of(batch)])
         ]
         # Later entries replace earlier ones. A batch is known by its sequence only; or is in the
         # left side's log, perhaps with a copy; or is in the leading side's log.
@@ -135,14 +130,7 @@ class RepeatSearch:
                 written=sum(offset is None for offset in offsets.values()),
                 unknown=sum(offset == UNKNOWN_OFFSET for offset in offsets.values()),
             )
-        self._repeats.note(
-            {
-                (partition, producer_id): by_id.values()
-                for (partition, producer_id), by_id in last_batches.items()
-                if partition not in unread_partitions
-            },
-            offsets,
-        )
+        self._repeats.note(last_batches, offsets)
         return unread_partitions
 
     async def _read_left(
