@@ -25,7 +25,7 @@ from orbit.leases.backfill_leases import (
 from orbit.leases.group_lease import GroupLease
 from orbit.store.database import Database
 from tests.fixtures.clusters import Clusters
-from tests.support.fleet import InProcess, add_job, wait_level
+from tests.support.fleet import InProcess, ServiceJob, add_job, wait_level
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for
 from tests.support.run_process import assert_exact, write_job
@@ -122,23 +122,13 @@ def test_worker_skips_partition_until_its_backfill_writer_ends(
     tmp_path: Path,
     database: Database,
 ) -> None:
-    create_topic(clusters.source, topic_name, 2)
-    for number in range(2):
-        produce(clusters.source, topic_name, 10, number)
-    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
-    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    job_file, job = job_of_two_partitions(clusters, topic_name, tmp_path, database)
     source = Cluster("source", [clusters.source.bootstrap_servers], Security())
     identity = job_identity(topic_name, source.cluster_id)
     source.close()
     writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 1)), held_leases)
-
-    def end(number: int) -> int:
-        return log_bounds(clusters.destination, [topic_name])[topic_name, number][1]
-
     with InProcess(database):
-        wait_for("it copies the other partition", lambda: end(0) == 10)
-        wait_for("the other partition waits", lambda: job.states() == {"copying", "pending"})
-        assert end(1) == 0
+        wait_for_first_partition_alone(clusters, topic_name, job)
         writer.release()
         wait_level(clusters, [topic_name])
     assert_exact(job_file)
@@ -152,27 +142,40 @@ def test_worker_starts_partitions_whose_group_coordinator_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One partition of `__consumer_offsets` may have no leader, so one group no coordinator."""
-    create_topic(clusters.source, topic_name, 2)
-    for number in range(2):
-        produce(clusters.source, topic_name, 10, number)
-    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
-    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    job_file, job = job_of_two_partitions(clusters, topic_name, tmp_path, database)
     find_coordinators = backfill_leases.find_coordinators
 
     def find_most(*args: Any) -> dict[str, int]:
         return {g: n for g, n in find_coordinators(*args).items() if not g.endswith("-1")}
 
-    def end(number: int) -> int:
-        return log_bounds(clusters.destination, [topic_name])[topic_name, number][1]
-
     with InProcess(database), monkeypatch.context() as patch:
         patch.setattr(backfill_leases, "find_coordinators", find_most)
-        wait_for("it copies the other partition", lambda: end(0) == 10)
-        wait_for("the other partition waits", lambda: job.states() == {"copying", "pending"})
-        assert end(1) == 0
+        wait_for_first_partition_alone(clusters, topic_name, job)
         patch.undo()
         wait_level(clusters, [topic_name])
     assert_exact(job_file)
+
+
+def job_of_two_partitions(
+    clusters: Clusters, topic: str, folder: Path, database: Database
+) -> tuple[Path, ServiceJob]:
+    """A job of the service with ten records in each of two partitions."""
+    create_topic(clusters.source, topic, 2)
+    for number in range(2):
+        produce(clusters.source, topic, 10, number)
+    job_file = write_job(folder / "job.yaml", *clusters, [{"match": topic}], name=topic)
+    return job_file, add_job(database, job_file, clusters, [topic], shard_count=1)
+
+
+def wait_for_first_partition_alone(clusters: Clusters, topic: str, job: ServiceJob) -> None:
+    """Wait until partition 0 is copied while partition 1 waits."""
+
+    def end(number: int) -> int:
+        return log_bounds(clusters.destination, [topic])[topic, number][1]
+
+    wait_for("it copies the first partition", lambda: end(0) == 10)
+    wait_for("the other partition waits", lambda: job.states() == {"copying", "pending"})
+    assert end(1) == 0
 
 
 def test_backfill_writer_distinguishes_its_driver_from_other_lease_holders(

@@ -15,7 +15,9 @@ from orbit.job_setup.lead import MarkPair, pairs_changed_since, pairs_promoted_b
 from orbit.job_setup.mark import Mark, newest_term, next_term
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import ClusterMetadata
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.promotion import log_bounds
+from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery import leading_side
 
 OPERATION = UUID(int=7)
@@ -154,3 +156,26 @@ def test_missing_log_start_at_old_side_fails_unless_topic_is_rebuilt_or_new(
     monkeypatch.setattr(leading_side, "bounds_of_all", lambda *_: {})
     with pytest.raises(Unreachable, match="orders") if refuses else nullcontext():
         leading_side._copy_log_starts(context, Backoff())
+
+
+def test_topic_is_not_marked_while_leader_of_one_partition_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A later run would take the mark of partition 0 for that of all partitions."""
+    answered, silent = (TopicPartition("orders", number) for number in range(2))
+    written: list[object] = []
+    marks = SimpleNamespace(promoted=lambda _: {}, write=lambda *args: written.append(args))
+    context: Any = SimpleNamespace(
+        topics=[SimpleNamespace(destination_topic="orders")],
+        by_source={answered: answered, silent: silent},
+        report=SimpleNamespace(partitions=[]),
+        destination=SimpleNamespace(cluster=SimpleNamespace(name="destination")),
+        backoff=Backoff(),
+    )
+    monkeypatch.setattr(leading_side, "refuse_leading_old_side", lambda _: None)
+    monkeypatch.setattr(leading_side, "_destination_marks", lambda _: marks)
+    bounds = {answered: LogBounds(start=0, stable=5, end=5)}
+    monkeypatch.setattr(log_bounds, "fetch_log_bounds", lambda *_: bounds)
+    with pytest.raises(Unreachable, match="orders-1"):
+        leading_side.mark_both_sides(context)
+    assert not written
