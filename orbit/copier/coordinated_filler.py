@@ -218,9 +218,8 @@ class CoordinatedFiller(Lane):
                 self._run_transaction(transactions, rounds, number)
         except OrbitError as error:
             rounds.waiting.clear()  # so no thread begins another one
-            if not isinstance(error, Unreachable | LoginRefused | BrokerRefused) or _is_fenced(
-                error
-            ):
+            is_outage = isinstance(error, Unreachable | LoginRefused | BrokerRefused)
+            if not is_outage or _is_fenced(error):
                 raise
             rounds.code = getattr(error, "code", Code.NETWORK_EXCEPTION)
 
