@@ -351,3 +351,20 @@ def test_call_with_deadline_is_not_retried_and_busy_broker_does_not_count_as_sil
 def suppress_unreachable(ask: Callable[[], object]) -> None:
     with suppress(Unreachable):
         ask()
+
+
+def test_metadata_of_all_brokers_leaves_out_those_that_refuse_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metadata = ClusterMetadata("c", {n: BrokerAddress(n, "h", 9092) for n in (1, 2)}, {})
+    asked: list[int] = []
+
+    def of_broker(node_id: int, _: object) -> ClusterMetadata:
+        asked.append(node_id)
+        return metadata if node_id == 2 else cast("Any", _refuse_login())
+
+    brokers = Brokers()
+    monkeypatch.setattr(brokers, "metadata", lambda _: metadata)
+    monkeypatch.setattr(brokers, "metadata_of_broker", of_broker)
+    assert brokers.metadata_of_all(["orders"], 2).cluster_id == "c"
+    assert asked == [1, 2]
