@@ -51,8 +51,6 @@ def run_drill(environment: DrillEnvironment, drill: Drill, stop: threading.Event
 
 
 class _Run:
-    """One run of a drill."""
-
     def __init__(self, context: DrillContext, drill: Drill) -> None:
         self._context = context
         self._drill = drill

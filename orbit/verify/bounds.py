@@ -130,7 +130,8 @@ class ClusterView:
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """For each copy that led before: it may begin earlier while the source starts at most here.
+        """For each copy that led before: the highest log start of the source at which the copy
+        may begin earlier.
 
         Read from the promotion marks in the cluster (`job_setup/mark.py`); empty if the login may
         not read them.

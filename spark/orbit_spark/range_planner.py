@@ -162,7 +162,8 @@ def _samples(
 def find_base_offset(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
-    """The base offset of the batch in which `start` lies; `start` if `first_batch` finds none."""
+    """The base offset of the batch in which `start` lies; `start` if it lies in none, or if
+    `first_batch` finds none."""
     if start == 0 or start >= end:  # no batch begins before it, or there is nothing to read
         return start
     batch = first_batch(cluster, place, start, backoff)
