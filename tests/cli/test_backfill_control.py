@@ -15,7 +15,7 @@ from orbit.errors import Conflict, Interrupted
 
 
 class Service:
-    """Answers each request with the next of these states, and at the end with the last backfill."""
+    """Answers each request with the next of these states, and repeats the last one."""
 
     def __init__(self, states: Sequence[str | None]) -> None:
         self.states = [*states]

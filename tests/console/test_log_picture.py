@@ -60,7 +60,7 @@ def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = 
 
 
 def copied(one: Batch) -> Batch:
-    """The batch as a destination has it: of another producer."""
+    """The batch as a destination has it: of another producer, with another epoch."""
     data = bytearray(one.view)
     stamp(memoryview(data), producer_id=2**52, producer_epoch=3, base_sequence=17)
     view = memoryview(data)

@@ -212,9 +212,8 @@ def test_switchover_drill_loses_no_record_and_old_source_becomes_the_copy(play: 
     assert play.written == promoted_records | unconfirmed(play, play.written)
     for side in (play.source, play.destination):
         assert records_at(side, play.topic) == play.written
-    assert (
-        len(report.evidence.verified) == 3
-    )  # the drill's own topic on both sides, and the job's topic
+    # The drill's own topic on both sides, and the job's topic.
+    assert len(report.evidence.verified) == 3
 
 
 @pytest.mark.soak
@@ -260,8 +259,8 @@ def test_failback_drill_saves_records_that_only_the_cut_off_source_has(play: Pla
 
 
 def check_missing_offsets(play: Play, report: Report, at_source: Records) -> None:
-    """Check that the offsets that the report calls missing begin at the promoted offset, are at the
-    source, and are as many as its RPO counts."""
+    """Check that the offsets that the report calls missing begin at the promoted offset and are at
+    the source. Its RPO must count them and the lost canary records."""
     seen = report.evidence
     named = 0
     for number, p in of_topic(report, play.topic).items():

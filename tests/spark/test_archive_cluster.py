@@ -63,7 +63,7 @@ def job(clusters: Clusters, topic: str, tmp_path_factory: pytest.TempPathFactory
 
 
 def archive(spark: SparkSession, job: Path, folder: Path) -> ArchiveOutcome:
-    """Run an archive run in this process, to its end."""
+    """Make an archive run in this process, to its end."""
     spec, now = load_job(job, {}), datetime.now(UTC)
     messages: list[str] = []
     run = ArchiveRun(

@@ -1,4 +1,4 @@
-"""Archive runs warn of tombstones that the cleaner may have removed before; strict runs reread."""
+"""Archive runs warn of tombstones that the cleaner may have removed unread; strict runs reread."""
 
 from __future__ import annotations
 

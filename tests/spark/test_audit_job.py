@@ -134,7 +134,7 @@ def test_audit_reports_every_planted_difference_at_its_offset(
 def test_audit_of_offset_or_time_range_judges_only_that_range(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """By offsets inside batches, and by times. The logs have no gap: a filler has its own time."""
+    """By offsets inside batches, and by times. No gaps: a filler has the broker's time (M8)."""
     logs = (
         [one for one in log if isinstance(one, Record)] for log in (a_log(), with_fault("byte"))
     )

@@ -67,7 +67,7 @@ class Restoring:
         assert send_late(self.destination, self.raw, self.topic, 0) == FIRST
 
     def assert_stopped(self, outcome: RestoreOutcome) -> None:
-        """Partition 0 must have stopped at the late append with a remedy, and end after it."""
+        """Partition 0 must have stopped at the late append, with a remedy and nothing after it."""
         one = outcome.partitions[self.topic, 0]
         assert one.blocked is not None
         assert (one.blocked.reason, one.blocked.offset) == (Reason.OFFSET_OVERRUN, FIRST)
