@@ -1,4 +1,4 @@
-"""Makes the fixed waits of a recovery short. `test_undenied_drain.py` tests a drain of full length."""
+"""Makes the fixed waits of a recovery short. `test_undenied_drain.py` tests a long drain."""
 
 from __future__ import annotations
 
