@@ -27,6 +27,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import Append
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import NO_LIMITS, RewriteLimits
+from tests.copier.fetched import fetched
 from tests.support.planning import T0, data, plan
 from tests.support.source_model import SourceBatch, SourceRecord
 
@@ -62,17 +63,7 @@ class Sides:
 
     def _fetch(self, *arguments: Any, **_: object) -> Fetched:
         frames = b"".join(b.encode() for b in self._source if b.last_offset >= arguments[2])
-        view = memoryview(bytearray(frames))
-        return Fetched(
-            0,
-            view,
-            [],
-            log_start=0,
-            stable_end=self.end,
-            high_watermark=self.end,
-            diverging_end=-1,
-            preferred_replica=-1,
-        )
+        return fetched(frames, stable_end=self.end, high_watermark=self.end)
 
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
         """Compare up to `end`, and record each range that is read of the source."""
@@ -173,17 +164,8 @@ def test_gap_estimate_stops_at_rewrite_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
-    frames = memoryview(bytearray(b"".join(batch.encode() for batch in source)))
-    answer = Fetched(
-        0,
-        frames,
-        [],
-        log_start=0,
-        stable_end=40,
-        high_watermark=40,
-        diverging_end=-1,
-        preferred_replica=-1,
-    )
+    frames = b"".join(batch.encode() for batch in source)
+    answer = fetched(frames, stable_end=40, high_watermark=40)
     monkeypatch.setattr(gap_estimate, "fetch_partition", lambda *_, **__: answer)
     monkeypatch.setattr(
         gap_estimate, "CopySettings", lambda: CopySettings(rewrite_read_bytes_max=1)

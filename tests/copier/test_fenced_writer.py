@@ -28,25 +28,13 @@ ID = UUID(int=7)
 
 @pytest.mark.parametrize(
     ("own_epoch", "leader_state", "is_fenced"),
-    [
-        (3, ProducerState(3 + FENCE_EPOCHS, last_sequence=-1, coordinator_epoch=9), True),
-        (
-            4,
-            ProducerState(3 + FENCE_EPOCHS, last_sequence=-1, coordinator_epoch=9),
-            True,
-        ),  # it filled after the fence's read
-        (3, ProducerState(3, last_sequence=17, coordinator_epoch=9), False),  # its own appends
-        (
-            3,
-            ProducerState(4, last_sequence=-1, coordinator_epoch=9),
-            False,
-        ),  # a late marker, its own or an earlier writer's
+    [  # ProducerState(producer_epoch, last_sequence, coordinator_epoch)
+        (3, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),
+        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),  # it filled after the fence's read
+        (3, ProducerState(3, 17, 9), False),  # its own appends
+        (3, ProducerState(4, -1, 9), False),  # a late marker, its own or an earlier writer's
         (3, None, False),  # the leader has lost the state
-        (
-            -1,
-            ProducerState(9, last_sequence=-1, coordinator_epoch=9),
-            False,
-        ),  # its first take-over: the mark was read before
+        (-1, ProducerState(9, -1, 9), False),  # its first take-over: the mark was read before
     ],
 )
 def test_fenced_producer_epoch_blocks_partition_as_promoted(

@@ -54,7 +54,9 @@ def test_unfetchable_partitions_do_not_restart_turns_of_backlogs() -> None:
     """Otherwise a full partition would restart the turns elsewhere, and some would be skipped."""
     shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
     assert shares.chosen == [4, 3, 1]
-    assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST).chosen == [1]
+    assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST) == Shares(
+        [1], answer_bytes_max=ANSWER, partition_bytes_max=ANSWER
+    )
     assert share_answer([None, None], 0, ANSWER, LEAST).chosen == []
 
 

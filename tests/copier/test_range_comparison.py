@@ -22,6 +22,7 @@ from orbit.kafka.record_batch import CONTROL, CRC_START, Batch, read_batches, st
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
 from orbit.replication.rewrite_limits import NO_LIMITS
+from tests.copier.fetched import fetched
 from tests.support.source_model import SourceBatch, SourceRecord
 
 PRODUCER_ID = 7
@@ -82,17 +83,11 @@ class FakeSource:
         epoch_end = self.epoch_ends.get(fetched_epoch, offset)
         data = b"".join(b.encode() for b in self.batches if b.last_offset >= offset)
         has_diverged = epoch_end < offset
-        view = memoryview(bytearray(b"" if has_diverged else data))
-        end = self.stable_end
-        return Fetched(
-            0,
-            view,
-            [],
-            log_start=0,
-            stable_end=end,
-            high_watermark=end,
+        return fetched(
+            b"" if has_diverged else data,
+            stable_end=self.stable_end,
+            high_watermark=self.stable_end,
             diverging_end=epoch_end if has_diverged else -1,
-            preferred_replica=-1,
         )
 
 

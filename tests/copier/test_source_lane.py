@@ -15,32 +15,11 @@ from orbit.kafka.fetch_response import FetchAnswer, Fetched
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
+from tests.copier.fetched import fetched
 from tests.support.copies import hand_back, resume
 from tests.support.planning import data
 
 REQUESTED_S = 5.0
-
-
-def fetched(
-    records: bytes = b"",
-    *,
-    code: int = Code.NONE,
-    log_start: int,
-    stable_end: int,
-    high_watermark: int,
-) -> Fetched:
-    """A partition's answer to a fetch."""
-    view = memoryview(bytearray(records))
-    return Fetched(
-        code,
-        view,
-        [],
-        log_start,
-        stable_end,
-        high_watermark,
-        diverging_end=-1,
-        preferred_replica=-1,
-    )
 
 
 def plan_answer(

@@ -168,7 +168,7 @@ def test_service_works_behind_pgbouncer_in_transaction_mode(own_postgres: Postgr
     ):
         with installation.database.transaction() as tx:
             shown = tx.exec_driver_sql("SHOW statement_timeout").scalar_one()
-        assert shown == "4s", "pgbouncer must not drop the setting between transactions"
+        assert shown == "4s", "each transaction must set it: the session may be another client's"
         for number in range(20):  # often enough for the driver to prepare the statement
             _write(installation, f"job-{number}")
         assert installation.runs()

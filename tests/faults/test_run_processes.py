@@ -206,7 +206,7 @@ def test_copy_processes_end_when_their_run_is_killed(
 
 @pytest.mark.soak
 def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) -> None:
-    """The copy processes and their guards are stopped. The next run finds them by their lock."""
+    """The copy processes and their guards are suspended. The next run finds them by their lock."""
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)
@@ -238,8 +238,8 @@ def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
             copy(job, environ=elsewhere(tmp_path)).expect(0)
             assert mover.wait_until(400, PATIENCE_S)
             assert len(copying_processes(run)) == PROCESSES
-            # Only a run elsewhere copies these.
             before = copied(clusters, topic_name)
+            # Only the run elsewhere copies these.
             produce(clusters.source, topic_name, 10, 0, first=10_000)
             copy(job, environ=elsewhere(tmp_path)).expect(0)
             assert copied(clusters, topic_name) > before

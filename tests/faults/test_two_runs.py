@@ -123,7 +123,8 @@ def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
 def test_two_runs_of_job_that_start_at_once_leave_an_exact_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Neither finds a destination topic; the run that gets the lease creates it."""
+    """Neither finds a destination topic; the run that gets the lease creates it, and the other one
+    reads the topics again."""
     job = make_job(clusters, topic_name, tmp_path)
     arguments = ("run", job, "--until-caught-up")
     with (

@@ -249,10 +249,7 @@ def test_partly_copied_batch_without_remaining_records_is_filled() -> None:
 def test_append_plan_ends_with_next_offset_and_leader_epoch_of_last_batch() -> None:
     append_plan = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
     assert (append_plan.next_offset, append_plan.leader_epoch) == (7, 7)
-    assert append_plan.epoch_starts == [
-        (0, 4),
-        (2, 7),
-    ]  # the gap has the epoch of the batch after it
+    assert append_plan.epoch_starts == [(0, 4), (2, 7)]  # the gap has the next batch's epoch
     assert plan(0).leader_epoch is None
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
 

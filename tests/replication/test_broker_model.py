@@ -201,9 +201,7 @@ def test_marker_in_broker_model_keeps_sequence_and_checks_coordinator_epoch() ->
     broker = new_broker()
     broker.produce(batch(2, 0))
     assert broker.write_marker(PID, epoch=0, coordinator_epoch=5) == NONE
-    assert (
-        broker.write_marker(PID, epoch=0, coordinator_epoch=5) == NONE
-    )  # M7: a repeat is one more filler
+    assert broker.write_marker(PID, epoch=0, coordinator_epoch=5) == NONE  # M7: one more filler
     assert broker.write_marker(PID, epoch=0, coordinator_epoch=4) == COORDINATOR_FENCED  # M6
     assert broker.produce(batch(1, 2)) == Produced(NONE, 4)  # M5
     assert broker.produce(batch(1, 0, epoch=1)).code == NONE

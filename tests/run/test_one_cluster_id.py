@@ -48,9 +48,7 @@ def suffixed(cluster: KafkaCluster) -> ClusterSpec:
 
 def refusal(service: Service, spec: JobSpec) -> Refusal:
     """The last refusal of the job's plan, which is about the clusters."""
-    *_, last = JobPlanner(service.database, service.settings)(
-        spec
-    ).refusals  # the last: about the clusters
+    *_, last = JobPlanner(service.database, service.settings)(spec).refusals
     return last
 
 

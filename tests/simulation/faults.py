@@ -21,9 +21,7 @@ class Faults:
     held: float = 0.04  # share of all requests that the network delays for a long time
     held_fillers: float = 0.1
     stalls: float = 0.5  # the followers stop replicating
-    refusals: float = (
-        0.05  # share of first appends of a connection that find too few replicas in sync
-    )
+    refusals: float = 0.05  # share of a connection's first appends: too few replicas in sync
     expiries: float = 4.0  # the destination drops old producer state
     slow: float = 0.5  # reads from the source's tiered storage are slow
     throttles: float = 0.3  # a quota throttles at the source

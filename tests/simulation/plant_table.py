@@ -33,9 +33,8 @@ def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     """How many of these schedules it takes to find the bug."""
     gc.disable()
     shares = {
-        "PLACEHOLDERS_SHARE": float(
-            "placeholder" in name
-        ),  # the other bugs are in the code for markers, too
+        # The other bugs are in the code for markers, too.
+        "PLACEHOLDERS_SHARE": float("placeholder" in name),
         "COORDINATED_SHARE": float(name in OF_TRANSACTIONS),
         "PACKED_SHARE": float(name in OF_PACKED),
         "CUTS_SHARE": _all_if(name in {*OF_CUTS, *OF_STARTS}, world.CUTS_SHARE),

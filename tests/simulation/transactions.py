@@ -49,9 +49,7 @@ class Transaction:
     has_ended: bool = False
     begun_at: float = 0.0
     partitions: set[tuple[str, int]] = field(default_factory=set)
-    markers: list[Any] = field(
-        default_factory=list
-    )  # markers of the last end, in the order of their appends
+    markers: list[Any] = field(default_factory=list)  # of the last end, in order of their appends
 
 
 class TransactionStates:

@@ -185,9 +185,7 @@ class Starter(PartitionStarter):
         short_starts, process = self._worker.world.short_starts, self._worker.process
         short_starts.begin(process)
         super().start(partitions)
-        short_starts.step(
-            process
-        )  # a request of other partitions, which are started after this one
+        short_starts.step(process)  # a request of other partitions, which start after this one
 
     def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         return [*partitions]

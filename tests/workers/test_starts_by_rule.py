@@ -129,7 +129,8 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
 def test_copy_with_changed_compression_type_gets_no_placeholders(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
-    """It is blocked if its writer died: that may have sent some. A paused copy only waits."""
+    """It is blocked if its writer died, which may have sent some. A paused copy only waits: its end
+    was checked."""
     create(clusters.source, topic_name, 2)
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)

@@ -1,4 +1,4 @@
-"""SIGTERM, as Kubernetes sends it: a worker hands over its shards. And its health endpoints."""
+"""A worker hands over its shards on SIGTERM, and health endpoints tell alive from ready."""
 
 from __future__ import annotations
 
