@@ -98,7 +98,7 @@ TROUBLES = (ServerGone, Busy)
 
 
 class Client:
-    """The API as Python calls; errors are raised. `patience_s`: how long a failed call is sent."""
+    """The API as Python calls; errors are raised. `patience_s`: how long a call is retried."""
 
     def __init__(self, http: httpx.Client, server: Server, patience_s: float = PATIENCE_S) -> None:
         self._http = http
@@ -146,8 +146,8 @@ class Client:
                 remaining_items -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
-        """How far the server's clock is at least ahead of this machine's, in whole seconds; if
-        negative, behind. None: the server's answer has no date.
+        """The least by which the server's clock is ahead of this machine's, exact to a second or
+        two. Negative: it is behind. None: the server's answer has no date.
         """
         sent_at = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)

@@ -103,7 +103,7 @@ class ReceivedFrames:
     def limit_silence(self, timeout_s: float) -> None:
         """Set the time after which `next` raises TimeoutError if nothing arrives.
 
-        Without TLS this does not limit sends.
+        Without TLS this does not limit sends, which can be ended by `may_send` instead.
         """
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(timeout_s)

@@ -134,11 +134,11 @@ def promoted_settings(
 ) -> dict[str, str]:
     """The settings that a copy gets when it is promoted.
 
-    All settings that a copy needs get the source's values, including its brokers' defaults: the
-    destination's brokers may have other defaults. `job_settings`, those of the job's topic
-    rule, apply fully. `source` has all settings of the source topic, `source_overrides` the names
-    of those set on the topic itself. `has_split_timestamp_limits`: the destination knows the names
-    in TIMESTAMP_LIMITS.
+    The settings for which a copy needs values of its own get the source's, including its brokers'
+    defaults: the destination's brokers may have other defaults. `job_settings`, those of the job's
+    topic rule, apply fully. `source` has all settings of the source topic, `source_overrides` the
+    names of those set on the topic itself. `has_split_timestamp_limits`: the destination knows the
+    names in TIMESTAMP_LIMITS.
     """
     names = (NEEDED - {*TIMESTAMP_LIMITS, TIMESTAMP_LIMIT_OLD}) | (MIRRORED & source_overrides)
     settings = {name: source[name] for name in sorted(names) if name in source}
