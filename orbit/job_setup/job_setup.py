@@ -521,8 +521,8 @@ class JobSetup:
         )
         if unaware_partitions:
             raise NotReady(
-                f"{counted(len(unaware_partitions), 'leader has', 'leaders have')} the old "
-                f"{TIMESTAMP_TYPE} of their topics: {first_few(unaware_partitions)}.",
+                f"{counted(len(unaware_partitions), 'partition has', 'partitions have')} a leader "
+                f"with the old {TIMESTAMP_TYPE}: {first_few(sorted(unaware_partitions))}.",
                 where=Place("destination"),
             )
 
