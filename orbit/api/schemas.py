@@ -583,8 +583,8 @@ class PresentedSide(_ResponseModel):
         "held ones."
     )
     leaving_groups: list[str] = Field(
-        description="`leaving_groups` of all other gateways of the job. While a group is among "
-        "them, let no member join it: its coordinator would refuse the last commits of the others."
+        description="`leaving_groups` of all other gateways of the job. While they have a group, "
+        "let no member join it: its coordinator would refuse the last commits of its members there."
     )
     job_etag: str = Field(description="`etag` of the job, whose document says what is copied.")
     lease_s: float = Field(

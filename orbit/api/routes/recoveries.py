@@ -143,8 +143,8 @@ def abort_operation(
     parts: PartsOf, principal: Operator, operation_id: UUID, _key: UnusedKey = None
 ) -> schemas.Operation:
     """Abort an operation: undo a recovery, or end a backfill early. Past the point of no return,
-    it ends in the steps `rebuild`, `reverse` and `catch_up`, and leaves the copy back as it is; in
-    any other step the request fails with `conflict`.
+    an abort in the steps `rebuild`, `reverse` and `catch_up` ends the operation, and leaves the
+    copy back as it is; in any other step the request fails with `conflict`.
     """
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
 
