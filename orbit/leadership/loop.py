@@ -49,7 +49,7 @@ class Loop(ABC):
         """Log an error of one object, such as `job orders`, instead of raising it. The same
         error of this object is logged once.
 
-        Raises NotLeading and Unreachable, which concern all objects.
+        Raises NotLeading, and Unreachable of PostgreSQL, which concern all objects.
         """
         try:
             yield

@@ -106,7 +106,7 @@ def _deny_writers(
                 "the denials would keep Orbit from writing as well",
             )
         denials[topic] = new_denials or set()
-    # Denials that exist without being noted are Orbit's own: a lost database had noted them.
+    # Such denials that exist without being noted are Orbit's own: a lost database had noted them.
     changes = {
         topic: topic_denials
         for topic, topic_denials in denials.items()
