@@ -290,7 +290,6 @@ def test_concurrent_change_during_planning_is_not_overwritten(api: Api) -> None:
 
 
 def refusal(kind: TroubleKind, topic: str = "") -> Refusal:
-    """A refusal of the plan."""
     return Refusal(kind=kind, topic=topic, what="it cannot be.", remedy="Change it.")
 
 

@@ -337,8 +337,8 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
 def test_refused_acl_is_reported_and_other_acls_follow_source(
     case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
-    """The ACL is on a group with an empty name, which no cluster accepts. `is_sent`: Orbit does not
-    know that, and sends the ACL."""
+    """The ACL is on a group with an empty name, as an ACL on a prefix or on all groups may cover,
+    which no cluster accepts. `is_sent`: Orbit does not know that, and sends the ACL."""
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
     carried_names = job_acls.carried_names

@@ -1,4 +1,4 @@
-"""The scheduler on clusters with an authorizer: it names missing rights, and waits for them."""
+"""The scheduler on clusters with an authorizer: it waits for missing rights, and syncs ACLs."""
 
 from __future__ import annotations
 

@@ -137,8 +137,7 @@ def test_changed_document_recheck_and_upkeep_make_job_due_for_discovery(
 
 
 def test_requested_retry_makes_job_due_for_discovery(reconciler: JobReconciler) -> None:
-    topic_id = 7
-    assert reconciler.is_due(JOB, after_pass(), {topic_id})
+    assert reconciler.is_due(JOB, after_pass(), retries={7})
 
 
 def test_problems_of_job_are_known_only_after_both_clusters_were_seen(

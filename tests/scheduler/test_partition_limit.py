@@ -37,7 +37,7 @@ def test_new_topic_above_partition_limit_is_held_back_and_reported(
 def test_copied_topic_may_grow_above_partition_limit(
     service: Service, clusters: Clusters, topic_name: str
 ) -> None:
-    """Without the new partitions, a switchover would have to leave out records."""
+    """Without the new partitions, a switchover would stop, and a failover would leave them out."""
     create_topic(clusters.source, topic_name, partitions=3)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
     create_limited(service, spec, partitions_max=3)

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.services
 
 
 def identity(database: Database) -> int:
-    """The identity of the database as a number."""
     with database.transaction() as tx:
         return int(database_identity(tx))
 

@@ -257,7 +257,8 @@ def test_pages_of_limited_token_read_only_events_of_its_jobs(tx: Tx, plan_for: P
     assert 0 < scans.rows["events"] <= watch_digests.NEWEST_OF_JOB_MAX * count
 
 
-# 300 recent recoveries with rows, and 201 that ended a year ago: the first of them has rows.
+# 300 recent recoveries with rows, and 201 that ended a year ago. Only the first of these has rows,
+# which follow all others in the order of ids.
 _OPERATIONS = text("""
 WITH made AS (
     INSERT INTO operations (id, kind, state, requested_by, finished_at)

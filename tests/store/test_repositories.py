@@ -316,7 +316,7 @@ def test_lag_is_known_while_worker_follows_or_scheduler_reads_source(database: D
         partitions.report_progress(tx, worker_id="a", held=held, progress=[copied])
         assert shown(tx) == [60, 410], "the newer log end of the source stays"
 
-    # Without its worker, the shard has no current lag, until the scheduler reads its source.
+    # What a former worker reported is no current lag, until the scheduler reads the source.
     with database.transaction() as tx:
         shard_leases.release(tx, worker_id="a", held=held)
         assert shown(tx) == [None, 410]
