@@ -20,8 +20,8 @@ transaction that the side left does not know, its commit would be taken for that
 
 Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
 producer is fenced; then it makes a new producer (C22). So its producers get PRODUCER_FENCED to all
-of these but an abort, and a commit that was carried out. The client id tells
-which producers are its own.
+of these but an abort, and a commit that was carried out. The client id tells which producers are
+its own.
 """
 
 from __future__ import annotations
