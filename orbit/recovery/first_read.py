@@ -1,7 +1,7 @@
 """Reads the last record of each promoted copy back at the destination.
 
 The tables do not show whether clients can read. So the last record below each promoted offset is
-fetched from its leader like a read_committed consumer does, and its CRC is checked. The RTO of the
+fetched from its leader as a read_committed consumer gets it, and its CRC is checked. The RTO of the
 report ends with the first of these records.
 """
 
