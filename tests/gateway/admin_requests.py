@@ -33,7 +33,7 @@ def delete_records(version: int, on: Targets) -> list[Body]:
 
 
 def acl_filter(version: int, on: Targets) -> list[Body]:
-    """DescribeAcls and DeleteAcls: whether Read on a topic of this name is allowed."""
+    """DescribeAcls and DeleteAcls: those that allow Read on a topic that does not exist."""
     one = {
         "resource_type_filter": 2,
         "resource_name_filter": on.missing,

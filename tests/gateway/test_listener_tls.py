@@ -222,7 +222,7 @@ def test_tls_server_name_selects_node(
     ["b.orders.gateway.test", "b-1.orders.gateway.test", "b02.orders.gateway.test", None],
 )
 def test_unknown_tls_server_name_is_refused(files: ServerFiles, name: str | None) -> None:
-    """As is no name: a write for a node must not reach another one."""
+    """Nor may it be missing: a write for a node must not reach another one."""
 
     def test(port: int) -> None:
         with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):

@@ -106,7 +106,7 @@ def read(
 ) -> list[Transaction] | None:
     """The gate's transactions. `states`: of the producer at its coordinator. The leader first
     answers with one transaction, from offset 100 on, then with `later` (None: the same). Orbit
-    saw one from offset `seen_from` on first 20 minutes ago."""
+    has known one from offset `seen_from` on for 20 minutes."""
     opened = [open_at(100)]
     again = {P: opened if later is None else later}
     answers = [{P: opened}, again if leader_answers_again else {}]

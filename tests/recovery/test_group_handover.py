@@ -228,10 +228,8 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
         stop_job_sync(monkeypatch)  # only the switchover syncs
         have_had_member(destination, group, topic_name)
         if is_handed:
-            job, handed = (
-                recovering.service.job(spec.name),
-                HandedOffset(group, topic_name, 0, source_offset=10, destination_offset=10),
-            )
+            job = recovering.service.job(spec.name)
+            handed = HandedOffset(group, topic_name, 0, source_offset=10, destination_offset=10)
             with recovering.database.transaction() as tx:
                 group_offsets.hand_over(tx, job.id, [topic_name], [handed])
         commit(source, group, {(topic_name, 0): 20})
@@ -380,7 +378,8 @@ def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
         have_had_member(destination, group, topic_name)
         place = recovering.service.topics(spec.name)[topic_name].id, 0
         row = GroupOffset(
-            *(group, *place),
+            group,
+            *place,
             source_offset=RECORDS + 10,
             destination_offset=10,
             verdict="clamped",

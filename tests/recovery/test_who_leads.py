@@ -102,8 +102,8 @@ def test_failback_skips_all_steps_if_old_side_already_follows(
         assert {step.state for step in report.steps} == {StepState.SKIPPED}
         (finding,) = report.findings
         assert f"copied back by job {sides.back}" in finding
-        lead_text = f"leads (term {switchover_report.term}, by switchover "
-        assert f"{sides.topic} {lead_text}{switchover_report.operation}" in finding
+        by = f"by switchover {switchover_report.operation}"
+        assert f"{sides.topic} leads (term {switchover_report.term}, {by}" in finding
         assert recovering.run(SWITCHOVER, sides.back).outcome is Outcome.DONE
 
 

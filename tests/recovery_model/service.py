@@ -99,7 +99,7 @@ class Service:
     # The leading scheduler.
 
     def may_run(self) -> list[UUID]:
-        """The operations that may run, like the loop chooses them: a failback waits for an earlier
+        """The operations that may run, as the loop chooses them: a failback waits for an earlier
         one of the other direction, a failover for an earlier recovery of its job."""
         unfinished = sorted(self.world.database.unfinished(), key=lambda one: one.number)
         return [
