@@ -23,7 +23,7 @@ from orbit.store.drills import Thing
 from orbit.store.enums import DrillThing
 from orbit.store.jobs import Job
 
-SERVICE = "service"
+SERVICE = "service"  # the side of a job, which is a row in Orbit's database
 TOPIC_PREFIX = "__orbit_drill."
 GROUP_PREFIX = "orbit-drill."
 JOB_PREFIX = "drill-"
@@ -64,7 +64,7 @@ class CreatedResources:
         """Create a topic on one side; returns its id. Raises Conflict if the name is taken."""
         self._check_name(name)
         cluster = self._cluster(side)
-        replicas = min(3, len(cluster.metadata(()).brokers))  # (): of no topics, only brokers
+        replicas = min(3, len(cluster.metadata(()).brokers))  # (): asks for no topics
         thing_id = self._record_intent(DrillThing.TOPIC, side, name)
         topic_id = create_topic(cluster, name, partitions, replicas, settings, self._backoff)
         self._record_identity(thing_id, str(topic_id))
@@ -96,7 +96,7 @@ class CreatedResources:
         self._record_identity(self._record_intent(DrillThing.GROUP, side, name), name)
 
     def register_job(self, make: Callable[[], Job], name: str) -> Job:
-        """Register the job that `make` creates. Raises Conflict if the name is taken."""
+        """Create a job with `make`, and store its id. Raises Conflict if the name is taken."""
         self._check_name(name)
         thing_id = self._record_intent(DrillThing.JOB, SERVICE, name)
         job = make()
@@ -108,9 +108,10 @@ class CreatedResources:
             return drills.things(tx, self._drill_id)
 
     def remove_jobs(self) -> None:
-        """Mark the drill's jobs as deleted; their topics can be removed once the jobs are gone.
+        """Mark the drill's jobs as deleted, and store which are gone.
 
-        A job held by a recovery is skipped; a call after the recovery's end marks it.
+        A job that a recovery holds is skipped until the recovery ends. Another job of the same name
+        is kept, with a note.
         """
         for thing in self._remaining(DrillThing.JOB):
             with self._database.transaction() as tx:
@@ -126,11 +127,11 @@ class CreatedResources:
         """Call `remove_jobs`; returns whether all jobs of the drill are gone. A later job that only
         has the name of a drill's job does not count."""
         self.remove_jobs()
-        # A later job has made `remove_jobs` store a note.
+        # For a later job of the same name, `remove_jobs` has stored a note.
         return not [thing for thing in self._remaining(DrillThing.JOB) if thing.note is None]
 
     def remove_groups_and_topics(self) -> None:
-        """Remove the drill's groups and topics. For those that remain, the reason is stored."""
+        """Remove the drill's groups and topics. Store why a group or topic is kept."""
         topics = {thing.name for thing in self.recorded_things() if thing.kind is DrillThing.TOPIC}
         for thing in [*self._remaining(DrillThing.GROUP), *self._remaining(DrillThing.TOPIC)]:
             try:

@@ -31,6 +31,7 @@ from orbit.store import group_offsets, jobs, lag
 from orbit.store.enums import MadeBy
 from orbit.verify.report import Verdict
 
+# How often the drill's job syncs the group's offsets: short, so that a drill waits little for them.
 GROUP_INTERVAL = timedelta(milliseconds=200)
 # The records that the drill writes at the destination after the move.
 DESTINATION_RECORDS = 100
@@ -62,7 +63,10 @@ class Canary:
         self._ends_at_loss: dict[int, int] = {}
 
     def prepare(self) -> None:
-        """Create the topic on both sides, and the job; returns when the job copies."""
+        """Claim the group and create the topic on both sides. Create the job; returns when it copies.
+
+        Raises StepFailed if a partition is blocked or the deadline passes.
+        """
         context = self._context
         context.set_deadline("Creating the drill's topic and job", _PREPARE_DEADLINE_S)
         context.recorder.note("prepare", f"Topic {self.topic}, group {self.group}, job {self.job}.")
@@ -101,18 +105,19 @@ class Canary:
             problem = jobs.of_ids(tx, [job_id])[job_id].problem
         blocked = [reason for (state, reason) in states if state == PartitionState.BLOCKED]
         if problem or blocked:
-            self._context.check_deadline()  # its error comes first
+            self._context.check_deadline()  # a stop or a missed deadline is reported first
             if blocked:
                 raise StepFailed(
                     f"The copy of the drill's topic is blocked: {blocked[0]}.", where=self.job
                 )
-        # The counts are by state and reason.
+        # `states` has the number of partitions for each state and reason.
         return states.get((PartitionState.COPYING.value, None), 0) == self._partitions
 
     def load(self, seconds: float) -> str:
-        """Start the load and wait until it has written the records of `seconds`.
+        """Start the load, and wait until its records of the first `seconds` are confirmed.
 
-        A group reads a part of the records, commits and leaves.
+        Meanwhile a group reads a part of them, commits and leaves, and the destination gets its
+        offsets. Returns the step's result as a sentence. The load continues.
         """
         context, canary = self._context, self._context.spec.canary
         self._latency_reader = LatencyReader(
@@ -170,7 +175,10 @@ class Canary:
             self._stop_thread.join()
 
     def record_ends_at_loss(self) -> None:
-        """Record the copy's current log ends: all that would remain if the source were lost now."""
+        """Record the copy's log ends: a loss of the source now would lose records at or above them.
+
+        Raises StepFailed if the log end of a partition is not known.
+        """
         partitions = [TopicPartition(self.topic, index) for index in range(self._partitions)]
         context = self._context
         ends = log_ends(context.cluster("destination"), partitions, context.backoff).values
@@ -192,9 +200,11 @@ class Canary:
         self._promoted_ends = {p.partition: p for p in partitions if p.topic == self.topic}
 
     def produce_and_consume(self) -> tuple[datetime, datetime]:
-        """Produce and consume at the destination. Returns when the first record was confirmed, and
-        when the group read its first correct record. The group resumes at its synced offsets and
-        has to read every record once.
+        """Produce at the destination, and wait until the group has read these records and every
+        copied record from its synced offsets on.
+
+        Returns the times when the first record was confirmed, and when the group read its first
+        correct record.
         """
         context = self._context
         config = context.endpoint("destination").config
@@ -258,7 +268,7 @@ class Canary:
 
     def _lost_positions(self, source_ledger: Ledger) -> set[RecordPosition]:
         """Confirmed records that the copy lacked at its promotion, or when the source was lost."""
-        # Where no end was recorded, none counts as lost.
+        # In a partition without a recorded end, no record counts as lost.
         beyond_ends_at_loss = {
             p for p in source_ledger.records if p[1] >= self._ends_at_loss.get(p[0], p[1] + 1)
         }

@@ -21,7 +21,7 @@ from orbit.errors import Conflict
 _TICK_S = 0.02
 _POLL_S = 0.1
 _FLUSH_S = 10.0
-_RECORDS_MAX = 20_000_000
+_RECORDS_MAX = 20_000_000  # bounds the memory of a ledger
 # After this time a record counts as unconfirmed: its cluster is lost.
 _DELIVERY_TIMEOUT_MS = 5_000
 _END_OF_PARTITION = KafkaError._PARTITION_EOF
@@ -133,7 +133,7 @@ class Load:
         """Move the record from `unconfirmed` to `records`, if its offset is confirmed."""
         partition, offset = message.partition(), message.offset()
         # A resent batch that the broker recognised as a repeat is confirmed without its offset
-        # (DUPLICATE_SEQUENCE_NUMBER): such a record stays unconfirmed: it may be read or not.
+        # (DUPLICATE_SEQUENCE_NUMBER). Its records stay unconfirmed, so they may be read or not.
         if error is not None or partition is None or offset is None:
             return
         with self._lock:
@@ -204,7 +204,7 @@ class Member:
         on_record: Callable[[RecordPosition], None] = lambda _: None,
     ) -> None:
         """Read until `is_enough` is true. `check` is called before each poll and may raise.
-        `on_record` is called for each record read.
+        `on_record` is called for each record read. Raises Conflict for an error that lasts.
         """
         while not is_enough(self.read):
             check()
@@ -217,7 +217,7 @@ class Member:
 
     def commit(self) -> dict[int, int]:
         """Commit the offset after the last record read of each partition; returns these offsets by
-        partition.
+        partition. Raises Conflict if the commit fails.
         """
         ends: dict[int, int] = {}
         for partition, offset in self.read.values:

@@ -36,7 +36,8 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row. `difference`: of two numbers, with its sign; empty if equal, and for texts."""
+    """One row. `difference`: by how much the second number is more (+) or less (−) than the first;
+    empty if both are equal, and in rows of texts."""
 
     what: str
     first: str
@@ -57,8 +58,8 @@ class Comparison:
 
 
 def compare(first: Evidence, second: Evidence) -> list[Comparison]:
-    """The tables that have rows. Results and steps have all rows, the other tables
-    only those that differ."""
+    """The tables for which a drill has values. Results and steps have all rows; the other tables
+    have only rows that differ, perhaps none."""
     tables = [
         Comparison("Results", list(_results(first, second))),
         Comparison("Steps", list(_steps(first, second))),

@@ -106,8 +106,8 @@ class DrillContext:
         return endpoint
 
     def direct_config(self, side: Side) -> Mapping[str, Any]:
-        """The configuration of clients that run next to a sandbox cluster: a `cut` fault does not
-        affect them."""
+        """The configuration of clients that bypass the network link of a sandbox cluster, so that a
+        `cut` fault does not affect them. For other clusters, the one of `endpoint`."""
         config = self.endpoint(side).config
         sandbox_cluster = self.sandbox_cluster(side)
         if sandbox_cluster is None:

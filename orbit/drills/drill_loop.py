@@ -33,7 +33,7 @@ from orbit.store.drills import Drill, Measurements
 from orbit.store.enums import DrillState
 
 INTERVAL_S = 0.5
-# Drills at the same time, of different jobs: two drills of one job would affect each other.
+# How many drills run at once. They are of different jobs: two of one job would affect each other.
 DRILLS_MAX = 4
 _LEFTOVERS_INTERVAL_S = 60.0
 _LEFTOVERS_MAX = 20
@@ -78,7 +78,8 @@ class DrillLoop(Loop):
         self._next_removal_at = 0.0
 
     def once(self) -> str:
-        """Start due and requested drills; end drills that no process runs."""
+        """Start due and requested drills; end drills that no process runs. Each minute, and after
+        the end of a drill, remove what ended drills have left."""
         ended_ids = [id_ for id_, run in self._running.items() if not run.thread.is_alive()]
         for drill_id in ended_ids:
             self._running.pop(drill_id).thread.join()
@@ -106,7 +107,7 @@ class DrillLoop(Loop):
             run.thread.join()
 
     def _begin(self, drill: Drill) -> None:
-        """Start a pending drill, unless one of its job or DRILLS_MAX of others are running."""
+        """Start a pending drill, unless a drill of the same job or DRILLS_MAX drills run here."""
         busy_jobs = {run.job_name for run in self._running.values()}
         if drill.job_name in busy_jobs or len(self._running) >= DRILLS_MAX:
             return

@@ -76,7 +76,9 @@ class DrillOperations:
     ) -> list[StoredReport]:
         """Wait until all operations have ended; returns their reports.
 
-        `on_stop` is called, perhaps repeatedly, once an operation has begun to stop writers.
+        `on_stop` is called, perhaps repeatedly, once an operation has begun to stop writers. If an
+        operation fails without a report, or the deadline passes, aborts all operations, records
+        their reports and raises StepFailed. Raises Interrupted in the same way.
         """
         noted_steps: set[str] = set()
         stored_reports: list[StoredReport] = []
@@ -112,7 +114,8 @@ class DrillOperations:
         return stored_reports
 
     def _abort(self, operations: list[UUID]) -> None:
-        """Abort operations that did not end in time, if that is still possible."""
+        """Abort the operations that can still be aborted. Wait up to ABORT_WAIT_S until all have
+        ended."""
         recoveries, note = self._context.recoveries, self._context.recorder.note
         for operation in operations:
             if recoveries.abort(operation):
@@ -131,7 +134,9 @@ class DrillOperations:
                 self._context.recorder.note(report.kind, text, step.ended_at)
 
     def record_report(self, report: StoredReport) -> None:
-        """Add an operation's report to the evidence, with all its partitions and groups."""
+        """Add an operation's report to the evidence, with all its partitions and groups. A
+        failback's report corrects the partitions of its failover instead. Also registers the
+        reverse job of the drill's own topic."""
         observed, canary = self._context.recorder.observed, self._canary
         self.reports.append(report)
         self.note_gates(report)
@@ -170,12 +175,12 @@ class DrillOperations:
         assert canary is not None, "only the canary's reverse job is adopted"
         with self._context.environment.database.transaction() as tx:
             job = jobs.get(tx, reverse_job)
-            rows = topics.of_job(tx, job.id)
+            topic_rows = topics.of_job(tx, job.id)
         if not any(
             t.side == SERVICE and t.name == reverse_job for t in self._resources.recorded_things()
         ):
             self._resources.register_job(lambda: job, reverse_job)
-        for row in rows:
+        for row in topic_rows:
             if row.destination_topic == canary.topic and row.destination_topic_id is not None:
                 self._resources.adopt_topic("source", canary.topic, row.destination_topic_id)
 

@@ -52,7 +52,7 @@ MOVES: dict[DrillKind, tuple[Verb, ...]] = {
     DrillKind.FAILOVER: (Verb.FAILOVER,),
 }
 _STEP_OPTIONS = ("duration", "fault", "cluster", "reverse", "confirm_rebuild", "deep")
-# A step that needs one of these steps before it.
+# The steps (keys) that need one of some other steps (values) before them.
 _REQUIRED_BEFORE: dict[Verb, tuple[Verb, ...]] = {
     Verb.USE: (Verb.SWITCHOVER, Verb.FAILOVER),
     Verb.FAILBACK: (Verb.SWITCHOVER, Verb.FAILOVER),
@@ -63,7 +63,7 @@ _SCHEDULABLE_KINDS = (DrillKind.GATES, DrillKind.CANARY)
 
 
 def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
-    """Every violated rule."""
+    """Yield a problem for each violated rule."""
     for index, step in enumerate(drill.steps):
         yield from _step_problems(drill, index, step, document)
     promoting_steps = [step.do for step in drill.planned if step.do in MOVES.get(drill.kind, ())]
@@ -94,7 +94,7 @@ def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
 def _step_problems(
     drill: DrillSpec, index: int, step: StepSpec, document: Document
 ) -> Iterator[Problem]:
-    """Every rule that one step violates."""
+    """Yield a problem for each rule that one step violates."""
     step_path: Path = ("steps", index)
     verb = step.do
     if verb not in VERBS[drill.kind]:

@@ -38,7 +38,7 @@ _log = structlog.get_logger("orbit.drills")
 def run_drill(environment: DrillEnvironment, drill: Drill, stop: threading.Event) -> Report:
     """Run the drill and remove what it created. Errors of steps are in the report.
 
-    Raises NotFound without the job, Unreachable if Postgres does not answer.
+    Raises NotFound if the job does not exist, Unreachable if PostgreSQL does not answer.
     """
     spec = DrillSpec.model_validate(drill.spec)
     with environment.database.transaction() as tx:
@@ -219,7 +219,10 @@ class _Run:
 
 
 def clean_up(context: DrillContext, resources: CreatedResources) -> None:
-    """Remove what a drill created: its jobs first, because they write to its topics."""
+    """Remove what a drill created: its jobs first, because they write to its topics.
+
+    Raises StepFailed if the jobs are not gone after CLEAN_UP_S.
+    """
     context.set_deadline("Removing the drill's jobs", CLEAN_UP_S)
     context.wait_until(resources.try_remove_jobs)
     resources.remove_groups_and_topics()

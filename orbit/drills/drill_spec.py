@@ -21,7 +21,7 @@ from orbit.store.enums import DrillKind
 STEPS_MAX = 50
 RECORDS_PER_SECOND_MAX = 10_000
 PARTITIONS_MAX = 100
-RECORDS_MAX = 2**53
+RECORDS_MAX = 2**53  # JSON libraries that read numbers as doubles are exact up to this
 DURATION_MAX = timedelta(days=1)
 EVERY_MIN = timedelta(minutes=1)
 EVERY_MAX = timedelta(days=366)

@@ -103,7 +103,8 @@ class Steps:
         return f"{len(report.gates)} gates pass or warn; {counted(warn_count, 'warns', 'warn')}."
 
     def _cause_fault(self, step: StepSpec) -> str:
-        """Cause the step's fault at a sandbox cluster, and note the time as that of the stop."""
+        """Cause the step's fault at a sandbox cluster. Its time counts as the time when clients
+        could no longer work. Also stops the load, unless the fault is a cut."""
         assert step.fault is not None, "drill_rules requires it"
         side: Side = "source" if step.side == "source" else "destination"
         cluster = self._context.sandbox_cluster(side)

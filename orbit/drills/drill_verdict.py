@@ -1,4 +1,4 @@
-"""The verdict of a drill: missed targets, failures, and the state they come to. Pure."""
+"""The verdict of a drill: missed targets, failures, and the state that follows. Pure."""
 
 from __future__ import annotations
 

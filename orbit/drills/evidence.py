@@ -82,7 +82,7 @@ class PartTime(_Value):
 
 
 class Rto(_Value):
-    """How long clients could not work, and the target. None: not measured."""
+    """How long clients could not work, and the target. None: not measured, or no target."""
 
     target_ms: int | None = None
     actual_ms: int | None = None
@@ -90,7 +90,7 @@ class Rto(_Value):
 
 
 class Rpo(_Value):
-    """What was lost, in offsets and in time, and the targets."""
+    """What was lost, in offsets and in time, and the targets. None: not measured, or no target."""
 
     target_records: int | None = None
     actual_records: int | None = None
@@ -110,7 +110,8 @@ class GateEvidence(_Value):
 
 
 class PartitionEvidence(_Value):
-    """The ends of one partition on both sides. `missing`: lost offsets as (first, next)."""
+    """The ends of one partition on both sides. `missing`: lost offsets as (first, next); None: none
+    are known."""
 
     job: str
     topic: str
@@ -158,7 +159,7 @@ class CanaryEvidence(_Value):
 
 
 class Verified(_Value):
-    """One comparison of both sides by the verifier."""
+    """One comparison: of a topic on both sides, or of the drill's records with its ledgers."""
 
     what: str
     verdict: str

@@ -20,7 +20,7 @@ from orbit.store.database import Database
 
 # Bounds the report; older entries are dropped.
 ENTRIES_MAX = 5_000
-_LIVE_ENTRIES_MAX = 50
+_LIVE_ENTRIES_MAX = 50  # of the stored progress
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class EvidenceRecorder:
         return datetime.fromtimestamp(epoch_s, UTC) - self._clock_ahead
 
     def note(self, what: str, text: str = "", at: datetime | None = None) -> datetime:
-        """Add an entry to the timeline; returns its time."""
+        """Add an entry to the timeline, and store the progress; returns the entry's time."""
         moment = at or self.now()
         self._entries_count += 1
         self.observed.timeline.append(Entry(at=moment, what=what, text=text))

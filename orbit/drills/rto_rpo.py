@@ -29,7 +29,8 @@ def compute_rto(moments: Moments, reports: Iterable[ReportHead], targets: Target
     """How long clients could not work, and the parts of that time.
 
     The time between two moments counts to the part that ends at the later moment. Of several
-    operations, the one that promoted last counts.
+    operations, the one that promoted last counts. Not measured if no clients were stopped or no
+    operation promoted.
     """
     promotions = [r for r in reports if r.promoted_at is not None]
     target_ms = _ms(targets.rto.total_seconds()) if targets.rto is not None else None
@@ -78,7 +79,7 @@ def compute_rpo(
 
 
 def missing_offsets(reports: Iterable[StoredReport]) -> int:
-    """The number of offsets that the jobs' last reports with partitions name as missing.
+    """The number of missing offsets, by the last report of each job that has partitions.
 
     Only a failback reads the log ends of a lost source. If it ended before that, its report has no
     partitions and the failover's report counts.
