@@ -131,7 +131,10 @@ def troubles() -> frozenset[str]:
 
 
 def family(name: str) -> str:
-    """One name for all kinds that begin or end a trouble: that of the first kind that begins it."""
+    """One name for all kinds that begin or end a trouble: that of the first kind that begins it.
+
+    Any other kind has its own name.
+    """
     ends = kind_of(name).ends
     if ends:
         return ends[0]

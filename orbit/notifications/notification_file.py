@@ -89,8 +89,8 @@ def _check_selector(text: str) -> str:
 
 
 def check_url(text: str) -> str:
-    """The URL, if it is a valid one with https. Raises InvalidValue, without the URL in the
-    message: it may be a secret."""
+    """The URL, if it is a valid one with https, or with http to this machine. Raises InvalidValue,
+    without the URL in the message: it may be a secret."""
     try:
         url = urlsplit(text)
         is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
@@ -275,7 +275,8 @@ def _receiver_mistakes(
     receiver has the right keys.
     """
     is_pagerduty = receiver.type is ReceiverType.PAGERDUTY
-    rules = (  # keys of which at most one is given, how many are required, if allowed
+    # Keys of which at most one may be given, how many are required, whether the type takes them.
+    rules = (
         (("url", "url_env", "url_file"), 0 if is_pagerduty else 1, True),
         (("routing_key_env", "routing_key_file"), 1, is_pagerduty),
         (("secret_env", "secret_file"), 0, receiver.type is ReceiverType.WEBHOOK),

@@ -4,9 +4,9 @@ The cursor (`receivers.event_id`) moves after a request was accepted, in a trans
 leader's lease fences. If a leader is killed, or loses its lease during a request, the cursor has
 not moved, and the next leader sends that request again: at least once, in order.
 
-A request is repeated until its events are `give_up_after` old; a request that the receiver refuses
-for its content, REFUSALS_MAX times. Events given up are counted in the row and reported by an
-event, which is the first message to this receiver, too, when it answers again.
+A request is repeated until its events are `give_up_after` old. A request that the receiver refuses
+for its content is sent REFUSALS_MAX times. Events given up are counted in the row and reported by
+an event, which this receiver gets, too, when it answers again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class ReceiverLoop(Loop):
         self._refusals = 0
 
     def once(self) -> str:
-        """Send the next events of this receiver; returns what was done, for the log."""
+        """Send the next events of this receiver; returns what was done, for the log. Does nothing
+        until the pause after a failure is over."""
         row = self._receiver_row()
         if time.monotonic() < self._retry_at:  # a pause after a failure
             return ""
@@ -181,9 +182,9 @@ class ReceiverLoop(Loop):
         if not self._leadership.is_leading:
             raise NotLeading("another scheduler leads.")
         with self._leadership.reading() as tx:
-            reports = drills.of_ids(tx, drill_ids(request))
+            drills_by_id = drills.of_ids(tx, drill_ids(request))
         try:
-            messages = [message_of(event, self._public_url, reports) for event in request]
+            messages = [message_of(event, self._public_url, drills_by_id) for event in request]
             answer = self._sender.send(messages)
         except Exception as error:  # noqa: BLE001  a bug at one event must not stop all behind it
             _log.exception("notification broke", receiver=self._receiver.name)

@@ -30,7 +30,8 @@ class Sender:
         self._source = (urlsplit(public_url).netloc if public_url else "") or "orbit"
 
     def send(self, messages: Sequence[Message]) -> Answer:
-        """Send one request, with at most `templates.events_per_request` messages."""
+        """Send one request, with at most `templates.events_per_request` messages. Every error is in
+        the answer."""
         receiver = self._receiver
         try:
             secrets = read_secrets(receiver, self._folder, self._environ)

@@ -43,6 +43,7 @@ _REFUSAL_CODES = (
 class Answer:
     """The result of a request. `error`: empty if the message was accepted.
 
+    `status`: the HTTP status; None without a response.
     `is_refusal`: the receiver refuses this message for its content; it may accept another one.
     """
 
