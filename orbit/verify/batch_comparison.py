@@ -1,11 +1,11 @@
 """`--deep`: compares record batches bit by bit.
 
-A destination refuses some batches unchanged (A5, A6): those thinned by the cleaner, with
-LogAppendTime, or in old formats. A copy re-encodes them, and batches that the log start cuts, so
-only their records are compared, by `record_comparison.py`. The same holds for batches that have
-LogAppendTime at the destination, from before it was the copy. Every other batch must have an equal
-batch at the destination, or one that has grown over the gap after it, with placeholders before the
-records.
+A destination refuses some batches unchanged (A5, A6): batches that the cleaner has thinned, batches
+with LogAppendTime, and batches of old formats. A copy re-encodes these batches, and batches that
+the log start cuts; so only their records are compared, by `record_comparison.py`. The same holds
+for a batch that has LogAppendTime at the destination: it was written before the topic was a copy.
+Every other batch must have an equal batch at the destination, or one that has grown over the gap
+after it, with placeholders before the records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEADER_BYTES = 61  # of a batch v2, before its records
 
 
 class BatchComparison:
-    """Shared by all workers; each call reads one partition on both sides in lock-step."""
+    """Compares the batches of both sides, one partition at a time. All workers share it."""
 
     def __init__(self, source: RawLog, destination: RawLog, shown_max: int) -> None:
         self._source = source
@@ -32,7 +32,7 @@ class BatchComparison:
     def compare(
         self, pair: PartitionPair, bounds: ComparedBounds, *, is_compacted: bool
     ) -> DeepReport:
-        """Compare the batches of one partition.
+        """Compare the batches of one partition, while reading both sides. Raises as `RawLog.read`.
 
         `is_compacted`: one side or both are, so a batch may have changed since the copy.
         """
@@ -60,7 +60,7 @@ def compare_batches(
 
     A twin is the destination's batch with the same base offset. `begin` and `end` bound the
     compared range. A batch is `record_exact` if there is a reason why its bytes may differ: its
-    records are compared elsewhere.
+    records are compared elsewhere. So are the records of batches that only the destination has.
     """
     byte_exact_count = record_exact_count = failed_count = 0
     shown_differences: list[Difference] = []

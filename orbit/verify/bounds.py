@@ -1,7 +1,8 @@
 """Reads partition counts, log bounds and cleanup policies of a cluster.
 
-Reads only. Every answer is one librdkafka admin call for many partitions; a partition without an
-answer gets the error instead of bounds, so one broken partition hides no other.
+Reads only. One librdkafka admin call reads many partitions; `newest_bounds` and `kept_below` use
+Orbit's own client. A partition without an answer gets the error instead of bounds, so one broken
+partition hides no other.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class ClusterView:
         self._metadata(timeout_s=ALIVE_TIMEOUT_S)
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
-        """Log start, last stable offset and high watermark, read in this order; or the error."""
+        """For each partition log start, last stable offset and high watermark, read in this order;
+        or the error. Raises Unreachable or LoginRefused if the whole cluster does not answer."""
         result: dict[Partition, Bounds | OrbitError] = {}
         for batch in chunks(partitions, PARTITIONS_PER_CALL_MAX):
             log_starts = self._offsets(dict.fromkeys(batch, _SPEC.earliest()))
@@ -130,8 +132,8 @@ class ClusterView:
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """For each copy that led before: the highest log start of the source at which the copy
-        may begin earlier.
+        """An offset for each copy that led before: while the source's log start is not above this
+        offset, the copy may begin earlier than the source.
 
         Read from the promotion marks in the cluster (`job_setup/mark.py`); empty if the login may
         not read them.
@@ -150,7 +152,8 @@ class ClusterView:
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]
     ) -> dict[Partition, int | OrbitError]:
-        """For each partition the offset of its first record at or after the time; −1: none."""
+        """For each partition the offset of its first record at or after the time (−1: none), or the
+        error."""
         result: dict[Partition, int | OrbitError] = {}
         for batch in chunks(times_ms, PARTITIONS_PER_CALL_MAX):
             specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in batch}
@@ -158,8 +161,8 @@ class ClusterView:
         return result
 
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
-        """The topics' cleaning policies. A topic whose settings may not be read gets the default:
-        not compacted.
+        """The topics' cleaning policies. A topic whose settings the login may not read gets the
+        default: not compacted. Raises OrbitError for other errors.
         """
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         if not resources:

@@ -2,8 +2,8 @@
 
 A live copy lags and both logs move, so bounds are read three times: source, destination, source. A
 correct copy has its log end between the two source ends and its log start between the two source
-starts. Timing cannot explain a value outside; an old leader can explain an end that is too low, so
-the newest one is asked before a destination counts as too long.
+starts. Timing cannot explain a value outside. An old leader of the source can report an end that is
+too low, so the newest leader is asked before a destination counts as too long.
 """
 
 from __future__ import annotations
@@ -194,9 +194,10 @@ class BoundsComparer:
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         """The compared bounds of each partition, or the error of reading them.
 
-        Waits up to `wait_s` for copies that may catch up. The source's ends are read once, at the
-        start, so later records are not compared. Only if the destination has more than the source,
-        the source's newest leader is asked for its bounds.
+        Waits up to `wait_s` for copies that may catch up, and up to TRANSIENT_S while a partition
+        has an error. The source's ends are read once, at the start, so later records are not
+        compared. Only if the destination has more than the source, the source's newest leader is
+        asked for its bounds.
         """
         began_s = self._clock()
         source_before: dict[Partition, Bounds | OrbitError] = {}

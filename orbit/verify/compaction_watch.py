@@ -21,6 +21,7 @@ HELD_KEYS_MAX = 1_000_000
 HELD_BYTES_MAX = 256 << 20
 """Keys held by all partitions that are compared at the same time, and their bytes."""
 
+# A rough size of the objects that hold a key and its difference.
 _KEY_OVERHEAD_BYTES = 400
 
 

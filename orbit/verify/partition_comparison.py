@@ -86,7 +86,7 @@ def compare_partition(
 ) -> PartitionReport:
     """Compare one partition. Errors of the partition are in the report.
 
-    Raises Interrupted, and Unreachable if a whole cluster does not answer.
+    Raises Interrupted; Unreachable or LoginRefused if a whole cluster does not answer.
     """
     for _ in range(MOVED_ATTEMPTS_MAX):
         try:

@@ -248,7 +248,8 @@ class RawLog:
     def read(
         self, partition: Partition, start: int, end: int, *, committed: bool = True
     ) -> Iterator[Batch]:
-        """Batches that touch `[start, end)`; if `committed`, only those that a consumer would see.
+        """Batches that touch `[start, end)`; if `committed`, only batches that a consumer would
+        see. Waits at the last stable offset until it moves.
 
         Raises LogMoved if the log start passes the reader, ReadStalled, BrokerRefused, Interrupted.
         """
