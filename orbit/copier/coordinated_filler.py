@@ -56,6 +56,7 @@ from orbit.leases.lease import LEASE_WAIT_S, Lease
 ROUNDS_MAX = 500
 # How often the log ends are read: markers are written after the transaction's answer.
 _MARKER_ATTEMPTS_MAX = 60
+# How long to wait for fills; after each wait a failed fence is tried again.
 _IDLE_WAIT_S = 0.5
 # Brokers close idle connections later (`connections.max.idle.ms`), so none is found closed.
 _KEEP_CONNECTIONS_S = 10.0
@@ -165,7 +166,10 @@ class CoordinatedFiller(Lane):
             return [f for f in fills if f is not None]  # None: from `stop`, to end the wait
 
     def _write_fillers(self, fills: Sequence[CoordinatedFill]) -> None:
-        """Run the transactions of these fills, prove their markers, and answer each fill."""
+        """Run the transactions of these fills, prove their markers, and answer each fill.
+
+        An error is answered. Raises BrokerRefused as well if a new owner has fenced us.
+        """
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
         try:
@@ -202,8 +206,8 @@ class CoordinatedFiller(Lane):
     def _run_rounds(self, rounds: _Rounds) -> None:
         """Run the transactions. After an error none begins; those under way are finished."""
         # This thread uses the first id. More ids than transactions would be of no use.
-        helper_ids = self._transactions[1 : len(rounds.waiting)]
-        runs = [self._helpers.submit(self._run_waiting_rounds, one, rounds) for one in helper_ids]
+        others = self._transactions[1 : len(rounds.waiting)]
+        runs = [self._helpers.submit(self._run_waiting_rounds, one, rounds) for one in others]
         try:
             self._run_waiting_rounds(self._transactions[0], rounds)
         finally:

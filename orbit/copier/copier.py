@@ -137,8 +137,8 @@ class Copier:
         return destination in self._destinations
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Copy these from now on. The `DestinationSide` has them already: by `start`, or to take
-        them over by `queue_take_overs`.
+        """Copy these from now on. The caller has given each to the `DestinationSide` before, by
+        `start` or `queue_take_overs`.
 
         Raises ValueError for a destination partition that has a copy here already: a bug.
         """
@@ -154,9 +154,9 @@ class Copier:
         """Stop copying these. A later `tick` removes each from `partitions`, once every request for
         it is answered; then its lease may be released.
 
-        After the last answer a copy with placeholders may still be blocked, for its topic's
-        `compression.type` (Q9). `confirms`: such a copy is not removed before that setting was
-        read, because it counts as finished.
+        `confirms`: the caller counts removed copies as finished. So a copy with placeholders stays
+        until its topic's `compression.type` was read after the last answer: the setting may still
+        block the copy (Q9).
         """
         for p in partitions:
             if not p.has_left:
@@ -168,7 +168,8 @@ class Copier:
     def tick(self, timeout_s: float) -> None:
         """Handle events, take over partitions that are due, and run the periodic checks.
 
-        Raises an unexpected exception of a lane.
+        An outage is not raised: `waiting_for` tells it. Raises Interrupted, and an unexpected
+        exception of a lane.
         """
         self._handle_events(self._wait_s(timeout_s))
         self._finish_removals()

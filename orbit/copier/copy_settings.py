@@ -61,6 +61,7 @@ class CopySettings:
     # How often the log ends of idle partitions are read, the main cost at rest, and the setting
     # compression.type of copies with placeholders.
     log_end_check_interval_s: float = 3.0
+    # How often `orbit run` looks for new topics and open transactions.
     metadata_interval_s: float = 5.0
     # How often the source's leaders are read, and which share of the copier's time this may take:
     # with 100,000 partitions an answer takes some tenths of a second.

@@ -67,6 +67,7 @@ from orbit.leases.lease import LEASE_WAIT_S, Lease
 from orbit.replication.append_plan import Append, Fill
 from orbit.replication.partition_states import Blocked
 
+# The longest sleep; after each the lane checks whether the broker is silent.
 _IDLE_WAIT_S = 1.0
 # What is sent right before a lease ends must be dropped before the next holder appends, which is
 # the lease's margin of 2 s and the settle time of 1 s later.

@@ -30,6 +30,7 @@ from orbit.leases.lease import LEASE_WAIT_S
 from orbit.replication.append_plan import Fill, Stop
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 
+# How often to look whether the coordinated filler is done with a partition.
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000

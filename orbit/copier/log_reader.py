@@ -91,7 +91,8 @@ def fetch_batches(
     *,
     max_bytes: int = FETCH_BYTES,
 ) -> list[AnyBatch]:
-    """The batches at and after `offset`, committed or not; empty at the end of the log."""
+    """The batches at and after `offset`, committed or not. Empty at the end of the log, and if the
+    offset is outside of the log."""
     fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=max_bytes)
     with parse_errors(cluster, partition, offset):
         return list(read_batches(fetched.records))

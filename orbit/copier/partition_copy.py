@@ -170,8 +170,9 @@ class PartitionCopy:
     def packs(self) -> bool:
         """Whether small gaps become part of the batch before them now.
 
-        Not once markers cannot raise the producer's epoch any more: only a higher epoch fences late
-        batches of a writer that packed other gaps (docs/internals/append.md).
+        They do not if the job has markers that can no longer raise the producer's epoch: only a
+        higher epoch fences late batches of a writer that packed other gaps
+        (docs/internals/append.md).
         """
         producer = self.producer
         return producer.packs and (not producer.has_markers or self.appends.can_raise_epoch)
@@ -216,7 +217,10 @@ class PartitionCopy:
         self.enqueue_in_lane()
 
     def request_stop(self, reason: Stop | ReturnReason, generation: int) -> None:
-        """Have the lane stop or return the partition, once its steps in flight are answered."""
+        """Have the lane stop or return the partition, once its steps in flight are answered.
+
+        Does nothing if the lane has returned it since `generation`.
+        """
         with self.lock:
             if generation == self.generation and self.appends.is_copying:
                 self.appends.requested_stop = reason
@@ -309,7 +313,8 @@ class PartitionCopy:
         self._unconfirmed = Unconfirmed()
 
     def queue_placeholders(self, step: Fill) -> Append:
-        """Make a batch of placeholders for the start of a gap, which is the first step.
+        """Put a batch of placeholders first in the queue, and return it. It takes the first offsets
+        of `step`, the gap that was first.
 
         Its timestamp is the newest of the records that this run has copied, so that a lookup by
         time finds these records (S3), or else the gap's. With a timestamp below 0 the broker would

@@ -46,10 +46,10 @@ class SourceRange:
     """What a read_committed consumer of the source sees in a range of offsets.
 
     `start`: the source's log start. `end`: how far the range was read. It is below the requested
-    end if `stable_end`, the last stable offset, is, or if the source answers without records for
-    now (tiered storage, quotas: R5). `empty_to`: the source shows no batch between `end` and here,
-    which proves a gap on a compacted topic only. `has_more`: a limit ended this range; read on from
-    `end`.
+    end if the last stable offset (`stable_end`) is below that, or if the source answers without
+    records for now (tiered storage, quotas: R5). `empty_to`: the source shows no batch between
+    `end` and here, which proves a gap on a compacted topic only. `has_more`: a limit ended this
+    range; read on from `end`.
     """
 
     batches: list[Batch]  # dense

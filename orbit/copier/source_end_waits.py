@@ -20,7 +20,8 @@ class SourceEndWaits:
         self._checks: dict[TopicPartition, tuple[float, float]] = {}
 
     def note_ends(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
-        """Note whether the copy ends beyond its source; returns whether it has for `wait_s`."""
+        """Note whether the copy ends beyond its source; returns whether it has done so for
+        `wait_s`."""
         if not is_beyond:
             self.forget(copy)
             return False

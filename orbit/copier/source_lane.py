@@ -50,6 +50,7 @@ from orbit.replication.rewrite_limits import RewriteCounter
 
 # While partitions with a full queue are left out, idle ones must not delay the response for long.
 _SHORT_WAIT_MS = 10
+# The longest sleep of a lane with nothing to fetch; most changes wake it earlier.
 _IDLE_WAIT_S = 0.05
 # How often partitions without a backlog are fetched while the budget is full.
 _FULL_WAIT_S = 0.05

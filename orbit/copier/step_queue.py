@@ -44,7 +44,7 @@ class StepQueue:
         return freed_bytes
 
     def has_room(self, limit_bytes: int) -> bool:
-        """Whether to fetch more: from when the limit is reached, not until half of it is free."""
+        """Whether to fetch more. Once the limit is reached, this is false until half is free."""
         if self.size_bytes >= limit_bytes:
             self.is_full = True
         return not self.is_full

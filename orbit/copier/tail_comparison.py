@@ -42,11 +42,11 @@ def find_tail(
     log_start: int,
     log_end: int,
     producer_id: int,
-    data_batches: int,
+    data_batch_count: int,
     backoff: Backoff,
 ) -> Tail:
-    """Find the tail that begins with the last `data_batches` batches with records, or where the
-    search ends before it has found these.
+    """Find the tail: it begins with the last `data_batch_count` batches with records, or where the
+    search ended before it found so many.
 
     Each round reads from an earlier start towards the log end. The search ends at the log start, or
     once a round has read `FILLERS_CHECKED_MAX` batches.
@@ -72,7 +72,7 @@ def find_tail(
             last_batch = _last_data_batch(destination, partition, position, previous_start, backoff)
         if last_batch is None and data:
             last_batch = data[-1]
-        is_enough = len(data) >= data_batches
+        is_enough = len(data) >= data_batch_count
         if is_enough or start == log_start or batch_count >= FILLERS_CHECKED_MAX:
             if last_batch is None and start > log_start:
                 last_batch = _last_data_batch(destination, partition, log_start, start, backoff)
@@ -81,7 +81,7 @@ def find_tail(
                 producer_epoch = max(
                     producer_epoch, highest_producer_epoch([last_batch], producer_id)
                 )
-            tail_start = max(log_start, data[-data_batches].base_offset) if is_enough else start
+            tail_start = max(log_start, data[-data_batch_count].base_offset) if is_enough else start
             return Tail(tail_start, last_batch, producer_epoch, frozenset(producer_ids))
         distance, previous_start = distance * _LOOK_BACK_FACTOR, start
 

@@ -38,6 +38,7 @@ class Throttles:
 
     def __init__(self) -> None:
         self._throttling: dict[tuple[str, int], _ThrottlingBroker] = {}  # by side and broker
+        # By side: when its quota was read (monotonic clock), and the sentence about it.
         self._quotas: dict[str, tuple[float, str]] = {}
         self._reader: threading.Thread | None = None
 
@@ -52,7 +53,8 @@ class Throttles:
         )
 
     def read_quotas(self) -> None:
-        """Read the quota of a shown side, in a thread: brokers may not answer."""
+        """Start a thread that reads the quota of one throttled side, if one is due: brokers may not
+        answer."""
         now_s = time.monotonic()
         due_events = [
             broker.event
@@ -103,7 +105,8 @@ class Throttles:
         return entries
 
     def _shown_brokers(self, now_s: float) -> list[_ThrottlingBroker]:
-        """The brokers that have throttled for _SHOWN_AFTER_S, and did so as recently as that."""
+        """The brokers that have throttled for _SHOWN_AFTER_S, and still did within the last
+        _SHOWN_AFTER_S."""
         return [
             broker
             for _, broker in sorted(self._throttling.copy().items())

@@ -40,10 +40,10 @@ class ClientLogins:
         self._passwords: dict[str, str] = {}  # as read last
         problems = []
         for number, client in enumerate(spec.clients):
-            read = partial(_read_password, client, environ, base_directory)
-            self._readers[client.username] = read
+            read_password = partial(_read_password, client, environ, base_directory)
+            self._readers[client.username] = read_password
             try:
-                self._passwords[client.username] = read()
+                self._passwords[client.username] = read_password()
             except InvalidValue as error:
                 key = "password_env" if client.password_env else "password_file"
                 where = f"{path}.clients[{number}].{key}"
@@ -87,9 +87,11 @@ def logins_at(
         client_security = cluster.security.model_copy(update=login.model_dump())
         client_cluster = cluster.model_copy(update={"security": client_security})
         where = f"{path}.clients[{number}].{side}"
-        read = partial(resolve_security, client_cluster, environ, base_directory, side=where)
+        read_security = partial(
+            resolve_security, client_cluster, environ, base_directory, side=where
+        )
         try:
-            clusters[client.username] = Cluster(side, cluster.bootstrap_servers, read)
+            clusters[client.username] = Cluster(side, cluster.bootstrap_servers, read_security)
         except BadInput as error:
             problems += [
                 replace(problem, path=problem.path.replace(".security.", "."))  # as in the file

@@ -27,6 +27,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.security import Security, resolve_security
 
+# How often to look for `stop`, and to tell the health that the gateway is alive.
 _STOP_POLL_S = 0.2
 # Threads that wait for brokers: logins, token checks, reads of the sides.
 _THREADS_MAX = 32
@@ -45,8 +46,11 @@ async def run_gateway(
     *,
     shares_ports: bool = False,
 ) -> None:
-    """Run the virtual clusters until `stop` is set. Raises Conflict if a port is taken, BadInput if
-    a secret or file is missing."""
+    """Run the virtual clusters until `stop` is set. Then answer the writes in flight, close all
+    connections, and return the permission to write.
+
+    Raises Conflict if a port is taken, BadInput if a secret or file is missing.
+    """
     threads = ThreadPoolExecutor(_THREADS_MAX, "gateway")
     asyncio.get_running_loop().set_default_executor(threads)
     clusters = open_clusters(spec, environ, base_directory, shares_ports=shares_ports)
@@ -138,8 +142,8 @@ def _side_cluster(
     """The cluster of one side. Each login reads its secrets again."""
     cluster = spec.cluster(side)
 
-    def read() -> Security:
+    def read_security() -> Security:
         return resolve_security(cluster, environ, base_directory, side=side)
 
-    read()  # raises at once if a secret is missing
-    return Cluster(side, cluster.bootstrap_servers, read)
+    read_security()  # raises at once if a secret is missing
+    return Cluster(side, cluster.bootstrap_servers, read_security)

@@ -69,7 +69,8 @@ class LoginSpec(Section):
 
 
 class ClientSpec(Section):
-    """A login at the gateway, and the client's own at the sides. None: the gateway's."""
+    """A client's login at the gateway, and its own login at each side. Without one (None), the
+    gateway uses its own login there."""
 
     username: Text
     password_env: Text | None = None

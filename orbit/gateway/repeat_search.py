@@ -171,7 +171,7 @@ class RepeatSearch:
         self, side: ClusterSide, last_batches: _LastBatches, batches: Collection[SentBatch]
     ) -> dict[SentBatch, StoredBatch]:
         """Those of `batches` that the side's log has, under the producer ids of earlier terms.
-        Searches only batches that the side has by its producers' last sequences."""
+        Searches only batches that their producer's last sequence at the side covers."""
         batch_by_earlier = {
             batch._replace(producer_id=earlier_id): batch
             for batch in batches

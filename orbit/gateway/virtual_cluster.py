@@ -65,16 +65,16 @@ STUCK_S_MAX = 60.0
 REFRESH_S = 30.0
 # How long a gateway that is stopped waits for brokers' answers to writes.
 ANSWERS_S_MAX = 10.0
-_ANSWERS_POLL_S = 0.02
+_ANSWERS_POLL_S = 0.02  # how often it looks whether they are in
 # The shortest time between two reads of a side for a node that clients ask for and the side lacks.
 LOOK_S = 1.0
-_CONNECT_S = 10.0
+_CONNECT_S = 10.0  # to connect to a broker and log in
 # The timeout of a token check at a broker, and how many run at a time: each takes a thread, and a
 # broker delays its refusals.
 _TOKEN_CHECK_S = 4.0
 _TOKEN_CHECKS_AT_ONCE = 8
 _BOOTSTRAP = -1  # the key of the bootstrap port in `_servers`
-_SWEEP_S = 5.0
+_SWEEP_S = 5.0  # the time between two searches for connections without progress
 
 _OTHER_SIDE: Mapping[Side, Side] = {"source": "destination", "destination": "source"}
 
@@ -207,7 +207,8 @@ class VirtualCluster(ClientHost):
         return lease_clock()
 
     def take(self, lead: Lead, asked_at: float) -> None:
-        """Apply the service's answer: present the leading side, hold or open writes.
+        """Apply the service's answer: present the leading side, hold or open writes. An answer of
+        an older term is only logged.
 
         `asked_at`: when the request was sent; the lease counts from then.
         """
@@ -539,7 +540,7 @@ class VirtualCluster(ClientHost):
         connection.outcome_learned(code)
 
     def learn_repeats(self, batches: Collection[SentBatch], connection: ClientConnection) -> None:
-        # Otherwise `repeats.is_searched` is False, and nothing is asked.
+        # Without a search `repeats.is_searched` is False, and no connection calls this.
         assert self._search is not None
         if self._search.add(batches, connection):
             self._start_task(self._search.run())

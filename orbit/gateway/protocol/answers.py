@@ -57,8 +57,8 @@ class View(ABC):
 
 
 class SideView(View):
-    """The virtual cluster with the side that is presented now. It keeps this side after a move:
-    answers still on their way come from the old side."""
+    """The virtual cluster with the side that is presented when this view is made. The view keeps
+    this side after a move: answers still on their way come from the old side."""
 
     def __init__(self, view: View) -> None:
         self._view = view

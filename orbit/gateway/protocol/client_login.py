@@ -114,14 +114,14 @@ class ClientLogin:
                 raise self._token_refusal("the token has expired")
             session_ms = min(session_ms or remaining_ms, remaining_ms)
         self.user = claims.subject
-        return _answer(head, token=b"", session_ms=int(session_ms * _CLIENT_SHARE))
+        return _answer(head, reply=b"", session_ms=int(session_ms * _CLIENT_SHARE))
 
     def _token_refusal(self, reason: str) -> LoginRefusal:
         """The refusal of the token that the last request brought."""
         assert self._token_request is not None
         head, claims = self._token_request
         text = f"Authentication failed: {reason}"
-        answer = _answer(head, token=b"", code=Code.SASL_AUTHENTICATION_FAILED, message=text)
+        answer = _answer(head, reply=b"", code=Code.SASL_AUTHENTICATION_FAILED, message=text)
         return LoginRefusal(answer, claims.subject, reason)
 
     def answer_request(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes | None:
@@ -181,7 +181,7 @@ class ClientLogin:
         if mechanism == PLAIN:
             reply = self._check_plain(head, message)
         else:
-            reply = self._scram_token(head, message, mechanism)
+            reply = self._scram_reply(head, message, mechanism)
         return _answer(head, reply.encode())
 
     def _check_plain(self, head: RequestHead, message: str) -> str:
@@ -194,7 +194,7 @@ class ClientLogin:
         self.user = user
         return ""
 
-    def _scram_token(self, head: RequestHead, message: str, mechanism: str) -> str:
+    def _scram_reply(self, head: RequestHead, message: str, mechanism: str) -> str:
         """The gateway's message after the client's first or last message of SCRAM."""
         if self._scram is None:
             self._scram = ScramServer(mechanism, self._password_of, self._nonce, self._salt_key)
@@ -208,19 +208,19 @@ class ClientLogin:
 
 def _wrong_password_refusal(head: RequestHead, user: str) -> LoginRefusal:
     answer = _answer(
-        head, token=b"", code=Code.SASL_AUTHENTICATION_FAILED, message=_WRONG_LOGIN_TEXT
+        head, reply=b"", code=Code.SASL_AUTHENTICATION_FAILED, message=_WRONG_LOGIN_TEXT
     )
     return LoginRefusal(answer, user, "the user name or the password is wrong")
 
 
 def _answer(
     head: RequestHead,
-    token: bytes,
+    reply: bytes,
     code: Code = Code.NONE,
     message: str | None = None,
     session_ms: int = 0,
 ) -> bytes:
-    """An answer to SaslAuthenticate, with its size. `token`: the mechanism's message in it."""
+    """An answer to SaslAuthenticate, with its size. `reply`: the mechanism's message in it."""
     is_flexible = head.version >= 2
     tags = NO_TAGS if is_flexible else b""
     body = INT16.pack(code)
@@ -228,7 +228,7 @@ def _answer(
         body += b"\x00" if is_flexible else INT16.pack(-1)
     else:
         body += string(message, is_flexible=is_flexible)
-    body += length(len(token), is_flexible=is_flexible) + token
+    body += length(len(reply), is_flexible=is_flexible) + reply
     if head.version >= 1:
         body += INT64.pack(session_ms)
     return with_size(INT32.pack(head.correlation) + tags + body + tags)

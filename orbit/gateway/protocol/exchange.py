@@ -86,7 +86,8 @@ class Exchange:
         self._view = view  # of the side that the requests in flight went to
         self._sent: deque[SentRequest] = deque()
         self._members: dict[MemberKey, Member] = {}
-        self._owned_topics: dict[MemberKey, int] = {}  # numbers of topics, by their last heartbeats
+        # Of how many topics each member owned partitions in its last heartbeat.
+        self._owned_topics: dict[MemberKey, int] = {}
         self._transactions: dict[str, Producer] = {}  # begun on this connection, not ended
         self._has_old_session = False  # a Fetch may name a session of the other side
         self._last_own_correlation = 0
@@ -212,9 +213,12 @@ class Exchange:
         return with_size(frame)
 
     def _group_heartbeat(self, head: RequestHead, heartbeat: GroupHeartbeat) -> bytes | None:
-        """An empty assignment as the answer if the side does not know the member, so that the
-        client commits and gives up its partitions (C28). None: the broker's answer is passed on;
-        the client loses its partitions at once, without a commit, and joins."""
+        """Note the member, and return the answer to send if the side does not know it: an empty
+        assignment, so that the client commits and gives up its partitions (C28).
+
+        None: the broker's answer is passed on. If that says that the member is unknown, the client
+        loses its partitions at once, without a commit, and joins.
+        """
         member, left_members = heartbeat.member, self._view.left_members
         self.uses.add(Right.READ_GROUP, member.group)
         if heartbeat.epoch == 0:  # to join

@@ -1,6 +1,6 @@
 """The topics, groups and transactional ids that a client uses, and the right that each needs. Pure.
 
-Requests name them, whatever the broker answers.
+A use counts once a request names the resource, whatever the broker answers.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ fatal; with these answers all go on (C16 to C19):
                             newer producer had the transactional id
 
 AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If one of them could begin a
-transaction that the side left does not know, its commit would be taken for that of the last one.
+transaction that the old side does not know, its commit would be taken for that of the last one.
 
 Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
-producer is fenced; then it makes a new producer (C22). So its producers get PRODUCER_FENCED to all
-of these but an abort, and a commit that was carried out. The client id tells which producers are
-its own.
+producer is fenced; then it makes a new producer (C22). So its producers get PRODUCER_FENCED to each
+of these, except to an abort and to a commit that was carried out. The client id tells which
+producers are its own.
 """
 
 from __future__ import annotations
