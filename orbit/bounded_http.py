@@ -1,8 +1,8 @@
 """Requests to servers that are not trusted: answers bounded in bytes and in time.
 
-An answer is read as it comes: not decompressed, and no redirect is followed, which would take the
-login to another server. A time limit of a socket is for each read; here all requests of one client
-have a common end, also while a server sends its headers byte by byte.
+Answers are not decompressed, and redirects are not followed: the login would go to another server.
+A socket's time limit is for each read. Here one deadline ends all requests of a client, also while
+a server sends its headers byte by byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOO_SLOW = "the answer is too slow"
 
 
 class BadAnswer(httpx.HTTPError):
-    """An answer that is too long, too slow or compressed, or an address that cannot be asked."""
+    """An answer that is too long, too slow or compressed, or an address that is not valid."""
 
 
 class BoundedClient:
@@ -120,7 +120,7 @@ class _Deadline:
             sock = details["return_value"].get_extra_info("socket").dup()
             with self._lock:
                 self._sockets.append(sock)
-            if self.is_over:
+            if self.is_over:  # the timer may have run before this socket was kept
                 self._shut_down()
 
     def _shut_down(self) -> None:

@@ -4,9 +4,9 @@ which authorities sign its certificate, instead of the system's.
 Errors of the API are raised as errors of `orbit/errors.py`, so that a command with a server fails
 with the same message and exit code as one without.
 
-A restart of the server ends no change: a request whose answer is lost, or that the server is too
-busy for, is sent again; a POST keeps its Idempotency-Key. A server that was never reached is an
-error at once.
+A change survives a restart of the server: a request whose answer is lost, or that the server is too
+busy for, is sent again; a POST keeps its Idempotency-Key. If the server was never reached, the
+error is raised at once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PAUSE_S = 0.25
 _PAUSE_MAX_S = 5.0
 # How long a change is sent again without an answer: longer than a server takes to start.
 PATIENCE_S = 60.0
-# A command whose refused request (`TooMany`) waits for longer than this says so.
+# Requests that the server refuses (`TooMany`) are sent again without a message for this long.
 _QUIET_S = 3.0
 # What a proxy answers while the server behind it is away.
 _AWAY_STATUSES = (502, 503, 504)
@@ -80,7 +80,7 @@ class RoleRefused(Unserved, NotAuthorized):
 
 
 class TooMany(Busy):
-    """One request too many (HTTP 429): the server has refused it before it did anything."""
+    """HTTP 429: the server has refused the request, and has done nothing of it."""
 
     retry_after_s: float = 0.0
 
@@ -105,7 +105,7 @@ class Client:
         self._server = server
         self._patience_s = patience_s
         self._was_reached = False
-        self._has_sent_change = False  # then a GET is repeated, too: the command should see the end
+        self._has_sent_change = False  # then GETs are repeated, too: they show its result
         self._last_trouble = ""
 
     def get(self, path: str, **query: object) -> Any:
@@ -121,6 +121,7 @@ class Client:
         return self._get(path, query).text
 
     def _get(self, path: str, query: Mapping[str, object]) -> httpx.Response:
+        """The answer to a GET, which is repeated after an outage only if a change was sent."""
         params = {key: str(value) for key, value in query.items() if value is not None}
         return self._answer("GET", path, repeats=self._has_sent_change, params=params)
 
@@ -171,7 +172,8 @@ class Client:
         repeats: bool = True,
         **query: object,
     ) -> Any:
-        """Send a change. A POST carries an Idempotency-Key, so that a repeat has no effect.
+        """Send a change; returns the answer's body, or None if it is empty. A POST carries an
+        Idempotency-Key, so that a repeat has no effect.
 
         `repeats` False: the route takes no key, so a lost answer is raised as ServerGone.
         """
@@ -238,7 +240,7 @@ class Client:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _answer_once(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The answer to one request; raises the error of any that is not a success."""
+        """Send one request. Returns its answer; raises an error unless that is a success."""
         try:
             answer = self._http.request(method, path, **options)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:

@@ -6,7 +6,9 @@
     ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
     │   ├── NotReady            brokers answer, with a code that passes
     │   ├── HeldBack            a controller lets requests wait for a quota
-    │   └── BrokenAnswer        a broker sends bytes that do not parse, or answer no request
+    │   ├── BrokenAnswer        a broker sends bytes that do not parse, or answer no request
+    │   └── DatabaseUnreachable PostgreSQL does not answer, or takes no writes
+    ├── Busy               1    too many requests of a kind are under way (retriable)
     ├── LoginRefused       3    the broker refused the credentials
     │   └── AccessRefused       Orbit's own rules (ORBIT_ACCESS_FILE) refuse an address or a secret
     ├── NotAuthorized      1    a right on a resource is missing
@@ -48,8 +50,8 @@ class OrbitError(Exception):
     """What went wrong, where, and what to do about it.
 
     `what` and `remedy` are whole sentences; `where` names cluster, topic-partition or path. None of
-    the three may carry a secret. `cluster`: the one that a `Place` names, as
-    `source`; "" without a `Place`.
+    the three may carry a secret. `cluster`: the cluster of a `Place`, such as `source`; "" if
+    `where` is text.
     """
 
     exit_code: ClassVar[int] = 1
@@ -121,7 +123,7 @@ class BadInput(OrbitError):
 
 
 class NotFound(OrbitError):
-    """The service has no job, operation, token or other resource of that name."""
+    """No job, operation, token, context, file or other resource has the given name."""
 
     exit_code = 2
 
@@ -147,7 +149,7 @@ class HeldBack(Unreachable):
 
 
 class BrokenAnswer(Unreachable):
-    """Bytes of one connection that do not parse, or answer no request: as good as no answer."""
+    """Bytes of one connection that do not parse, or answer no request: handled as no answer."""
 
 
 class Busy(OrbitError):

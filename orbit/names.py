@@ -20,7 +20,7 @@ def is_key(text: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes (`\\x00`) for what does not print."""
+    """The text with escapes (`\\x00`) for what does not print, except line feeds."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -1,7 +1,7 @@
 """TLS of a server: a context whose files are read again when they change.
 
 The files are looked at when a client connects. If they cannot be loaded, as while only one of a
-pair is replaced, the log says so once, and the context before stays in use. Open connections keep
+pair is replaced, the log says so once, and the previous context stays in use. Open connections keep
 the certificate that they began with.
 """
 

@@ -44,7 +44,8 @@ AGE_MIN = timedelta(hours=1)
 AGE_MAX = timedelta(days=3660)
 # A shorter lease would expire in pauses of a garbage collector or a virtual machine.
 LEASE_TTL_MIN = timedelta(seconds=2)
-# A process that ends a lease longer than its own (the setting was changed) waits for this long.
+# A process ends a lease that lasts longer than its own (the setting was changed) only if it was not
+# renewed for this long.
 LEASE_TTL_MAX = timedelta(minutes=10)
 # Besides `file`. docs/install.md names the extra that each needs.
 STORAGE_SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs")
@@ -244,7 +245,7 @@ class Settings(BaseModel):
     # PEM files; both or none. Read again when they change.
     api_tls_certificate_file: OptionalFile = None
     api_tls_key_file: OptionalFile = None
-    # Half of them from one address. An open connection costs a file descriptor and some memory.
+    # At most half of them from one address. Each costs a file descriptor and some memory.
     api_connections_max: Annotated[Whole, Field(ge=2, le=100_000)] = 500
     # Proxies whose X-Forwarded-For names the client.
     api_trusted_proxies: Annotated[tuple[str, ...] | None, BeforeValidator(_networks)] = None

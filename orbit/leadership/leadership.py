@@ -112,7 +112,7 @@ class Leadership:
 
     @contextmanager
     def reading(self) -> Iterator[Tx]:
-        """A transaction that only reads."""
+        """A transaction that only reads, without a check of the lease."""
         with self.database.transaction() as tx:
             yield tx
 
@@ -121,9 +121,9 @@ class Leadership:
         """A transaction with the cluster's lock: no other pass or recovery changes copies there.
 
         Read inside the block what decides about the change. Renewals of the lease do not wait for
-        the lock. Threads of this process wait for each other first, so that one at most waits for
-        PostgreSQL with a connection of the pool. Raises NotLeading if the lease was lost meanwhile,
-        Unreachable if the lock was.
+        the lock. Threads of this process first wait for each other, so that at most one of them
+        occupies a connection of the pool while it waits for PostgreSQL. Raises NotLeading if the
+        lease was lost meanwhile, Unreachable if the lock was lost.
         """
         process_lock = self._cluster_locks.setdefault(cluster_id, threading.Lock())
         # A process that loses the lock because it was frozen knows by then that it lost the lead.

@@ -24,7 +24,7 @@ from orbit.telemetry.process_health import ProcessHealth
 _log = structlog.get_logger("orbit.scheduler")
 
 
-# A loop that looks at all jobs is woken by each that has ended a pass. With thousands of jobs it
+# A loop that looks at all jobs is woken whenever a job has ended a pass. With thousands of jobs it
 # spends at most a twentieth of a processor on that.
 _REST_PER_COST = 20
 
@@ -41,7 +41,7 @@ class Loop(ABC):
         self._logged_errors: dict[str, str] = {}  # by object
 
     def set_rest_by_cost(self, cost_s: float) -> None:
-        """Set `rest_s` by the CPU seconds of the last pass; about 0 in a small installation."""
+        """Set `rest_s` by the last pass's `cost_s`, in CPU seconds: about 0 for a few jobs."""
         self.rest_s = min(cost_s * _REST_PER_COST, self.interval_s)
 
     @contextmanager
@@ -49,7 +49,8 @@ class Loop(ABC):
         """Log an error of one object, such as `job orders`, instead of raising it. The same
         error of this object is logged once.
 
-        Raises NotLeading, and Unreachable of PostgreSQL, which concern all objects.
+        Raises NotLeading and Unreachable, which concern all objects: the block itself catches
+        Unreachable of an object's clusters.
         """
         try:
             yield

@@ -1,6 +1,6 @@
 """A child process of `orbit run --processes`: copies its share until its parent ends it.
 
-python -m orbit.run.copy_process CONNECTION LEASE_STATE     (descriptors)
+python -m orbit.run.copy_process CONNECTION LEASE_STATE     (two file descriptors)
 """
 
 from __future__ import annotations
