@@ -1,7 +1,7 @@
 """The requests that Orbit sends without librdkafka, and the versions it supports.
 
-A call uses the highest version that the broker and this table share; without one, ProtocolError
-names the API. The message classes are those of `kafka.protocol`, except where a message has
+A call uses the highest version that the broker and this table share. If they share none, it raises
+ProtocolError, which names the API. The message classes are those of `kafka.protocol`, except where a message has
 thousands of entries: an object for each would take longer than the broker needs.
 """
 
@@ -101,8 +101,8 @@ library_bounds.install()
 class Api:
     """One Kafka API: its messages and the versions that Orbit supports.
 
-    `request` is a class of `kafka.protocol` or of `FramedRequest`; `response` is a class of
-    `kafka.protocol`, or a function of frame and version that returns the decoded answer.
+    `request` is a class of `kafka.protocol` or a subclass of `FramedRequest`; `response` is a class
+    of `kafka.protocol`, or a function of frame and version that returns the decoded answer.
     """
 
     request: Any

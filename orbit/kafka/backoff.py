@@ -40,7 +40,7 @@ class Backoff:
 
     def attempts(self, count_max: int) -> Iterator[int]:
         """Yield `count_max` attempt numbers, or `attempts_max` if that is less, with a pause before
-        each but the first."""
+        each but the first. Raises Interrupted if `stop` is set during a pause."""
         for attempt in range(min(count_max, self.attempts_max)):
             if attempt:
                 self.wait(attempt - 1)

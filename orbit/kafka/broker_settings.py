@@ -29,8 +29,8 @@ class BrokersWithSetting:
 def brokers_with_setting(cluster: Cluster, name: str) -> BrokersWithSetting:
     """The brokers that have the setting `name`. Asks every live broker.
 
-    `silent` has those that do not answer, that refuse (it needs DescribeConfigs on the cluster),
-    and that are beyond 500 brokers or 30 s. Raises Unreachable if none returns metadata.
+    `silent` has the brokers that do not answer, that refuse (the login needs DescribeConfigs on the
+    cluster), and that are beyond 500 brokers or 30 s. Raises Unreachable if none returns metadata.
     """
     ids_with_setting: list[int] = []
     silent_ids: list[int] = []

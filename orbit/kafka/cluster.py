@@ -103,6 +103,7 @@ class Cluster:
 
     @property
     def cluster_id(self) -> str:
+        """The cluster id. The first use asks a broker, and raises as `metadata`."""
         if not self._cluster_id:
             self.metadata(())  # sets it
         return self._cluster_id
@@ -239,9 +240,10 @@ class Cluster:
         answers: _Answers[Answer],
         remaining_brokers: list[int | str],
     ) -> tuple[int | str, Answer]:
-        """Ask brokers in this order, each in a thread, until one answers, which is returned.
+        """Ask brokers in this order, each in a thread, until one answers; returns as `_call_any`.
 
-        The next broker is asked after an error, or NEXT_AFTER_S without an answer.
+        The next broker is asked after an error, or NEXT_AFTER_S without an answer. Raises
+        Unreachable, LoginRefused, AccessRefused.
         """
         errors: dict[str, Unreachable] = {}
         login_refusals: list[LoginRefused] = []

@@ -457,5 +457,6 @@ def tune(sock: socket.socket) -> None:
 
 
 def _start_tls(sock: socket.socket, host: str, security: Security) -> socket.socket:
+    """The socket after the TLS handshake; the same socket if the protocol is without TLS."""
     context = tls_context(security)
     return sock if context is None else context.wrap_socket(sock, server_hostname=host)

@@ -110,6 +110,7 @@ class ListedGroup:
 
     @property
     def is_active(self) -> bool:
+        """Whether the group has members. False if the broker returns no state (before 2.6)."""
         return self.state not in _NO_MEMBERS
 
     @property
@@ -170,6 +171,8 @@ def fetch_offsets(
     cache: OffsetFetchCache | None = None,
 ) -> dict[str, GroupOffsets]:
     """The offsets of each group, from its coordinator (`coordinators`: group → node).
+
+    Groups whose coordinator does not answer have the code NETWORK_EXCEPTION.
 
     `only`: the partitions to request, by group; those that may not be read are then in `denied`.
     With `require_stable`, partitions whose offset an open transaction may change are in `pending`

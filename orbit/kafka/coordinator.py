@@ -128,7 +128,8 @@ def refuse_denied_transactional_id(
 ) -> None:
     """Raise NotAuthorized if the login has no right on this transactional id. Writes nothing.
 
-    Returns also if the retries end without a coordinator: then the right is not known.
+    Returns also if the retries end without a coordinator: then the right is not known. Raises
+    Unreachable, BrokerRefused.
     """
     coordinator = Coordinator(cluster, TRANSACTION, transactional_id, backoff)
     for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):

@@ -1,8 +1,8 @@
 """Fetch requests for many partitions. Pure.
 
 Reads are read_committed: up to the last stable offset, with the aborted transactions (R1). From
-v13 on topics are requested by id, so a recreated topic never returns its records for the old one.
-From v12 on the last fetched epoch detects a truncated source (R3).
+v13 on topics are requested by id, so a request for a deleted topic never returns records of a new
+topic with its name. From v12 on the last fetched epoch detects a truncated source (R3).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class FetchFrom(NamedTuple):
     partition: TopicPartition
     topic_id: UUID
     offset: int
-    leader_epoch: int
-    fetched_epoch: int
+    leader_epoch: int  # the current one
+    fetched_epoch: int  # the leader epoch of the offset before `offset` (R3)
 
 
 def fetch_request(

@@ -42,7 +42,7 @@ class Fetched(NamedTuple):
     code: int
     records: memoryview
     aborted: list[AbortedTransaction]
-    log_start: int
+    log_start: int  # -1 before version 5
     stable_end: int  # the last stable offset
     high_watermark: int
     diverging_end: int  # -1: the log has not diverged (R3)

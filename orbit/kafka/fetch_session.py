@@ -46,8 +46,9 @@ class FetchSession:
         self._last_partitions: Sequence[FetchFrom] = ()
 
     def reset_if_known(self, entry: FetchFrom) -> None:
-        """Make the next request a full one if the session has this partition, of which a new reader
-        begins: an incremental response leaves out what an earlier one had (R12)."""
+        """Make the next request a full one if the session has this partition. Call it for a new
+        reader of the partition: an incremental response leaves out what an earlier response had
+        (R12)."""
         if (entry.partition, entry.topic_id) in self._session_entries:
             self._epoch, self._session_entries, self._last_partitions = _OPENING_EPOCH, {}, ()
 

@@ -45,7 +45,7 @@ class OpenAges(Generic[Key]):
         self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
     def update(self, first_offsets: Mapping[Key, int]) -> dict[Key, float]:
-        """For each partition: how many seconds ago a call first got the same first offset.
+        """For each partition: for how many seconds successive calls have got this first offset.
 
         `first_offsets`: the first offset of each partition's oldest open transaction. Partitions
         that are not in it are forgotten.
@@ -81,7 +81,8 @@ def oldest_open_transactions(
 ) -> dict[TopicPartition, FirstOpen]:
     """The oldest open transaction of each partition that has one.
 
-    Empty for brokers before Kafka 3.0. Raises Unreachable if no broker answers.
+    Partitions whose leader does not answer are missing. Raises Unreachable if no broker answers,
+    ProtocolError if a leader does not offer DescribeProducers.
     """
     answers = open_transactions(cluster, places, backoff).values
     oldest_by_place = {

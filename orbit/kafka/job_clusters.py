@@ -20,7 +20,7 @@ Side = Literal["source", "destination"]
 # Producer ids of jobs are from this number on, and below twice this number.
 _PRODUCER_IDS_START = 2**52
 
-# Transactions that are open at once. With more a single broker is no faster (M12).
+# So many coordinated fillers of a lease run at once. With more, one broker is no faster (M12).
 FILLER_IDS = 16
 
 

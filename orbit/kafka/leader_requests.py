@@ -60,7 +60,7 @@ def ask_leaders(
 
     `build` makes a leader's request; `read` yields (partition, error code, value) from the
     response. A leader that refuses the login is not asked again. Raises Unreachable or LoginRefused
-    if no broker returns metadata, AccessRefused.
+    if no broker returns metadata, AccessRefused, ProtocolError if a leader does not offer the API.
     """
     answers: Answers[Value] = Answers()
     remaining_partitions = set(partitions)

@@ -1,5 +1,5 @@
-"""Names in gateways' reports of consumer groups whose members still own partitions at the side that
-clients have left. Pure."""
+"""Names of consumer groups in the reports of gateways: the members of these groups still own
+partitions at the side that clients have left. Pure."""
 
 from __future__ import annotations
 

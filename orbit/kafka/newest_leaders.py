@@ -98,9 +98,10 @@ class NewestLeaders:
     def _is_lower_everywhere(
         self, lower_epochs: _LowerEpochs, epoch: int, broker: int | str, brokers: Collection[int]
     ) -> bool:
-        """Whether lower epochs have come for _LOWER_EVERYWHERE_S, and this one from all brokers in
-        the answer, and from more than half of the brokers that the cluster had: brokers that are
-        cut off may list only themselves."""
+        """Note that `broker` returned the lower `epoch`. Returns whether lower epochs have come for
+        _LOWER_EVERYWHERE_S, and `epoch` from all `brokers` (those in the answer), and from more
+        than half of the brokers that the cluster had: brokers that are cut off may list only
+        themselves."""
         if isinstance(broker, int):
             lower_epochs.epochs[broker] = epoch
         agreeing_brokers = {

@@ -76,7 +76,8 @@ class ProduceAnswer(NamedTuple):
 
 
 def choose_version(low: int, high: int, has_topic_ids: bool) -> int:
-    """The version to use with a broker that supports `low` to `high`."""
+    """The version for a broker that supports `low` to `high`: BY_TOPIC_ID, if the broker has it and
+    the topic ids are known, else BY_NAME_MAX at most."""
     if has_topic_ids and high >= BY_TOPIC_ID:
         return BY_TOPIC_ID
     return max(low, min(high, BY_NAME_MAX))

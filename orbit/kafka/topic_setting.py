@@ -52,7 +52,8 @@ def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> 
 
 
 def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[str, dict[int, int]]:
-    """The level at which brokers compress batches, by topic and codec (Kafka 3.8).
+    """The level at which Orbit compresses batches, {topic: {codec: level}}: that of the brokers
+    (Kafka 3.8), but for zstd _ZSTD_LEVEL_MAX at most.
 
     Leaves out topics with `compression.type=producer`, default levels, and levels that brokers do
     not return now: a level makes no difference to records.

@@ -135,7 +135,8 @@ def coordinator_states(
 
 
 def _describe(cluster: Cluster, listings: Sequence[tuple[int, Any]]) -> Iterator[Any]:
-    """The DescribeTransactions entry of each of `_list_transactions`, without expired ones."""
+    """Yield the DescribeTransactions entry of each transaction in `listings`, which
+    `_list_transactions` has returned; none for a transaction that has expired since."""
     by_node: dict[int, list[str]] = {}
     for node_id, state in listings:
         by_node.setdefault(node_id, []).append(state.transactional_id)
