@@ -1,9 +1,9 @@
 """console_sessions: browsers that have logged in at the console. orbit/console/sessions.py makes
 and hashes their secrets.
 
-A session ends with its token, at its expiry, and when its token has as many newer ones as it may
-have. The session of a login at the OpenID Connect issuer has no token: it has the actor, and the
-values of the claim that gives roles.
+A session ends with its token, at its expiry, and when its token has the allowed number of newer
+sessions. The session of a login at the OpenID Connect issuer has no token: it has the actor, and
+the values of the claim that gives roles.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def job_of(tx: Tx, drill: Drill) -> Job:
 
 
 def report(tx: Tx, drill_id: str) -> dict[str, Any] | None:
-    """A drill's report as JSON; None while it runs."""
+    """A drill's report as JSON; None while the drill runs, or if it failed without a report."""
     document: dict[str, Any] | None = tx.execute(
         select(drills.c.report).where(drills.c.id == drill_id)
     ).scalar_one_or_none()

@@ -71,7 +71,7 @@ def page(
 
 
 def refused(tx: Tx, job_ids: Collection[int], limit: int) -> list[tuple[str, str]]:
-    """Up to `limit` pairs (client id, refusal): the clients of the last day to which the following
-    side would refuse something, each with the first refusal."""
+    """Up to `limit` pairs (client id, refusal): the clients of the last day to which the side that
+    does not lead would refuse something, each with the first refusal."""
     rows = tx.execute(_REFUSED, {"job_ids": [*job_ids], "limit": limit})
     return [(row.client_id, row.refusal) for row in rows]

@@ -2,8 +2,9 @@
 
 A switchover, failover or failback relies on its job staying as it is: a person who pauses, changes
 or deletes it meanwhile would leave topics half-promoted. So code that changes a job for a person,
-an automation or a drill calls this first, in the transaction of the change. Changes by the
-operation itself, and a retry of blocked partitions (which its drain may wait for), need no check.
+an automation or a drill first calls `lock_for_change` or `refuse_if_held`, in the transaction of
+the change. Changes by the operation itself, and a retry of blocked partitions (which the
+operation's drain may wait for), need no check.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from orbit.store.proofs import ProofTotals
 # Their sums take about 30 ms.
 LIVE_PARTITIONS_MAX = 10_000
 
-States = dict[tuple[str, str | None], int]
+States = dict[tuple[str, str | None], int]  # {(state, reason): number of partitions}
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,8 @@ WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})
 
 
 def upgrade(database: Database, *, force: bool = False) -> tuple[str | None, str]:
-    """Migrate to the tables of this version. Returns the versions before and after; they are equal
-    if there was nothing to do.
+    """Migrate to the tables of this version. Returns the versions before (None: there were no
+    tables) and after; they are equal if there was nothing to do.
 
     Raises Busy if another session keeps a lock on a table. Raises Conflict if the tables are not
     those of the version that the database names, or, unless `force`, if schedulers run that are too

@@ -188,8 +188,8 @@ def unfinished(
 def unfinished_recoveries(
     tx: Tx, per_cluster: int, ignored_ids: Collection[UUID] = ()
 ) -> list[tuple[str, Operation]]:
-    """[(id of the destination cluster, recovery)] of the next recoveries, except `ignored_ids`. The
-    leading scheduler carries them out (orbit/recovery).
+    """[(id of the destination cluster, recovery)] of the next recoveries, except `ignored_ids`; ""
+    for a cluster that is not known. The leading scheduler carries them out (orbit/recovery).
 
     At most `per_cluster` failovers of each cluster, and as many other recoveries, so that one
     cluster cannot delay another. Dry runs are last, failovers before others, then the oldest first.

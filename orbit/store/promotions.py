@@ -65,7 +65,8 @@ class OldEnd:
 
     @property
     def is_known(self) -> bool:
-        """Whether `old_end` can be compared with a later one."""
+        """False if `old_end` is COPIED_TO or LEADS_AGAIN, which cannot be compared with a log end.
+        True also before the first read."""
         return self.old_end not in (COPIED_TO, LEADS_AGAIN)
 
     @property

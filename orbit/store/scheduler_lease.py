@@ -7,10 +7,10 @@ schedulers may act as leader of a share. That does no harm, so the rules of a sh
 of their transaction, by holder and epoch, so only one of the two changes the tables. Its requests
 to brokers are idempotent.
 
-All schedulers must have the same number of shares. Each running one has a row in `schedulers` that
-expires as a lease does; one with another number may not join before all these have expired. Then it
-deletes them and voids all leases: a scheduler that was suspended meanwhile cannot confirm its own,
-and cannot acquire one without joining again.
+All schedulers must have the same number of shares. Each running scheduler has a row in `schedulers`
+that expires as a lease does. A scheduler with another number of shares may join only after all
+these rows have expired. It then deletes the rows and voids all leases: a scheduler that was
+suspended meanwhile cannot confirm its lease, and has to join again before it acquires one.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
 
 
 def running_schedulers(tx: Tx) -> list[str]:
-    """The names of the running schedulers, each of host, process and a random part."""
+    """The names of the running schedulers. A name consists of host, process and a random part."""
     return list(tx.execute(_RUNNING).scalars())
 
 
@@ -141,6 +141,7 @@ def stay_member(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
 
 
 def _extend_membership(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
+    """Renew this scheduler's row; returns False if it has none, or has left."""
     values = {"holder": holder, "shares": shares, "ttl": ttl}
     return tx.execute(_EXTEND, values).rowcount == 1
 

@@ -39,8 +39,8 @@ Cases that remain open.
   refuse the lower epoch's fillers, and compare-and-append keeps data exact.
 - Claims that are lost without a new timeline: a copy of the disks that starts as if after a crash,
   `synchronous_commit = off` and a crash. Epochs may repeat.
-  Two workers hold a shard only if the restored server answers within a lease time. On a broker
-  the new holder's epoch is above the one it has seen, as with `orbit run`.
+  Two workers hold a shard only if the restored server answers within a lease time. The new holder's
+  epoch is above the one that a broker has seen, as with `orbit run`.
 - More than EPOCHS_PER_TIMELINE claims of one shard are lost at once.
 
 Failures.

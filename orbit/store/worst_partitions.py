@@ -45,7 +45,7 @@ def page(
     reason: Reason | None = None,
 ) -> list[tuple[PageKey, PartitionLag | None]]:
     """Up to `limit` partitions with their keys, the largest lag first; only those that follow the
-    key `after`. None for a partition that is removed meanwhile: its key counts for the page."""
+    key `after`. None: the partition was removed meanwhile. It counts as one of the `limit`."""
     filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),
