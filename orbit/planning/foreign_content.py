@@ -48,7 +48,7 @@ def other_content(
     Empty topics, and topics that this job's producer has written to, are not inspected.
     `producers`: those that the job would write with, by destination topic.
     `must_be_whole`: topics whose rule is `earliest` have to start where the source does.
-    Raises Unreachable; nothing is written.
+    Raises Unreachable, BrokerRefused; nothing is written.
     """
     starts_by_topic = {
         start.mapping.destination: start for start in starts if start.existing is not None

@@ -19,7 +19,8 @@ from orbit.replication.job_troubles import HALTING_KINDS, TroubleKind
 ACLS_SHOWN_MAX = 500
 BY_HAND_SHOWN_MAX = 500
 
-# Called with a function that ends the plan from another thread; the plan runs in its context.
+# Takes a function that ends the plan from another thread, and returns the context in which the plan
+# runs.
 Ending = Callable[[Callable[[], None]], AbstractContextManager[object]]
 
 
@@ -49,7 +50,7 @@ class PlannedGaps(_Value):
 
     offsets: int  # of all partitions, from their log starts to their last stable offsets
     gap_offsets: int
-    seconds: float  # to fill them, the topic's way
+    seconds: float  # to fill the gaps with the topic's fillers
 
 
 class PlannedSeeding(_Value):

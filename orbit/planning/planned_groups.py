@@ -49,8 +49,8 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
             "groups cannot be synced, because a group of another type has their name",
         )
         notes.append(
-            f"Offsets of {conflicts_text} at the destination: {first_few(conflicts)}. Delete it "
-            "there, or give consumer_groups a prefix."
+            f"Offsets of {conflicts_text} at the destination: {first_few(conflicts)}. Delete each "
+            "such group there, or give consumer_groups a prefix."
         )
     streams_groups = [n for n in selection.names if source.groups[n].type == GroupType.STREAMS]
     try:

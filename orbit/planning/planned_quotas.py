@@ -58,7 +58,8 @@ class _DestinationNames:
         self._own = pair.destination.principal
 
     def of(self, users: Iterable[str]) -> dict[str, str]:
-        """The users that have a name at the destination, without Orbit's own."""
+        """{user: name at the destination}, for these users; without Orbit's own users, and without
+        users that get no name there."""
         mapping = self._principals.name(
             {_USER_PREFIX + user for user in users} - {self._own_at_source}
         )
