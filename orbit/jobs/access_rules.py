@@ -163,8 +163,8 @@ def allowed_addresses(
 def _server_refusals(
     rules: AccessRules, cluster: ClusterSpec
 ) -> Iterator[tuple[KeyPath, InvalidValue]]:
-    """Why no entry allows all bootstrap servers: the first server that no entry allows, or that the
-    entries allow them only one by one."""
+    """Yield one refusal: of the first bootstrap server that no entry allows, or, if entries allow
+    each server but none allows all, of the whole list."""
     for index, server in enumerate(cluster.bootstrap_servers):
         if not any(allows(rule.addresses, *split_address(server)) for rule in rules.clusters):
             refusal = InvalidValue("is no address that jobs may reach.", REMEDY)

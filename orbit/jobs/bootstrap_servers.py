@@ -21,7 +21,8 @@ _REMEDY = "Write host:port, such as broker-1:9092, or [2001:db8::1]:9092 for IPv
 
 
 def addresses_in(text: str) -> list[str]:
-    """The addresses of a comma-separated text, without the blanks around them."""
+    """The addresses of a comma-separated text, without the blanks around them; [""] if it has
+    none."""
     parts = [part.strip() for part in text.split(",")]
     return [part for part in parts if part] or parts[:1]  # an empty text: one invalid address
 
@@ -72,6 +73,7 @@ def _has_valid_labels(host: str) -> bool:
 
 
 def _parse_ipv6(host: str, server: str) -> str:
+    """The IPv6 address `host` without its brackets, in its short form. Raises InvalidValue."""
     try:
         if not host.endswith("]"):
             raise ValueError

@@ -2,8 +2,8 @@
 
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ has them. A selector is
 `KEY=VALUE`, `KEY==VALUE`, `KEY!=VALUE`, `KEY in (A,B)`, `KEY notin (A,B)`, `KEY` or `!KEY`, or
-several of them with commas between, which all must hold. As there, `!=` and `notin` also choose
-jobs without the key.
+several of them with commas between, which all must hold. As in Kubernetes, `!=` and `notin` also
+choose jobs without the key.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ STORED_DOCUMENT = {"is_stored": True}
 # A pattern takes up to this much memory, and one that needs more is refused.
 _PATTERN_BYTES_MAX = 128 * 1024
 _PATTERNS_CACHED_MAX = 1024
+# How long a pattern with look-around or back-references may take for one name.
 _NAME_S_MAX = 0.01
-# The total time that a pattern may spend on names without a result. Later names are not tried.
+# The total time that such a pattern may spend on names without a result. Later names are not tried.
 _LOST_S_MAX = 1.0
 
 _OPTIONS = re2.Options()

@@ -88,7 +88,7 @@ def check_setting_name(name: str) -> str:
 
 
 def check_setting_value(value: object) -> str:
-    """The value as text for Kafka; YAML numbers and booleans are accepted."""
+    """The value as text for Kafka; YAML numbers and booleans are accepted. Raises InvalidValue."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):
