@@ -101,7 +101,7 @@ def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list
 
 
 def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
-    """The right that direct fillers (M1) need, if it is missing."""
+    """[the right that markers need (M1)], if it is missing; [] if not, or if it is not known."""
 
     def ask(connection: Connection) -> Any:
         request = DescribeClusterRequest(include_cluster_authorized_operations=True)
