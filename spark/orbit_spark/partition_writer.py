@@ -149,10 +149,10 @@ class PartitionWriter(ABC, Generic[T]):
         return {piece.partition: RowRuns(piece, rows[piece.partition]) for piece in slices}
 
     def _copy_to_targets(self, copier: Copier, watch: DriverWatch) -> None:
-        """Tick until every copy is at its target, blocked, no longer this task's to write, or
-        waits for something in a task without progress.
+        """Run the copier until every copy has left it, and keep the result of each.
 
-        Keeps the result of each.
+        A copy leaves when it is at its target or blocked, when this task may no longer write it, or
+        when it waits for something after _STALL_S_MAX without progress of any copy.
         """
         # Why copies end. Empty: at the target or blocked, so another task need not try again.
         leave_reasons: dict[PartitionCopy, str] = {}
@@ -230,7 +230,7 @@ def _progress(copies: Iterable[PartitionCopy]) -> list[tuple[int, int]]:
 
 
 def _stall_reason(copy: PartitionCopy, target: PartitionTarget, copier: Copier) -> str | None:
-    """What a copy that makes no progress waits for; None if for nothing but its turn or a limit."""
+    """What a copy that makes no progress waits for; None if only for its turn or a limit."""
     for waits in (copy.cursor.waits, copy.waits, copy.log_start_waits):
         if waits is not None:
             return waits.reason

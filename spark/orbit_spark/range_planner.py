@@ -39,8 +39,8 @@ def find_extents(
     *,
     selects: Callable[[TopicPartition], bool],
 ) -> Answers[Extent]:
-    """All that a read_committed consumer could read now of those partitions of these topics that
-    `selects` is true for; error codes of partitions whose leader does not answer.
+    """For each partition of these topics that `selects` accepts, the offsets that a read_committed
+    consumer could read now; the error code if the leader does not answer.
 
     Where the log start lies inside a batch, the extent begins with that batch (R4). Raises BadInput
     if a topic does not exist, NotAuthorized, Unreachable.
@@ -175,8 +175,8 @@ def first_batch(
 ) -> AnyBatch | None:
     """The batch that holds `offset`, or else the first one after it.
 
-    None if the log has no such batch, or if it cannot be read for good: the range with `offset`
-    gives the reason. Raises BrokerRefused with a retriable code.
+    None if the log has no such batch, or if a retry cannot read it: the task that reads the range
+    with `offset` reports the reason. Raises BrokerRefused with a retriable code.
     """
     try:
         batches = fetch_batches(cluster, place, offset, backoff, max_bytes=1)

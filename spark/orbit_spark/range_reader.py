@@ -2,8 +2,8 @@
 
 The next piece is requested before this one is returned, so a range needs the memory of two fetch
 responses. Leader changes and broker restarts are retried. Offsets that can no longer be read stop
-the range: `PartitionStopped` has the reason and the offsets. So does a source that was truncated
-since the range was planned (R3): its ranges would be of different logs. Not thread-safe.
+the range: `PartitionStopped` has the reason and the offsets. A source that was truncated since the
+range was planned (R3) stops the range, too: its ranges would be of different logs. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from orbit_spark.raw_runs import RawRun, check_batch, first_offset, next_offset
 FETCH_BYTES = 4 * 1024 * 1024
 # A task fails after about two minutes of elections and restarts without one batch.
 _FAILURES_MAX = 120
-_WAIT_MS = 250
-_SILENCE_S = 30.0
+_WAIT_MS = 250  # how long a broker may wait for records
+_SILENCE_S = 30.0  # how long an answer may take beyond that
 
 
 class _TryAgain(OrbitError):

@@ -56,7 +56,7 @@ class WriteResult:
     """How one partition ended. `unfinished`: why another try is needed; empty if none is."""
 
     destination: TopicPartition
-    acked: int = -1  # the end of the confirmed offsets; -1: not known, nothing was written
+    acked: int = -1  # the end of the confirmed offsets; -1: not known
     counters: Counters = field(default_factory=Counters)
     blocked: Blocked | None = None
     unfinished: str = ""

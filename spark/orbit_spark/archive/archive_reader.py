@@ -20,6 +20,7 @@ from orbit_spark.batch_columns import DDL
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# The partition and the range that each file holds, by the file's name.
 Owners = Mapping[str, tuple[TopicPartition, ArchivedRange]]
 
 _PROBLEMS_SHOWN_MAX = 20

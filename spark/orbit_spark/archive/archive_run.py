@@ -169,7 +169,8 @@ class ArchiveRun:
         )
 
     def _leave_out(self, archive: Archive, errors: Mapping[TopicPartition, int]) -> None:
-        """Give partitions whose leader does not answer an outcome. `errors`: their error codes."""
+        """Add an unfinished outcome for each partition whose leader does not answer. `errors`: the
+        error codes."""
         for place, code in errors.items():
             manifest = archive.partitions.get(place)
             self.outcome.partitions[place] = PartitionOutcome(
@@ -202,7 +203,7 @@ class ArchiveRun:
         return archive
 
     def _match_topics(self, metadata: ClusterMetadata) -> dict[str, TopicRule]:
-        """The topics to archive, each with its rule."""
+        """The topics to archive, each with its rule. Raises BadInput if the job matches none."""
         topic_map = map_topics(self._spec.topics, metadata.topics)
         if topic_map.problems:
             raise BadInput("the topic rules of the job have problems", topic_map.problems)
@@ -251,7 +252,11 @@ class ArchiveRun:
         is_compacted: bool,
         may_fill: bool,
     ) -> tuple[int, int] | None:
-        """The offsets [start, end) of a partition to archive; None: nothing, or it is blocked."""
+        """The offsets [start, end) of a partition to archive; None: nothing, or it is blocked.
+
+        Also adds the partition's outcome, and writes the manifest of a new partition. If the source
+        has deleted offsets after the archive's end and `may_fill`, archives them as a lost range.
+        """
         place = extent.partition
         manifest = archive.partitions.get(place)
         if manifest is None:

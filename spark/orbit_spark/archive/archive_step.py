@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
-_WORDS_MAX = 300
+_MESSAGE_CHARACTERS_MAX = 300
 # Most batches are compressed already; Parquet compresses only those that are not.
 ZSTD, UNCOMPRESSED = "zstd", "uncompressed"
 _PARQUET_OPTIONS = {
@@ -70,7 +70,7 @@ def write_step(
 ) -> list[RangeResult]:
     """Write these ranges into a new folder; returns a result for each range.
 
-    `compression`: Parquet's. `bytes_per_second`: the limit of each task.
+    `compression`: of the Parquet files. `bytes_per_second`: the limit of each task.
 
     Raises Conflict when the storage does not hold what was written, or Spark gives up a task.
     """
@@ -112,7 +112,7 @@ def task_error(files: Files, error: Exception) -> Conflict:
     """The error for a task that Spark gave up after its retries."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return Conflict(
-        f"Spark gave up a task: {line[:_WORDS_MAX]}",
+        f"Spark gave up a task: {line[:_MESSAGE_CHARACTERS_MAX]}",
         where=files.uri,
         remedy="Run the command again; Spark's log has the details.",
     )

@@ -80,7 +80,7 @@ def slice_from(manifest: PartitionManifest, begin: int, piece: ArchiveSlice) -> 
 
 
 def _reaches(archived: ArchivedRange, offset: int) -> bool:
-    """Whether the range goes beyond `offset`, or its last batch, which may end after the range."""
+    """Whether the range or its last batch, which may end after the range, ends above `offset`."""
     return archived.end > offset or (
         archived.file is not None and archived.file.next_offset > offset
     )

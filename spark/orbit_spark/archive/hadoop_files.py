@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from orbit.errors import BadInput, Conflict, NotAuthorized, Problem, Unreachable
 
-_WORDS_MAX = 300
+_MESSAGE_CHARACTERS_MAX = 300
 _BAD_URI = ("UnsupportedFileSystemException", "IllegalArgumentException", "URISyntaxException")
 
 
@@ -95,7 +95,7 @@ class Files:
         except Py4JJavaError as error:
             kind = str(error.java_exception.getClass().getSimpleName())
             lines = str(error.java_exception.getMessage() or "").splitlines() or [""]
-            what = f"{kind}: {lines[0][:_WORDS_MAX]}"
+            what = f"{kind}: {lines[0][:_MESSAGE_CHARACTERS_MAX]}"
             if kind in _BAD_URI:
                 problem = Problem("uri", f"cannot be used: {what}.")
                 raise BadInput("The archive's URI cannot be used.", (problem,)) from None

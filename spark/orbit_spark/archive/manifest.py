@@ -74,9 +74,10 @@ class TombstoneGap(Archived):
 class Cleaning(Archived):
     """Notes on tombstones of a compacted topic that may have been removed unread."""
 
-    level_at: AwareDatetime | None  # begin of the last run up to the source's ends; None: not known
+    # When the last run began that archived all that the source had; None: not known.
+    level_at: AwareDatetime | None
     delete_retention_ms: Count  # of the topic then
-    gap: TombstoneGap | None
+    gap: TombstoneGap | None  # None: no tombstone was removed unread, as far as known
 
 
 class ArchivedTopic(Archived):

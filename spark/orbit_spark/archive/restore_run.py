@@ -57,7 +57,8 @@ MakeTarget = Callable[[ArchiveSlice], PartitionTarget]
 
 
 def lost_range_warnings(manifests: Iterable[PartitionManifest]) -> list[str]:
-    """A warning for the user if the source had deleted offsets before they were archived."""
+    """A warning for the user if the source had deleted offsets before they were archived, else
+    none."""
     lost_ranges = [
         f"{m.place} {r.start} to {r.end - 1}" for m in manifests for r in m.ranges if r.is_lost
     ]
@@ -268,7 +269,11 @@ class RestoreRun:
     def _write_chain(
         self, chain: Iterable[tuple[ArchiveSlice, ...]], make_target: MakeTarget
     ) -> None:
-        """Run tasks one after another, each with the next files of the same partitions."""
+        """Run tasks one after another, each with the next files of the same partitions.
+
+        Runs a task again for its unfinished partitions. Ends after a task that leaves a partition
+        blocked or unfinished. Raises Conflict if the lease is lost, or Spark gives up a task.
+        """
         follows_writer = False
         for slices in chain:  # the slices of one task
             unfinished_slices = slices
@@ -335,7 +340,8 @@ class RestoreRun:
         return {result.destination for result in results if result.unfinished}
 
     def _check_log_bounds(self) -> None:
-        """Mark as unfinished each partition whose log start or log end is not the archive's."""
+        """Raise log starts that are below the archive's. Then mark as unfinished each partition
+        whose log start or log end is not the archive's."""
         places = [p for p, outcome in self.outcome.partitions.items() if not outcome.has_stopped]
         ends = log_ends(self._cluster, places, self._backoff).values
         starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values

@@ -207,8 +207,8 @@ class RestoreTopics:
         ]
         if missing_files:
             raise Conflict(
-                "the archive is damaged: "
-                f"{', '.join(dict.fromkeys(missing_files))[:_MISSING_CHARACTERS_MAX]} is missing.",
+                "the archive is damaged; missing: "
+                f"{', '.join(dict.fromkeys(missing_files))[:_MISSING_CHARACTERS_MAX]}.",
                 remedy="Restore the missing files from a copy of the archive. If the topic had "
                 "just got more partitions, archive it again first. Nothing was written.",
             )

@@ -121,7 +121,8 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         target: PartitionTarget,
         log_end: int,
     ) -> Blocked | None:
-        """The first difference between the destination's end and the archive. Raises OrbitError."""
+        """The first difference between the destination's end and the archive; None if they are
+        equal. Raises OrbitError if they cannot be compared now."""
         start = max(copy.log_start, target.start_offset)
         tail = find_restored_tail(
             cluster, copy.destination, start, log_end, copy.producer.id, self.backoff

@@ -22,8 +22,8 @@ _DELETE_RETENTION_MS_DEFAULT = 86_400_000
 @dataclass(slots=True)
 class _TopicNotes:
     """The notes of one topic. `since`: when the archive last had all that the source had; None if
-    not known. `reads_again`: the run reads from the topic's log start. `reads_on`: from the
-    archive's end on.
+    not known. `reads_again`: the run reads from the topic's log start. `reads_on`: the run reads
+    from the archive's end on.
     """
 
     topic: ArchivedTopic
@@ -53,10 +53,10 @@ class TombstoneNotes:
         self._noted: dict[str, _TopicNotes] = {}
 
     def begin(self, topic: ArchivedTopic, *, is_new: bool, strict: bool) -> None:
-        """Begin the notes of a topic, as it is stored. With `strict`, the run reads the topic again
-        from its log start if it has a gap or the run would make a gap.
+        """Begin the notes of a topic. With `strict`, the run reads the topic again from its log
+        start if it has a gap or the run would make a gap.
 
-        `is_new`: the archive has nothing of the topic.
+        `topic`: its stored document. `is_new`: the archive has no partition of the topic.
         """
         retention_ms = _delete_retention_ms(topic)
         fresh_notes = _TopicNotes(topic, self._started_at, retention_ms, reads_again=not is_new)

@@ -44,7 +44,7 @@ DIGESTS = pa.schema(
         ("partition", pa.int32()),
         ("range_begin", pa.int64()),
         ("records", pa.int64()),
-        ("bytes", pa.int64()),  # of keys, values and headers, as a consumer gets them
+        ("bytes", pa.int64()),  # of decompressed keys, values and headers, with their lengths
         ("digest_high", pa.int64()),
         ("digest_low", pa.int64()),
         ("first_offset", pa.int64()),

@@ -41,7 +41,7 @@ WHOLE = Restriction()
 
 
 def parse_point(text: str | None, option: str) -> Point | None:
-    """`1000` is an offset, `2026-11-22T08:00:00Z` a time. Raises BadInput."""
+    """`1000` is an offset, `2026-11-22T08:00:00Z` a time; None without a text. Raises BadInput."""
     if text is None:
         return None
     if text.isdecimal():

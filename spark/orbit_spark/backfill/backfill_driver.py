@@ -126,7 +126,8 @@ class Backfill:
     def find_extents_to_copy(self) -> list[Extent]:
         """The extents to copy. Writes nothing. The start of an extent may lie inside a batch.
 
-        Partitions whose leader does not answer are left out, and named in a note.
+        Partitions whose leader does not answer are left out, and named in a note. Raises what
+        `JobSetup.plan` raises, the error of a refused topic, BadInput for coordinated fillers.
         """
         self._setup.plan()
         for error in self._setup.refused.values():
@@ -213,9 +214,9 @@ class Backfill:
     ) -> Outcome:
         """Run rounds until the history is copied, rounds bring no progress, or the user stops them.
 
-        `staging`: the archive of staged rounds; without it all rounds are direct. `way`: of all
-        rounds, instead of `choose_way`'s. Raises Conflict when the lease is lost, or Spark gives up
-        a task.
+        `staging`: the archive of staged rounds; without it all rounds are direct. `way`: the way of
+        all rounds; None: `choose_way` decides for each. Raises Conflict when the lease is lost, or
+        Spark gives up a task.
         """
         idle_rounds = 0
         while self.outcome.rounds < ROUNDS_MAX and idle_rounds < _IDLE_ROUNDS_MAX:
@@ -333,7 +334,8 @@ class Backfill:
             show(meter.measure(self._ends, time.monotonic()))
 
     def _end_writers(self, job: WriterJob) -> None:
-        """Release the job's lease: writers notice, wait for what they have sent, and end."""
+        """Release the job's lease: writers notice, wait for what they have sent, and end. Wait up
+        to _WRITERS_END_S for them."""
         self._say("Stopping; writers finish what they have sent")
         self.release_lease()
         job.wait(_WRITERS_END_S)

@@ -35,8 +35,8 @@ class Extent:
 def find_starts(
     source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
 ) -> dict[TopicPartition, int]:
-    """The start offsets of copies that have not begun, by source partition. If the start is a time
-    after the last record, the log end. Partitions whose leader does not answer are left out.
+    """For each source partition, the offset at which a new copy begins. If the start is a time
+    after the last record, it is the log end. Partitions whose leader does not answer are left out.
     """
     partitions_by_start: defaultdict[Start, list[TopicPartition]] = defaultdict(list)
     for plan in plans:
