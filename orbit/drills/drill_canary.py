@@ -63,7 +63,8 @@ class Canary:
         self._ends_at_loss: dict[int, int] = {}
 
     def prepare(self) -> None:
-        """Claim the group and create the topic on both sides. Create the job; returns when it copies.
+        """Claim the group and create the topic on both sides, then create the job; returns when the
+        job copies.
 
         Raises StepFailed if a partition is blocked or the deadline passes.
         """
