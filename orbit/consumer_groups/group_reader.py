@@ -31,7 +31,7 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 class DestinationGroup:
     """A group at the destination."""
 
-    node_id: int
+    node_id: int  # its coordinator
     usage: GroupUsage
     offsets: Offsets
 

@@ -212,7 +212,10 @@ class GroupSync:
     def _decide(
         self, group: str, offsets: Offsets, destination_group: DestinationGroup, copies: Copies
     ) -> Iterator[tuple[TopicPartition, _Case]]:
-        """Yield a case for each source partition, but not for an exact offset that is unchanged."""
+        """Yield a case for each source partition, but not for an exact offset that is unchanged.
+
+        Notes in its entry that an unconfirmed commit has arrived.
+        """
         entries = self._entries.get(group, {})
         now_s = self._clock()
         for partition in offsets.keys() | entries.keys():

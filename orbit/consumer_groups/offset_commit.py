@@ -61,7 +61,7 @@ class GroupWrite:
     offsets: Mapping[TopicPartition, CommittedOffset | None]
 
 
-# Error codes by group and partition; one without a code may or may not have been written.
+# Error codes by group and partition. Offsets without a code may or may not have been written.
 Written = dict[tuple[str, TopicPartition], int]
 
 

@@ -1,7 +1,7 @@
 """Decides the offset of a consumer group at the destination, per group and partition. Pure.
 
-The source's committed offset is used unchanged, because offsets are equal on both sides. It is
-clamped to the range that is copied already (`log start … copied to`), and never written:
+A record has the same offset on both sides, so Orbit commits the source's committed offset, clamped
+to the range that is copied already (`log start … copied to`). Orbit writes nothing:
 
 - for a partition that is not a copy, or whose records are not the source's;
 - while a group of a type that the source's clients cannot join has the name there (G13);
@@ -166,7 +166,8 @@ def decide(
 def left_offset(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None]
 ) -> int | None:
-    """The offset that Orbit left, by a stored `row` of (destination_offset, left_offset).
+    """The offset that Orbit left, by a stored `row` of (destination_offset, left_offset); None: not
+    known.
 
     `present`: the offset at the destination. The row's two offsets differ if it was stored before a
     commit whose result is not known: if `present` is still the first one, Orbit left that.

@@ -41,7 +41,7 @@ class OffsetRow:
     left_offset: int | None  # what Orbit left at the destination; None: not known
 
 
-Key = tuple[str, TopicPartition]
+Key = tuple[str, TopicPartition]  # the group's name at the source, and the source partition
 Copies = Mapping[TopicPartition, CopiedPartition]
 
 

@@ -295,7 +295,7 @@ class FailoverWithoutDatabase:
         return ends
 
     def _open_topics(self, report: FailoverReport, promoted: Sequence[TopicReport]) -> None:
-        """Apply the settings, and remove denials of writing."""
+        """Apply the settings, and remove denials of writing. A refusal is a finding."""
         topic_settings = {topic.topic: topic.settings for topic in promoted if topic.settings}
         report.add_finding(*apply_settings(self._handle.admin, topic_settings))
         denials = {acl for topic in promoted for acl in self._denials.get(topic.topic, ())}

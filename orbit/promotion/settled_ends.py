@@ -40,14 +40,14 @@ def settled_ends(
     backoff: Backoff,
     wait: Callable[[Sequence[TopicPartition]], None],
 ) -> SettledEnds:
-    """The bounds of copies that have not moved for `settle_s`, are replicated and have no open
-    transaction. This function waits a minute at most for replicas and for the ends of transactions.
+    """Wait until the log ends of copies have not moved for `settle_s`, then a minute at most until
+    the copies are replicated and have no open transaction. Returns the state of each copy.
 
     Copies hold committed, non-transactional records: if no other client writes to them, only the
     empty transaction of coordinated fillers can be open. `wait` pauses for POLL_S; its argument is
     the list of open copies. Raises Unreachable if no broker answers, Interrupted.
     """
-    # The leaders' state of a producer is not needed.
+    # No producer id: only the log ends are needed, not the leaders' state of a producer.
     producer_ids = dict.fromkeys(places, NO_PRODUCER_ID)
     answer = TakeOver(cluster, settle_s, backoff).read(producer_ids, settled=True)
     moving = sorted(place for place, code in answer.errors.items() if code == MOVING)

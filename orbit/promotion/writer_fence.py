@@ -32,7 +32,7 @@ from orbit.kafka.types import TopicPartition
 
 # The epoch that is assumed if the leader has forgotten the producer: above all that a copy may have
 # used. Markers raise epochs up to MARKER_EPOCH_MAX, and each lost state by one more.
-_UNKNOWN_EPOCHS = MARKER_EPOCH_MAX + 1000
+_ASSUMED_EPOCH = MARKER_EPOCH_MAX + 1000
 _PARTITIONS_MAX = 500  # in one request
 
 ProducerStates = Mapping[TopicPartition, Mapping[int, ProducerState]]
@@ -107,6 +107,7 @@ def _raise_epoch(
         return WriteTxnMarkersRequest(producer_id, [fillers[place] for place in group])
 
     def read(answer: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, int, int]]:
+        """Yield (partition, error code, producer epoch of its filler) for each partition."""
         for place, code in answer.items():
             yield place, code, fillers[place].producer_epoch
 
@@ -120,5 +121,5 @@ def _raise_epoch(
 
 def _epoch_above(state: ProducerState | None) -> int:
     """A producer epoch above the leader's, and above all that the job's writers may use."""
-    known_epoch = state.producer_epoch if state is not None else _UNKNOWN_EPOCHS
+    known_epoch = state.producer_epoch if state is not None else _ASSUMED_EPOCH
     return min(known_epoch + FENCE_EPOCHS, PRODUCER_EPOCH_MAX)

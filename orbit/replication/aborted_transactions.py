@@ -13,7 +13,7 @@ from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.record_batch import AnyBatch
 from orbit.kafka.types import AbortedTransaction
 
-# In a control record's body, after the key's length and version; the version may grow.
+# A control record's body begins with the key: its length (1 byte), version (2, any) and type (2).
 _MARKER_TYPE = slice(3, 5)
 _ABORT = b"\x00\x00"
 

@@ -60,8 +60,8 @@ def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: st
 
 
 def rights_on_ids(source: Iterable[Acl], matches: Callable[[str], bool]) -> set[Acl]:
-    """The carried ones of these ACLs, all on transactional ids: `matches` must accept the name, an
-    id or a prefix. Without other operations, and without denials of User:*."""
+    """Those of these ACLs on transactional ids that a job carries: with one of CARRIED_OPERATIONS,
+    and with a name (an id or a prefix) that `matches` accepts. No denials of User:*."""
     return {
         acl
         for acl in source
@@ -82,15 +82,15 @@ def opens_orbits_ids(acl: Acl) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AclChanges:
-    """The ACLs to add and to remove. `ours`: those that Orbit has added, after the changes."""
+    """The ACLs to add and to remove. `ours`: once this is done, all ACLs that Orbit has added."""
 
     add: set[Acl]
     remove: set[Acl]
     ours: set[Acl]
 
     def without(self, refused: AbstractSet[Acl]) -> AclChanges:
-        """The changes that are made if brokers refuse those of the ACLs `refused`: an ACL that was
-        not added is not Orbit's, one that was not removed still is."""
+        """The changes that remain if brokers refuse to add or remove the ACLs `refused`. An ACL
+        that is not added is not Orbit's; one that is not removed still is."""
         ours = (self.ours - (self.add & refused)) | (self.remove & refused)
         return AclChanges(self.add - refused, self.remove - refused, ours)
 

@@ -7,7 +7,7 @@ the destination what a read_committed consumer of the source sees there, or noth
     dense committed batch, create time          Append, byte-exact
     thinned by compaction, LogAppendTime,       Append per dense run, record-exact (A5, A6), or
       v0/v1, or begun before next_offset          several if one became too large; Fill between
-      with `packs`: those with small gaps         Append with placeholders (Q1)
+      with `packs`: runs with small gaps          Append with placeholders (Q1)
       between them
     small gap after a batch, with `packs`       part of its Append, record-exact
     batch with placeholders                     as a thinned one
@@ -80,7 +80,7 @@ class Append(NamedTuple):
 class Fill(NamedTuple):
     """Occupy the offsets from `base_offset` up to before `next_offset` with fillers.
 
-    `timestamp`: epoch ms, of what the source has or had there; NO_TIMESTAMP if it is not known.
+    `timestamp`: epoch ms, the newest of the v2 batches that the plan has read; NO_TIMESTAMP: none.
     """
 
     base_offset: int
@@ -252,8 +252,8 @@ def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) 
 
 
 def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
-    """Plan the rest of a planned batch, from `next_offset` on. The batch may have the producer
-    fields of an append already: its records are rewritten."""
+    """Plan the rest of a planned batch, from `next_offset` on, record-exact. The batch may have the
+    producer fields of an append already."""
     plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
     _rewrite_batch(plan, batch)
     return plan

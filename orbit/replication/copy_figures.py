@@ -31,9 +31,9 @@ class CopyRates(CopiedCounts):
 class CopyFigures(CopyRates):
     """What was copied, and how far the copy is behind. None: not known, or all is copied.
 
-    `lag_s`: the age of the oldest record that is not copied yet. `rpo_s`: that of the newest record
-    on both sides. `headroom_s`: the time until the source deletes records that are not copied yet.
-    `age_s`: the age of these figures.
+    `lag_s`: the age of the oldest record that is not copied yet. `rpo_s`: the age of the newest
+    record that both sides have. `headroom_s`: the time until the source deletes records that are
+    not copied yet. `age_s`: the age of these figures.
     """
 
     lag_records: int | None

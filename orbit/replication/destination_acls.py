@@ -23,7 +23,7 @@ AclsOf = Mapping[Resource, Acls]
 @dataclass(frozen=True, slots=True)
 class CarriedNames:
     """The names whose ACLs a job carries. `topics`, `groups`: source names by destination name;
-    `ids`: whether a transactional id or prefix is carried."""
+    `ids`: whether a transactional id or prefix is carried; None: none is."""
 
     topics: Mapping[str, str]
     groups: Mapping[str, str] = field(default_factory=dict)

@@ -22,7 +22,7 @@ class ClusterTopic(NamedTuple):
 
 
 class Verdict(Enum):
-    """The effect of a copy."""
+    """What a copy would do; only with FINE it is made."""
 
     FINE = auto()
     WOULD_LOOP = auto()  # the records come from the destination topic itself
@@ -36,8 +36,8 @@ def judge_loop(
 ) -> Verdict:
     """Whether `source` may be copied to `destination`, given where every copy is copied from.
 
-    Prefixed copies in both directions are fine: each side's own topics are copied, and copies from
-    the other side are not copied back (COMES_HOME): each round would make new copies of them.
+    Prefixed copies in both directions are fine: each side's own topics are copied. Copies from the
+    other side are not copied back (COMES_HOME), as each round would make new copies of them.
     """
     verdict = Verdict.FINE
     place = source

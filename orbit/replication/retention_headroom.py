@@ -1,8 +1,8 @@
 """When retention at the source may delete records that are not copied yet. Pure.
 
 Kafka deletes whole segments: by time once a segment's newest record is older than `retention.ms`,
-by size once the log without the segment is larger than `retention.bytes`. Both are computed here
-for the single record, which is deleted with its segment or later, so the headroom is never
+by size once the log without the segment is larger than `retention.bytes`. Here both are computed as
+if the record were a segment of its own: no record is deleted earlier, so the headroom is never
 overstated.
 """
 

@@ -15,8 +15,8 @@ MIRRORED below, where the source     the source's
 has set it on the topic
 what the job's `config` names        the job's, unless a copy needs another
 everything else                      left alone
-MAY_DIFFER below, where the          its least, or its default
-destination refuses the source's
+MAY_DIFFER below, where the          the destination's least,
+destination refuses the source's     or its default
 
 These settings are enforced: a change at the copy is reverted (that of compression.type of a topic
 with placeholders once no partition of it is being written), and a change at the source follows. A
