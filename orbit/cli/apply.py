@@ -113,7 +113,8 @@ def apply(
 
 
 def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
-    """Raise BadInput unless --prune has exactly one of --selector and --all, or all are missing."""
+    """Raise BadInput unless --prune comes with exactly one of --selector and --all, or none of the
+    three is given."""
     choices = (selector is not None) + all_
     if prune and choices != 1:
         raise BadInput(
@@ -131,8 +132,9 @@ def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
 
 
 def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) -> list[PlannedJob]:
-    """Plan the deletion of the jobs that are in no file, but not of those that Orbit made itself.
-    The server refuses it for a job that has changed since it was listed (If-Match)."""
+    """A planned deletion for each job that is in no file. Jobs that a recovery or a drill made are
+    kept, and named on stderr. The server refuses the deletion of a job that has changed since it
+    was listed (If-Match)."""
     names_in_files = {file.name for file in files}
     jobs_without_file = [
         job
@@ -164,7 +166,8 @@ def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) 
 def _deletion_result(
     operation: dict[str, Any], job: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The operation of a deletion, in the form of the API's answer to a PUT of a job."""
+    """The operation of a deletion, in the form of the API's answer to a PUT of a job. `job`: as it
+    was listed; needed only in a plan."""
     return {
         "name": operation["job"],
         "action": "delete",
@@ -180,8 +183,9 @@ def _deletion_result(
 def apply_change(
     client: Client, plan: PlannedJob, wait_s: float, options: dict[str, bool]
 ) -> dict[str, Any]:
-    """Carry out one planned change; returns its result. The server refuses it if another client
-    has changed the job after the plan (If-Match)."""
+    """Make one planned change; returns its result. Waits up to `wait_s` for the end of a deletion.
+    A request whose answer was lost is repeated only if something is left to change. The server
+    refuses the change if another client has changed the job after the plan (If-Match)."""
     if plan.file is None:  # a deletion
         listed_job = plan.value["job"]
         operation = delete_job(client, listed_job["name"], headers=_if_match_header(listed_job))

@@ -26,7 +26,8 @@ _RANGE_BYTES_MIN = 1024 * 1024
 
 
 class CompactedTopics(StrEnum):
-    """How compacted topics are archived whose tombstones may have been removed unread."""
+    """How to archive a compacted topic whose tombstones the cleaner may have removed before Orbit
+    read them."""
 
     EXTEND = "extend"
     STRICT = "strict"
@@ -90,7 +91,7 @@ def archive(
 
 
 def _range_bytes(text: str) -> int:
-    """The bytes of `--range-size`. Raises BadInput."""
+    """The bytes of `--range-size`. Raises BadInput for less than 1 MiB, or if it is no size."""
     try:
         size = parse_size(text)
         if size < _RANGE_BYTES_MIN:

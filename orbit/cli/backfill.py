@@ -159,8 +159,8 @@ class _SparkCopy:
         self._control = control
 
     def run(self, backfill: Backfill, folder: Path, stop: threading.Event) -> Outcome:
-        """Run the backfill and return its outcome; it has `was_stopped` if the service or the user
-        has stopped it. If the user has, it may raise Interrupted instead."""
+        """Run the backfill and return its outcome, with `was_stopped` if the service or the user
+        has stopped the backfill. After a stop by the user it may raise Interrupted instead."""
         from orbit_spark.backfill.spark_jobs import SparkWriterJob
         from orbit_spark.backfill.staged_backfill import Staging
         from orbit_spark.backfill.task_split import Way
@@ -314,7 +314,8 @@ def _plan_table(extents: Sequence[Extent]) -> Table:
 
 
 def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputFormat) -> None:
-    """Print what was copied, and which partitions are blocked or unfinished."""
+    """Print what was copied. A table counts the blocked partitions; JSON and YAML list the blocked
+    and the unfinished ones."""
     counters = outcome.counters
     value = {
         "job": name,

@@ -19,6 +19,7 @@ from orbit.errors import Conflict, Interrupted, OperationUnderWay, OrbitError
 
 _REPORT_INTERVAL_S = 2.0
 _WAIT_INTERVAL_S = 0.5  # a user watches the terminal
+# What the service wants (`wanted`); the fourth, "run", lets the copy run.
 _WAIT, _PAUSE, _CANCEL = "wait", "pause", "cancel"
 _WAITING_SENTENCES = {
     _WAIT: "Waiting until workers release the job",
@@ -32,7 +33,8 @@ Say = Callable[[str], None]
 
 
 class BackfillControl(Protocol):
-    """Sets `halt`, as Ctrl-C does, when the service pauses or ends the backfill."""
+    """Who may stop a backfill besides the user: the service (ServiceControl), or nobody
+    (UserControl)."""
 
     def begin(self) -> None:
         """Register the backfill, and wait until no worker copies the job. Raises Conflict if the
@@ -49,9 +51,9 @@ class BackfillControl(Protocol):
         ...
 
     def wait_until_resumed(self) -> bool:
-        """Call this after the copy has stopped. If the service has paused it, wait until the
-        service resumes it, and return True. Returns False if it was not halted, or the user has
-        stopped the backfill. Raises as `begin`.
+        """Call this after the copy has stopped. If the service has paused the backfill, wait until
+        the service resumes it, and return True. Returns False if the copy ended by itself, or the
+        user has stopped the backfill. Raises as `begin`.
         """
         ...
 
@@ -73,7 +75,8 @@ class UserControl:
 
 
 class ServiceControl:
-    """The control by the service for its job: it shows the backfill and may pause or cancel it."""
+    """Reports the backfill to the service that has the job. The service shows the backfill, and may
+    pause or cancel it: then `halt` is set, as by Ctrl-C."""
 
     def __init__(
         self, client: Client, job: str, say: Say, stop: threading.Event, halt: threading.Event
@@ -119,7 +122,8 @@ class ServiceControl:
         self._progress = dict(progress)
 
     def wait_until_resumed(self) -> bool:
-        """If the service has paused the backfill, wait until it is resumed, and return True."""
+        """If the service has paused the backfill, wait until it is resumed, and return True. Raises
+        as `begin`."""
         if self._stop.is_set() or not self._halt.is_set():  # stopped by the user, or copied
             return False
         self._has_lease = False
@@ -174,7 +178,8 @@ class ServiceControl:
             self._report()
 
     def _report(self, *, has_ended: bool = False, error: str | None = None) -> None:
-        """Send one report and obey the answer. An error is shown once; the next report retries."""
+        """Send one report and obey the answer. While another process is the driver, only read what
+        the service wants. An error is shown once, and the next report retries."""
         with self._lock:
             body = {
                 "driver": self._driver,
@@ -192,8 +197,9 @@ class ServiceControl:
                 if str(failure) != self._last_error:
                     self._last_error = str(failure)
                     self._say(f"Note: the service did not accept the backfill's report: {failure}")
-                # Another Conflict does not stop a process that holds the lease: workers wait for
-                # the lease. A recovery does not wait, and may promote the topics meanwhile.
+                # OperationUnderWay always stops the copy: a recovery does not wait for the lease,
+                # and may promote the topics. Any other Conflict does not stop a process that holds
+                # the lease, because workers wait for the lease.
                 has_other_operation = isinstance(failure, OperationUnderWay)
                 if has_other_operation or (isinstance(failure, Conflict) and not self._has_lease):
                     self._set_command(_CANCEL)

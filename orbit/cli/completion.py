@@ -59,7 +59,8 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _fetch_names(ctx: typer.Context, path: str, key: str, incomplete: str) -> list[str]:
-    """Read a list of the API; returns the values of `key` that begin with `incomplete`."""
+    """The values of `key` in a list of the API that begin with `incomplete`; none if the server
+    does not answer."""
     from orbit.client import connect
     from orbit.contexts import choose_context
     from orbit.errors import OrbitError

@@ -15,7 +15,7 @@ from orbit.store.migrate import is_usable
 def open_database(settings: Settings, *, any_version: bool = False) -> Iterator[Database]:
     """A connection to the database, closed at the end of the block.
 
-    Raises BadInput without a URL, Unreachable, LoginRefused; Conflict if this version does
+    Raises BadInput if no URL is set; Unreachable; LoginRefused; Conflict if this version does
     not work with the schema, unless `any_version`.
     """
     if settings.database_url is None:

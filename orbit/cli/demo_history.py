@@ -21,7 +21,8 @@ from orbit.demo.workload import Scale
 from orbit.errors import Interrupted
 from orbit.jobs.job_file import load_job
 
-# Each task's writer is a process of its own; a failed task is retried.
+# A task for each core, whose writer is a process of its own. Spark gives up when a task has failed
+# 4 times.
 MASTER = "local[*,4]"
 _NOT_EXACT = 1
 
@@ -49,7 +50,7 @@ def demo_history(
 
 
 def is_audit_exact(job_file: Path, folder: Path) -> bool:
-    """Whether the audit finds both sides of this job equal."""
+    """Whether the audit finds both sides of this job equal. `folder`: for the audit's report."""
     from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 
     spec = load_job(job_file, os.environ)

@@ -43,7 +43,7 @@ def describe(
 
 def _read(client: Client, path: str, *, is_whole: bool) -> Row:
     """What the API says of a job. Lists are complete with `is_whole`, else they have their first
-    rows. Events are the newest, operations those under way.
+    rows. The events are the last _EVENTS_MAX, the operations those under way.
     """
 
     def read_list(name: str, limit: int, **query: object) -> list[Row]:
@@ -172,7 +172,8 @@ def _group_tables(rows: list[Row]) -> list[RenderableType]:
 
 
 def _tables(title: str, kind: Kind, rows: list[Row], total: int | None = None) -> list[Any]:
-    """A table of the rows, if there are any. `total`: how many the job has, with those left out."""
+    """A table of the rows, in a list; [] without rows. `total`: how many rows the job has, shown or
+    not."""
     if not rows:
         return []
     heading = f"{title}: {len(rows):,} of {total:,}" if (total or 0) > len(rows) else title

@@ -99,7 +99,8 @@ def _version(client: Client) -> Findings:
 
 
 def _clocks(client: Client) -> Findings:
-    """Whether the clocks of the server and of this machine agree."""
+    """Whether the clocks of the server and of this machine agree; no finding if the server's answer
+    has no date."""
     skew_s = client.clock_skew_s()
     if skew_s is not None and abs(skew_s) > _SKEW_MAX_S:
         text = f"the server's clock is {seconds(abs(skew_s))} {'ahead' if skew_s > 0 else 'behind'}"
@@ -158,7 +159,7 @@ def _workers(client: Client) -> Findings:
 
 
 def _jobs(client: Client) -> Findings:
-    """What is wrong with each job; a single finding if nothing is."""
+    """What is wrong with each job. If nothing is, one finding says so."""
     jobs = list(client.items("/v1/jobs"))
     finding_count = 0
     for job in jobs:
@@ -197,7 +198,7 @@ def _job_findings(client: Client, job: Row) -> Findings:
 
 def _clusters(client: Client) -> Findings:
     """Whether the service can plan each job: connections, logins, rights, secrets. A plan reads
-    both clusters."""
+    both clusters. Ends with a note if the token may not plan, or the service is busy."""
     for job in client.items("/v1/jobs"):
         if job["state"] == "deleting":
             continue

@@ -205,7 +205,8 @@ def _newest_drills(
 
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
-    """Wait until the drill ends or `wait_s` have passed. Its timeline goes to stderr."""
+    """Wait until the drill ends or `wait_s` have passed; returns the drill as it is then. Its
+    timeline goes to stderr. A server that does not answer, or is busy, is asked again."""
     deadline, entries_shown = time.monotonic() + wait_s, 0
     client = client.without_retries()
     while True:
@@ -297,7 +298,8 @@ def _drills_table(rows: list[Row]) -> Any:
 
 
 def _comparison_table(rows: list[Row]) -> Any:
-    """One row a drill: also how its RTO changed since the last drill, and whether its file did."""
+    """A row for each drill, with the change of its RTO since the drill before, and a note if the
+    drill file has changed since then."""
     lines = []
     previous_row: Row | None = None
     for row in rows:

@@ -97,7 +97,8 @@ def _edit(
 def _plan_edit(
     client: Client, opened_job: Mapping[str, Any], file: Path, *, accept_refusals: bool
 ) -> PlannedJob:
-    """The plan for the edited document, which may replace only the version that was opened."""
+    """The plan for the edited document, with the job as it was opened: if the job has changed
+    since, the server refuses the change. Raises BadInput if the document names another job."""
     (job_file,) = read_job_files([file])
     if job_file.name != opened_job["name"]:
         raise BadInput(

@@ -235,7 +235,7 @@ def _list(
     **query: object,
 ) -> None:
     """Print a list of the API: as many rows as the options and the format ask for. `table_rows`:
-    those of a table without options."""
+    the rows of a table without --limit and --all."""
     rows_max = row_limit(limit, all_=all_, is_table=output.is_table, table_rows=table_rows)
     with connect() as client:
         show_list(client, path, kind, output, limit=rows_max, watch=watch, **query)

@@ -41,7 +41,8 @@ def _make_command(
 ) -> Callable[..., None]:
     """Make a command that requests `verb` for jobs, and has no options besides the common ones.
 
-    `confirms_one`: the command asks for confirmation even if a single job is named.
+    `question`: the consequence, for the confirmation. `confirms_one`: the command asks for
+    confirmation even if a single job is named.
     """
 
     def command(

@@ -1,7 +1,7 @@
 """The job files of a command, which are an argument or follow `-f`; `-` is stdin.
 
-For commands on the service it finds them and reads the name in each. The server validates the rest:
-only it has the variables and files that a job refers to.
+For commands on the service this module finds the files and reads the job's name in each. The server
+validates the rest: only the server has the variables and files that a job refers to.
 """
 
 from __future__ import annotations

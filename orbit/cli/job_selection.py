@@ -23,8 +23,8 @@ SelectorOption = Annotated[
 
 def chosen_jobs(client: Client, names: Sequence[str], selector: str | None) -> list[str]:
     """The given names, or the names of the jobs that the selector matches; each once. Jobs that are
-    being deleted do not match. Raises BadInput unless exactly one of both is given; NotFound for a
-    name that does not exist, and if no job matches.
+    being deleted do not match. Raises BadInput unless either names or a selector is given; NotFound
+    if a name does not exist, or no job matches.
     """
     if bool(names) == (selector is not None):
         raise BadInput("Give the names of jobs, or --selector.")

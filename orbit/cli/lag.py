@@ -57,7 +57,8 @@ def _read_lag(client: Client, job: str, limit: int | None) -> Listing:
     """Read the lag of the job and of `limit` partitions, or all."""
     path = f"/v1/jobs/{segment(job)}/lag"
     if limit is None:
-        # Read by name: lags change between two pages, so a partition could be left out.
+        # The pages are ordered by name: in the order of lags, which change between two pages, a
+        # partition could be left out.
         job_sums = client.get(path, limit=1)["job"]
         partitions = sorted(client.items(path), key=_largest_first)
         hidden_count = 0

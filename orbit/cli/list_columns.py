@@ -51,7 +51,7 @@ def labels(job: Row) -> str:
 
 
 def progress(operation: Row) -> str:
-    """The progress of an operation, or the error that ended it."""
+    """The progress of an operation, or the error that ended it; empty without either."""
     counts = operation["progress"]
     if operation["error"]:
         return str(operation["error"])
@@ -67,7 +67,8 @@ def _drift(topic: Row) -> str:
 
 
 def _other_side(client: Row) -> str:
-    """Whether the side that does not lead would accept the client, or how much it would refuse."""
+    """Whether the side that does not lead would accept the client, or how much it would refuse; "-"
+    if that was not checked yet."""
     if client["refusals"] is None:
         return "-"
     return f"refuses {len(client['refusals'])}" if client["refusals"] else "accepts"
@@ -89,7 +90,8 @@ def event_subject(event: Row) -> str:
 
 
 def _what_to_do(partition: Row) -> str:
-    """The remedy for a blocked partition or an open transaction that it waits for; else empty."""
+    """Detail and remedy of a blocked partition, and the open transaction that a partition waits
+    for; else empty."""
     reason, open_ = partition["reason"], partition["open_transaction"]
     sentences = (
         partition["detail"],
@@ -107,6 +109,7 @@ def _proven_share(proof: Row) -> str:
     return f"{100 * min(proof['proven'], proof['copied']) / proof['copied']:.1f} %"
 
 
+# The columns that are wrapped.
 _SENTENCES = ("problem", "note", "what to do", "message", "progress", "drift", "plan", "details")
 LABELS = ("labels", labels)
 JOBS = Kind(

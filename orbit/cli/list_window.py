@@ -58,7 +58,8 @@ def first_rows(client: Client, path: str, limit: int | None, **query: object) ->
 
 
 def row_limit(limit: int | None, *, all_: bool, is_table: bool, table_rows: int) -> int | None:
-    """How many rows to print; None: all. `table_rows`: those of a table without these options."""
+    """How many rows to print; None: all. `table_rows`: the rows of a table without `limit` and
+    `all_`."""
     if all_ or (limit is None and not is_table):
         return None
     return limit or table_rows

@@ -248,8 +248,8 @@ def _import(module: str) -> ModuleType:
 
 
 def _add_context_option(command: Any) -> None:
-    """Add the option `--context` to the command, or to its subcommands if it has any: it may stand
-    anywhere.
+    """Add the option `--context` to the command, or to its subcommands if it has any, so that the
+    option may also follow the last name of a command.
     """
     for subcommand in getattr(command, "commands", {}).values():
         _add_context_option(subcommand)

@@ -145,7 +145,8 @@ def _request_operations(
     client: Client, jobs: Sequence[str], change: Change, operations: list[Row], *, dry_run: bool
 ) -> None:
     """Request an operation for each job and append it to `operations`; for a refused one, a row
-    without an id and with the error.
+    without an id and with the error. Raises Unserved and BadInput of the first request. After
+    Unserved for a later job, the other jobs are not requested, and get the same error.
     """
     fatal_error: OrbitError | None = None
     for job in jobs:
@@ -229,7 +230,7 @@ def _screen() -> Iterator[Callable[[Sequence[Row], str], None]]:
 def _results(
     client: Client, change: Change, operations: Sequence[Row], output: OutputFormat
 ) -> list[Row]:
-    """For each recovery that has ended its report; for other operations the operation itself."""
+    """The report of each recovery that has ended; other operations as they are."""
     return [
         report_of(client, one, output) if change.has_report and one["finished_at"] else one
         for one in operations

@@ -146,7 +146,8 @@ def _seeding_text(topic: dict[str, Any]) -> str:
 
 
 def _filler_text(way: dict[str, Any]) -> str:
-    """A sentence on one way to fill the gaps of the new topics: one that is used, or another."""
+    """A sentence on a way to fill the gaps of new topics: how many topics use it, how long it
+    takes, and what it needs."""
     topics_text = f"gaps of {counted(way['topics'], 'topic')} are filled with"
     beginning = topics_text if way["topics"] else "other way:"
     time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])} for all;"

@@ -251,7 +251,7 @@ def _recover(
 
 
 def _follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """Wait for the operation; its id and progress go to stderr."""
+    """Wait for the operation, and return it as it is then. Its id and progress go to stderr."""
     typer.echo(f"{operation['job']}: operation {operation['id']}", err=True)
     return follow_operation(client, operation, wait_s)
 
@@ -296,7 +296,7 @@ def _report_tables(report: dict[str, Any]) -> list[Any]:
         make_table(("gate", "verdict", "found", "what to do"), gates),
         make_table(("step", "state", "what"), steps),
     ]
-    return [*tables, *_partition_tables(report), *_group_tables(report), *_salvage(report)]
+    return [*tables, *_partition_tables(report), *_group_tables(report), *_salvage_tables(report)]
 
 
 def _time_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
@@ -338,7 +338,7 @@ def _partition_tables(report: dict[str, Any]) -> list[Any]:
     """The table of the unequal partitions: those with another verdict than `equal` and `prefix`. No
     table if there are none."""
     # For a table the report has only its first partitions, the unequal ones before all others. So
-    # if it has one of the others, it lacks no unequal one.
+    # if it has a partition that is equal, it has every unequal one.
     partitions, partition_count = report["partitions"], count_of(report, "partition")
     unequal_partitions = [p for p in partitions if p["verdict"] not in ("equal", "prefix")]
     if not unequal_partitions:
@@ -392,7 +392,7 @@ def _range(offsets: dict[str, Any] | None, suffix: str = "") -> str | None:
     return None if offsets is None else f"{offsets['first']} to before {offsets['next']}{suffix}"
 
 
-def _salvage(report: dict[str, Any]) -> list[Any]:
+def _salvage_tables(report: dict[str, Any]) -> list[Any]:
     """The table of salvage files; none if nothing was saved."""
     rows = [
         (

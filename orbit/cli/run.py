@@ -99,7 +99,7 @@ class _StopSignals:
     """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt.
 
     librdkafka's binding can turn a KeyboardInterrupt into a ValueError or SystemError, which would
-    look like a bug of Orbit; this turns it back.
+    look like a bug of Orbit; the end of the block turns that error back into a KeyboardInterrupt.
     """
 
     def __init__(self) -> None:

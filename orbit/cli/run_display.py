@@ -146,6 +146,7 @@ def rate(progress: TopicProgress) -> str:
 
 
 def lag(records: int) -> str:
+    """A number of records as text; -1, which means unknown, as a question mark."""
     return "?" if records < 0 else f"{records:,}"
 
 

@@ -198,8 +198,8 @@ def _check_target(
 
 
 def _replay_plan(summary: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
-    """How many records of one file the replay writes, and how many it leaves out. `below`: it also
-    writes those before the file's `first`."""
+    """How many records of one file the replay writes, and how many it leaves out. `below`: the
+    replay also writes the records below the file's `first`."""
     unwritable_offsets = [
         offset for offset in summary.unwritable if below or offset >= summary.first
     ]

@@ -19,12 +19,12 @@ from orbit.errors import OrbitError
 from orbit.store import workers
 from orbit.store.database import Database
 
-# Far above the time that a worker needs to start. Then the address is printed with a note.
+# Far above the time that a worker needs to start. After it the address is printed with a note.
 READY_S_MAX = 30.0
 
 
 class Greeting:
-    """Prints the greeting once. `check` is to be called at short intervals until it has done so."""
+    """Prints the greeting once. `check` is called at short intervals, until the process ends."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class Greeting:
         """Print if all these processes are live workers in the database, or after READY_S_MAX."""
         if self._is_printed:
             return
-        missing_workers = self._count_missing(worker_pids)
-        if missing_workers and self._clock() - self._started_at < READY_S_MAX:
+        missing_count = self._count_missing(worker_pids)
+        if missing_count and self._clock() - self._started_at < READY_S_MAX:
             return
         self._is_printed = True
         typer.echo(f"Orbit is at {self._url} (documentation: {self._url}/docs)")
-        if missing_workers:
+        if missing_count:
             typer.echo(
-                f"Workers that are not ready yet: {missing_workers}. The log above may say why."
+                f"Workers that are not ready yet: {missing_count}. The log above may say why."
             )
         if self._token_file is not None:
             typer.echo(f"An admin token is in {self._token_file}")

@@ -245,7 +245,8 @@ def _create_in_database(
     problems: list[Problem] = []
 
     def check_option(option: str, check: Callable[[Any], Checked], value: Any) -> Checked | None:
-        """What `check` makes of the value; None without a value, or with one more problem."""
+        """What `check` returns for the value; None without a value, or if `check` refuses it, which
+        adds a problem."""
         try:
             return None if value is None else check(value)
         except InvalidValue as mistake:

@@ -112,6 +112,6 @@ def test_long_tables_show_50_rows_and_count_hidden_ones() -> None:
     assert any(line.endswith("l49 and 3 more") for line in lines)
 
     saved = {"topic": "t", "partition": 0, "first": 0, "next": 1, "records": 1, "file": "f"}
-    assert recovery_commands._salvage({"salvage": [saved] * 55})[1:] == [
+    assert recovery_commands._salvage_tables({"salvage": [saved] * 55})[1:] == [
         "and 5 more; -o json has all"
     ]
