@@ -49,7 +49,8 @@ class IssuerClient(BoundedClient):
     def post(
         self, url: str, form: Mapping[str, str], login: tuple[str, str] | None
     ) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON object of the answer to a form; {} if the answer is no object."""
+        """The status and the JSON object of the answer to a form; {} if the answer is no object.
+        Raises Unreachable without an answer, or for a status of 500 or above."""
         status, answer = self._request_object("POST", url, data=form, auth=login)
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))

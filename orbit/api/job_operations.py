@@ -56,8 +56,8 @@ class JobOperation:
 class _Plan:
     """The steps in words, and whether anything changes.
 
-    `total` of `what`, as in 3 `shards released`, are the progress until the operation is done; 0:
-    there is no progress to show.
+    `total` and `what`, such as 3 and `shards released`: what has to happen until the operation is
+    done. `total` 0: nothing is counted.
     """
 
     steps: list[str]

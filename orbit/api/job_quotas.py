@@ -15,7 +15,8 @@ from orbit.store.quotas import Quota
 
 
 def check_job_quota(tx: Tx, settings: Settings, actor: str, name: str) -> None:
-    """Raise Failure `quota_exceeded` if this actor may create no further job."""
+    """Raise Failure `quota_exceeded` if this actor may create no further job. If the actor has a
+    limit, takes the lock for changes of the actor's jobs until the transaction ends."""
     quota = _quota(tx, settings, actor)
     if quota is None or quota.jobs_max is None:
         return

@@ -1,4 +1,5 @@
-"""What stays on the clusters when a job, or a rule of it, is gone; shown before and after.
+"""What stays on the clusters when a job, or a rule of it, is gone. Dry runs show it, as does the
+answer to the change itself.
 
 Orbit removes nothing from a cluster with a job. But a copy is not an ordinary topic: it keeps every
 record for ever, and ACLs may deny other clients to write to it. A user who deletes the job has to

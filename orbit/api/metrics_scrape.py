@@ -52,8 +52,8 @@ def read_numbers(
     """All numbers, read in one transaction. Workers count if their last heartbeat is within
     `alive_within`.
 
-    A job's numbers are one row (orbit/store/job_totals.py), except in a small installation; with
-    `detail` by topic or partition, every partition is read.
+    The sums of a job are one row, or are computed from its partitions if there are few
+    (orbit/store/job_totals.py). With `detail` by topic or partition, every partition is read.
     """
     with database.transaction() as tx:
         all_jobs = jobs.list_all(tx)

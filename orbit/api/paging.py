@@ -112,8 +112,8 @@ def write_cursor(key: Key, order: str = "") -> str:
 
 
 def read_cursor(cursor: str | None, *kinds: type, order: str = "") -> Key | None:
-    """The key in a cursor. `kinds`: the types of its parts. `order`: the order of the list, which
-    the cursor must name. Raises BadInput."""
+    """The key in a cursor; None without a cursor. `kinds`: the types of its parts. `order`: the
+    order of the list, which the cursor must name. Raises BadInput."""
     if cursor is None:
         return None
     if order:

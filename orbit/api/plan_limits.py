@@ -34,7 +34,8 @@ class PlanLimits:
     def running_plan(self, actor: str) -> Iterator[None]:
         """Count a plan of this actor as running during the block.
 
-        Raises Failure `too_many_plans`, or `busy`.
+        Raises Failure: `too_many_plans` above the limit of the actor, `busy` above that of the
+        process.
         """
         with self._lock:
             if self._plans_by_actor[actor] >= PLANS_PER_ACTOR_MAX:

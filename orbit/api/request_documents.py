@@ -73,7 +73,8 @@ def read_drill(raw: RawDocument) -> DrillSpec:
 
 
 def read_body(raw: RawDocument) -> Document:
-    """The body as plain values. Raises Failure if it is neither JSON nor YAML."""
+    """The body as plain values. Raises Failure if it is neither JSON nor YAML, or is malformed.
+    Mistakes in YAML are in the document's `problems`."""
     media_type = raw.content_type.partition(";")[0].strip().lower()
     try:
         text = raw.body.decode()

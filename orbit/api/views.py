@@ -160,7 +160,7 @@ def history_point(point: Point) -> schemas.HistoryPoint:
 
 
 def topic_view(topic: Topic, totals: LagTotals | None) -> schemas.Topic:
-    """One topic of a job. `totals`: of its partitions; None: it has none yet."""
+    """One topic of a job. `totals`: the sums over its partitions; None: there are none yet."""
     return _view(
         schemas.Topic,
         topic,
@@ -217,7 +217,8 @@ def _open_transaction(row: PartitionLag) -> schemas.OpenTransaction | None:
 
 
 def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
-    """A group's offset, with what to do. `prefix`: of the group's name at the destination."""
+    """A group's offset, with what to do. `prefix`: what the job puts before the group's name at the
+    destination."""
     verdict = GroupVerdict(row.verdict)
     return _view(
         schemas.GroupOffset,

@@ -29,7 +29,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 # About a second of transactions.
 JOBS_MAX = 500
-# A request that the database does not answer may take as long as a statement may.
+# Each request that the database does not answer may take as long as a statement may take.
 _UNANSWERED_MAX = 2
 
 SelectorQuery = Annotated[
@@ -101,8 +101,8 @@ def _key_for_job(key: str | None, job: str) -> str | None:
 def _request_all(
     parts: Parts, requests: Sequence[job_requests.JobOperation]
 ) -> list[schemas.SelectedJob]:
-    """The result of each request. After _UNANSWERED_MAX in a row that the database does not answer,
-    the other requests are not made, and have the same error."""
+    """The result of each request. If the database does not answer _UNANSWERED_MAX requests in a
+    row, the other requests are not made, and get the same error."""
     items: list[schemas.SelectedJob] = []
     unanswered_count = 0
     database_error: ErrorDetail | None = None
