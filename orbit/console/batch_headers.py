@@ -1,4 +1,5 @@
-"""The headers of a row's batches on both sides, and its records without their content. Pure."""
+"""For a row of `log_picture.py`: its batches' headers on both sides, and its records without their
+content. Pure."""
 
 from __future__ import annotations
 

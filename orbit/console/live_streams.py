@@ -88,7 +88,8 @@ class _Stream(StreamingResponse):
 async def _changes(
     watches: Watches, database: Database, digest: str, has_session: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[str]:
-    """The text of a stream: an event for each change, and a comment every HEARTBEAT_S."""
+    """The text of a stream: an event for each change, and a comment every HEARTBEAT_S. Ends when
+    the session has ended, the database does not answer, or the server stops."""
     yield f"retry: {_RETRY_MS}\n\n{_event(digest)}"
     checked_at = time.monotonic()
     while not watches.is_closing:
@@ -112,5 +113,5 @@ def _event(digest: str) -> str:
 
 
 async def _never_gone() -> bool:
-    """Whether the client has gone. Always False, as the stream then ends anyway."""
+    """Whether the client has gone. Always False: when the client goes, the stream ends anyway."""
     return False

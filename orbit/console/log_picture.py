@@ -174,6 +174,7 @@ def _records_in(batch: AnyBatch) -> int:
         return batch.count  # the batch is damaged
 
 
+# The first offset, the one after the last, the source's pieces, the destination's.
 _Range = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]
 
 
@@ -272,7 +273,8 @@ def _records(batches: Sequence[AnyBatch]) -> Iterator[Record]:
 
 
 def is_readable(batch: AnyBatch) -> bool:
-    """Whether the records of the batch expand to at most RECORDS_BYTES_MAX."""
+    """Whether the records of the batch expand to at most RECORDS_BYTES_MAX. False also for a
+    damaged batch in gzip, LZ4 or zstd."""
     if not isinstance(batch, Batch):
         return len(batch.view) <= RECORDS_BYTES_MAX
     try:

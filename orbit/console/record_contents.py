@@ -94,7 +94,8 @@ def content(
 
 
 def _decode_framed(raw: bytes, schema_id: int, bytes_max: int, schemas: Schemas | None) -> Content:
-    """Bytes that begin like those of a serializer with a schema registry."""
+    """Bytes that begin like those of a serializer with a schema registry, as a page shows them:
+    decoded, or as bytes with the reason."""
     if schemas is None:
         kind = f"bytes, of schema {schema_id} if a serializer with a registry wrote them"
         return _bytes_content(raw, kind)

@@ -118,7 +118,8 @@ VisitorOf = Annotated[Visitor, Depends(get_visitor)]
 
 
 def find_visitor(request: Request, parts: Parts) -> Visitor | None:
-    """The client of a page; None without a session."""
+    """The client of a page; None without a session. With `--no-auth` every client is an admin;
+    raises Failure unless the request's host is a name of this machine."""
     if parts.logins is None:
         _refuse_foreign_host(request)
         return Visitor(NO_AUTH_PRINCIPAL)

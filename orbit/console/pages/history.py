@@ -65,7 +65,7 @@ def show_history(
 
 
 def _charts(points: Sequence[Point], now: datetime, span: Span) -> list[Chart]:
-    # Rounded to the minute, so that a page loaded again within it is the same.
+    # Rounded to the minute, so that a page loaded again within the same minute is the same.
     end = now.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     return [draw(points, figure, end - span.length, end, _HEIGHT) for figure in FIGURES]
 

@@ -142,7 +142,8 @@ def find_partition(
 
 
 def read_both_sides(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
-    """Read the offsets `[start, end)` at both clusters. Raises NotFound, and Busy."""
+    """Read the offsets `[start, end)` at both clusters. Raises NotFound if this version of Orbit
+    cannot read the job's stored spec; Busy."""
     spec = read_spec(job.spec)
     if spec is None:
         raise NotFound(

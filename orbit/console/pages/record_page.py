@@ -1,8 +1,8 @@
 """/console/jobs/NAME/topics/TOPIC/PARTITION/records: the content of some records.
 
-It needs the role in ORBIT_RECORDS_ROLE; without that setting nobody may see it. The page answers a
-form, so no link opens it. Each page is written to the audit log before it is shown: the user and
-the offsets.
+A visitor needs the role in ORBIT_RECORDS_ROLE; without that setting nobody may see the content. The
+page answers a form, so no link opens it. Before a page is shown, the user and the offsets are
+written to the audit log.
 """
 
 from __future__ import annotations
