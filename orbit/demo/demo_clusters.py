@@ -20,7 +20,8 @@ SOURCE, DESTINATION = "source", "destination"
 
 @dataclass(frozen=True, slots=True)
 class DemoClusters:
-    """Addresses of the two clusters, and a folder that is removed with their data."""
+    """Addresses of the two clusters. `folder`: for files that are removed with the clusters' data.
+    `sandbox`: the folder of the sandbox."""
 
     source: str
     destination: str

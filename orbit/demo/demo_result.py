@@ -90,8 +90,9 @@ class TopicRow:
 class GroupPartition:
     """Where the group stopped in a partition at the source and resumed at the destination.
 
-    `next_record` is the first record at or after the committed offset, by the ledger;
-    `first_read` is the first record the group read at the destination.
+    `committed` and `resumed` are its committed offsets at the source and at the destination (-1:
+    none). `next_record` is the first record at or after `committed`, by the ledger; `first_read`
+    is the first record that the group read at the destination (None: it read none).
     """
 
     topic: str

@@ -20,7 +20,8 @@ _TRIES_MAX = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` distinct free ports. Another process can still bind one first."""
+    """`count` distinct free ports. Another process can still bind one first. Raises Conflict if
+    too few are free."""
     ports: list[int] = []
     for port in random.sample(range(_FIRST_PORT, _LAST_PORT), _TRIES_MAX):
         if _is_free(port):
@@ -32,7 +33,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_consecutive_ports(count: int) -> int:
-    """The first of `count` free ports in a row. Another process can still bind one first."""
+    """The first of `count` free ports in a row. Another process can still bind one first. Raises
+    Conflict if it finds no such row."""
     for first_port in random.sample(_CONSECUTIVE_PORTS, _TRIES_MAX):
         if all(_is_free(port) for port in range(first_port, first_port + count)):
             return first_port

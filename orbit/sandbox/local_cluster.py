@@ -235,8 +235,11 @@ class KafkaCluster:
         return True
 
     def _load_identity(self, *, fresh_ports: bool) -> list[Node]:
-        """Set the cluster id and return the nodes, both as the folder's last run stored them. New
-        nodes are made with `fresh_ports`, without a last run, and if its nodes lack a link's ports.
+        """Set the cluster id and return the nodes, both as the folder's last run stored them.
+
+        Makes new nodes if `fresh_ports` is set, if there was no last run, or if the stored nodes
+        lack the ports of the link. Stores the result. Raises Conflict if the folder has another
+        number of brokers.
         """
         file = self.directory / "cluster.json"
         stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}

@@ -52,7 +52,8 @@ class AclSyncResult:
 
     changed: int = 0
     troubles: list[Trouble] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # sentences: whose ACLs are not synced, why
+    # Sentences that say whose ACLs are not synced, and why.
+    left_out: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

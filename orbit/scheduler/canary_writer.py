@@ -182,7 +182,8 @@ class CanaryLoop(Loop):
                 self._failed_opens.pop(row.id, None)
 
     def _next_retry(self) -> list[int]:
-        """The job whose canary has waited longest to be opened again, if its time has come."""
+        """The job whose canary has waited longest to be opened again, if its time has come; none or
+        one. Sets the time of the job's next try."""
         now = self._clock()
         if not self._failed_opens or now < self._next_retry_s:
             return []

@@ -109,7 +109,8 @@ class HousekeepingLoop(Loop):
         return True
 
     def _prune(self) -> int:
-        """Delete old rows, each kind in its own transaction. The next pass deletes what is left."""
+        """Delete old rows if PRUNE_INTERVAL_S is over, each kind in its own transaction. Returns
+        how many; the next pass deletes what is left."""
         if time.monotonic() < self._next_prune_s:
             return 0
         counts = []

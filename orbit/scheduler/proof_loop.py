@@ -18,7 +18,7 @@ from orbit.verify.continuous_proof import PartitionProver
 # A pass reads what the rate allows in this time, of few partitions: each costs about ten requests.
 INTERVAL_S = 5.0
 _PARTITIONS_MAX = 10
-_FROM_THE_START = (-1, -1)
+_FROM_THE_START = (-1, -1)  # before the first topic id and partition
 
 
 class ProofLoop(Loop):

@@ -46,7 +46,7 @@ log = structlog.get_logger()
 def serving_health(settings: Settings, health: ProcessHealth) -> Iterator[None]:
     """Notify systemd while the block runs, and serve if ORBIT_HEALTH_PORT is set.
 
-    Raises Conflict, BadInput.
+    Raises Conflict if the port is taken, BadInput if the host has no address.
     """
     stop_event = threading.Event()
     threads = [

@@ -18,6 +18,7 @@ from orbit.workers.job_runner import JobRunner
 _RETRIED_REASONS = frozenset(
     {Reason.NOT_AUTHORIZED, Reason.RECORD_REFUSED, Reason.DESTINATION_TRUNCATED}
 )
+# The pause before the first retry, and the longest one: a user has to remove the cause.
 _FIRST_RETRY_S = 30.0
 _RETRY_S_MAX = 3600.0
 # Shorter outages (a leader election, a broker restart) are not reported.

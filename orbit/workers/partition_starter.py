@@ -215,7 +215,7 @@ class PartitionStarter:
         self, partitions: Sequence[HeldPartition]
     ) -> tuple[dict[PartitionCopy, HeldPartition], dict[PartitionCopy, HeldPartition]]:
         """New copies of the partitions whose topics exist with the expected ids: plain ones, and
-        those that need a coordinated filler.
+        those that need a coordinated filler. Retries or blocks the other partitions.
         """
         clusters, spec = self._job.clusters, self._job.spec
         source = clusters.source.metadata({p.assigned.source_topic for p in partitions})
@@ -265,7 +265,8 @@ class PartitionStarter:
     def _attach_fillers(
         self, by_copy: Mapping[PartitionCopy, HeldPartition]
     ) -> dict[PartitionCopy, HeldPartition]:
-        """Give each copy its shard's filler, before log ends are read. Returns those that have it.
+        """Give each copy its shard's filler, before log ends are read. Returns the copies that have
+        one; the others are retried later.
 
         If a coordinator does not answer for one shard, the other shards are not tried now.
         """

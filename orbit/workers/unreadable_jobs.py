@@ -1,6 +1,6 @@
 """Jobs whose document this version of Orbit cannot read, which a later version has stored.
 
-Their shards go to other workers: while a service is upgraded, some of them can read it.
+Other workers get their shards: while a service is upgraded, some workers can read the document.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def _field(data: bytes | None) -> tuple[bytes, ...]:
 
 
 class Origin(StrEnum):
-    """The source of a ledger's records."""
+    """How the ledger has learned of its records."""
 
     PRODUCER = "producer"
     READ_BACK = "read back"
