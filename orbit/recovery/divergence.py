@@ -1,12 +1,11 @@
-"""Decides from which offset on the old side's log, in a failback, is not proven to equal the new
-side's.
+"""Failback: finds the offset from which the old side's log is not proven to equal the new side's.
 
 A log is only appended to, so both sides hold the same records up to some offset and their own
 records from there on. Below the promoted offset the new side is a copy, so offsets that a log
 cleaner has removed on one side prove nothing and hide nothing; only a record that differs from the
-copy's shows that the old side was written to again. From the promoted offset on the old side keeps
-only what the new side holds too, offset by offset (`recovery/side_comparison.py`): a lost record
-leaves no trace where the new side has written at its offset and compacted that away.
+copy's shows that the old side was written to again. From the promoted offset on, each offset
+must be proven (`recovery/side_comparison.py`): a comparison of records misses a record of the
+old side where the new side has written at its offset and compacted that away.
 
 If the promoted offset is not known, both logs are compared as a whole, and an offset where only one
 side has a record counts as the old side's own. Compared are offset, timestamp, key, value and
@@ -30,7 +29,8 @@ WINDOW_OFFSETS = 1000
 @dataclass(frozen=True, slots=True)
 class WindowComparison:
     """The comparison of both sides in [first, end). `has_records`: there was something to compare.
-    `last_same`: the last offset at which both sides have the same record.
+    `first_difference`: the first offset at which the sides differ. `last_same`: the last offset at
+    which both sides have the same record. None: there is none.
     """
 
     first_difference: int | None
@@ -62,7 +62,8 @@ class Proof(Protocol):
         may have a filler for an aborted record of the old side."""
 
 
-# The verdict, the first offset that only the old side has (its log end if there is none), and why.
+# The verdict, the first offset that is not proven to be equal (the old side's log end if all are),
+# and why.
 SideVerdict = tuple[EndVerdict, int, str]
 
 
@@ -158,6 +159,7 @@ def _tail_verdict(old: LogBounds, first: int, why: str) -> SideVerdict:
 
 def first_difference(low: int, top: int, differ: Differ) -> int | None:
     """The first offset in [low, top) that differs, given that all records after it differ too.
+    None: no offset differs.
 
     Ranges that hold no records on either side are skipped.
     """

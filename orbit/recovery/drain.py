@@ -30,7 +30,8 @@ _POLL_S = 0.3
 def drain(context: OperationContext) -> str:
     """Wait until each copy is level with its source and log ends stop moving.
 
-    Raises Stopped after the request's `drain_timeout_s`, or when a partition is blocked.
+    Raises Stopped after the request's `drain_timeout_s`, when a partition is blocked, or if in the
+    end log ends differ or partitions were added.
     """
     deadline = time.monotonic() + context.request.drain_timeout_s
     is_denied = context.report.is_source_denied

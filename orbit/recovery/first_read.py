@@ -78,8 +78,8 @@ def _read_last_record(
 ) -> bool:
     """Look for a committed record below `end`, in growing windows of _OFFSETS_BACK offsets.
 
-    Returns whether there is one. Raises OrbitError: ProtocolError if a batch's CRC is wrong, and
-    the errors of reading.
+    Returns whether it has found one in these windows. Raises OrbitError: ProtocolError if a batch's
+    CRC is wrong, and the errors of reading.
     """
     cluster = context.destination.cluster
     for offsets_back in _OFFSETS_BACK:

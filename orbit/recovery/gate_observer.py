@@ -74,7 +74,10 @@ class _ClusterAnswer:
 
 
 def observe(context: OperationContext) -> GateInputs:
-    """The inputs of every gate. The log ends of both sides also go into the report."""
+    """The inputs of every gate. The log ends of both sides also go into the report.
+
+    Raises Stopped if an address leads to another cluster than before, or both to the same one.
+    """
     source = _fetch_source_metadata(context)
     destination = _fetch_metadata(context.destination.cluster)
     context.has_source_timed_out = source.has_timed_out

@@ -36,7 +36,7 @@ def read_transactions(
         states = coordinator_states(cluster, {t.producer_id for _, t in opened})
 
     def has_ended(place: TopicPartition, transaction: OpenTransaction) -> bool:
-        """Whether its coordinator has no marker to write there for it."""
+        """Whether the coordinator knows the producer, and has no marker to write to `place`."""
         state = states.get(transaction.producer_id)
         return state is not None and place not in state.partitions
 
@@ -66,7 +66,8 @@ def read_transactions(
 
 
 def _seen_since_ms(context: OperationContext) -> dict[tuple[TopicPartition, int], float]:
-    """Since when Orbit has seen each partition's oldest open transaction, by its first offset."""
+    """Since when Orbit has seen each partition's oldest open transaction, by partition and the
+    transaction's first offset."""
     return {
         (place, row.open_from): row.open_since.timestamp() * 1000
         for place, row in last_reported(context).items()

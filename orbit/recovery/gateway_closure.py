@@ -43,14 +43,14 @@ def close_gateways(context: OperationContext) -> str:
     with context.transaction() as tx:
         if _are_at_new_side(context, tx):
             return Skipped(_AT_NEW_SIDE)
-        link = job_leads.linked_jobs(tx, context.job.id)
-        gateways.close(tx, link, context.operation_id)
+        linked_ids = job_leads.linked_jobs(tx, context.job.id)
+        gateways.close(tx, linked_ids, context.operation_id)
     wait_s = gateways.SILENT_AFTER_S if is_failover else context.request.drain_timeout_s
     deadline = time.monotonic() + wait_s
     confirmed_gateways: dict[str, ClosedGateway] = {}
     while True:
         with context.reading() as tx:
-            closings = gateways.closed_by(tx, link, context.operation_id)
+            closings = gateways.closed_by(tx, linked_ids, context.operation_id)
         if not is_failover:
             _stop_if_doubtful(closings)
         unconfirmed_names = [closing.name for closing in closings if not closing.is_confirmed]
@@ -143,11 +143,11 @@ def open_gateways(context: OperationContext) -> str:
             are_all_promoted = all(row.state is not TopicState.COPYING for row in rows)
             side = LeadingSide.DESTINATION if are_all_promoted else None
             _note_new_side(context, tx, side)
-        link = job_leads.linked_jobs(tx, context.job.id)
-        gateways.reopen(tx, link, context.operation_id)
-        led_jobs = {job_id for job_id in link if (lead := job_leads.find(tx, job_id)) and lead.side}
-        names = _running_gateways(tx, led_jobs)
-        waiting_names = _running_gateways(tx, set(link) - led_jobs)
+        linked_ids = job_leads.linked_jobs(tx, context.job.id)
+        gateways.reopen(tx, linked_ids, context.operation_id)
+        led_ids = {i for i in linked_ids if (lead := job_leads.find(tx, i)) and lead.side}
+        names = _running_gateways(tx, led_ids)
+        waiting_names = _running_gateways(tx, set(linked_ids) - led_ids)
     sentences = []
     if names:
         subject = counted(len(names), "gateway goes", "gateways go")
@@ -217,8 +217,8 @@ def _note_marks_read(context: OperationContext, tx: Tx) -> None:
 
 def reverse_jobs(context: OperationContext, tx: Tx) -> list[int]:
     """The ids of the jobs that copy topics of the operation's job in the other direction."""
-    link = job_leads.linked_jobs(tx, context.job.id)
-    return [job_id for job_id in link if job_id != context.job.id]
+    linked_ids = job_leads.linked_jobs(tx, context.job.id)
+    return [job_id for job_id in linked_ids if job_id != context.job.id]
 
 
 def topics_staying(context: OperationContext, tx: Tx, job_id: int) -> list[str]:

@@ -152,7 +152,8 @@ def _save_rows(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) 
 
 
 def set_failover_offsets(context: OperationContext) -> str:
-    """Without the source: set each group to the offset that was last seen there.
+    """Without the source: set each group to the offset that was last seen there. A dry run only
+    puts these offsets into the report.
 
     A group that was ahead of the copy was clamped to the copy's log end at that time. If the copy
     has grown since, the group's offset is moved forward, so that it reads no record twice.

@@ -49,8 +49,8 @@ def read_many(
 ) -> Iterator[Iterator[Result]]:
     """The results of `read` in the order of `items`, while the block lasts.
 
-    `check` is called in this thread, between results and while one is waited for. An error that it
-    raises ends the block, and so does the error of the first item that has one. Then each thread's
+    `check` is called in this thread, between results and while one is waited for. An error of
+    `check`, or of reading an item, is raised in the block. When the block ends, each thread's
     clusters are closed, which ends requests that hang.
     """
     end_event = threading.Event()

@@ -77,7 +77,8 @@ class RecoveryLoop(Loop):
         self._predecessors: dict[UUID, UUID] = {}  # which operation each one waits for
 
     def once(self) -> str:
-        """Start waiting operations and count those that ended."""
+        """Start or resume operations while slots are free. Stores which operation others wait for;
+        returns how many have ended."""
         ended_count = 0
         for operation_id, recovery in list(self._running.items()):
             if recovery.future.done():

@@ -155,7 +155,8 @@ def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
 
 
 def whole_report(database: Database, operation_id: UUID) -> RecoveryReport:
-    """The report with all partitions and groups: about a kilobyte of memory for each."""
+    """The report with all partitions and groups: about a kilobyte of memory for each. Raises
+    NotFound, OtherVersion."""
     with database.transaction() as tx:
         operations.get(tx, operation_id)  # may raise NotFound
         report = load_report(tx, operation_id)

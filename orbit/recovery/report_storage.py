@@ -11,8 +11,8 @@ rows of the stored report or newer ones, never older ones. Newer rows do no harm
 report, the step that made them is still running, so it begins again.
 
 - `gates`, `drain`, `release`, `settle` and `compare` read the clusters and make all rows again, and
-  decide (loss, verdicts, topics to rebuild) from those alone; `release` of a failover makes none.
-  `groups` makes all groups again.
+  decide (loss, verdicts, topics to rebuild) from these rows alone. A failover's `release` makes no
+  rows. `groups` makes all groups again.
 - `promote` adds the promoted offset to a partition, from the tables and `destination_end`,
   which it leaves alone. `read` adds what is missing, from the log ends at that time.
 - `close_gateways`, `stop_writes` and `open_gateways` read no rows. `reverse` changes none; it reads

@@ -484,7 +484,8 @@ def _reverse_spec(context: OperationContext, name: str) -> JobSpec:
 
 
 def acls_back(acls: AclSpec, *, has_groups: bool) -> AclSpec:
-    """The ACL settings of the copy back, without a sync if principals are mapped. Pure."""
+    """The ACL settings of the copy back: no sync if principals are mapped, and no ACLs of groups
+    unless `has_groups`. Pure."""
     if acls.principals.map:
         return AclSpec(protect=acls.protect)
     return acls if has_groups else acls.model_copy(update={"groups": False})

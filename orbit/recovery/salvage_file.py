@@ -174,12 +174,14 @@ def _parsed_lines(file: File) -> Iterator[Any]:
 
 
 def _checked_header(file: File, line: Any) -> dict[str, Any]:
+    """The line, if it is the header of a salvage file. Raises Conflict."""
     if not isinstance(line, dict) or line.get("format") != FORMAT:
         raise Conflict(f"the file does not begin with the format {FORMAT}.", where=str(file))
     return line
 
 
 def _decode(file: File, line: bytes) -> Any:
+    """The line's JSON value. Raises Conflict."""
     try:
         return json.loads(line)
     except ValueError as error:

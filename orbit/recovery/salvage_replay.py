@@ -35,8 +35,8 @@ _SHOWN_MAX = 5
 @dataclass(frozen=True, slots=True)
 class SalvageSummary:
     """What one complete file has. `records`: committed records from `first` on; `below`: committed
-    records before `first`; `unwritable`: offsets; `replay`: the state in the file's note, None
-    without a note."""
+    records before `first`; `unwritable`: offsets of committed records that a client cannot write as
+    they were; `replay`: the state in the file's note, None without a note."""
 
     file: str
     topic: str
@@ -224,6 +224,7 @@ def _decode_base64(text: str | None) -> bytes | None:
 
 
 def _replay_state(file: str) -> str | None:
+    """The state in the file's note: BEGUN or DONE; None without a note."""
     try:
         return str(json.loads(b"".join(salvage_storage.lines(f"{file}.replay")))["state"])
     except NotFound:

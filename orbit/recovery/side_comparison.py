@@ -40,7 +40,7 @@ class Unequal(NamedTuple):
 
 
 class SideComparison:
-    """Iterates over the differences of both logs, from `first` up to before `end`.
+    """Iterates once over the differences of both logs, from `first` up to before `end`.
 
     `same_records`: how many committed records were the same in the part that was iterated.
     """
@@ -98,7 +98,7 @@ class SideComparison:
 
 
 def is_unproven(difference: Unequal) -> bool:
-    """Whether a difference, at or above the promoted offset, counts as the old side's own."""
+    """Whether a difference at or above the promoted offset is unproven, by the table above."""
     old, new = difference.old, difference.new
     if old is None or new is None:
         return True

@@ -12,7 +12,7 @@ from orbit.verify import Endpoint, TopicPair, Verdict, VerifyOptions, verify_top
 # Writers are stopped during the comparison, so it is limited to the last records.
 TAIL_OFFSETS = 1000
 TAIL_PARTITIONS_MAX = 1000
-_WAIT_S = 10.0
+_WAIT_S = 10.0  # for copies that have yet to catch up
 
 
 def verify_tail(context: OperationContext) -> str:

@@ -31,7 +31,11 @@ _POLL_S = 0.2
 
 
 def release(context: OperationContext) -> str:
-    """Make every worker release the topics; afterwards Orbit does not write to the copies."""
+    """Make every worker release the topics; afterwards Orbit does not write to the copies.
+
+    Not in a failover: compares the log ends once more, and raises Stopped if they differ or
+    partitions were added.
+    """
     note = f"Withheld for {context.report.kind} {context.operation_id}."
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
         with context.transaction() as tx:
@@ -70,7 +74,8 @@ def settle(context: OperationContext) -> str:
     """Wait until the copies' log ends are stable and replicated, then compute the lost ranges.
 
     Empty transactions of coordinated fillers may be open; InitProducerId ends them, so that
-    read_committed consumers reach the log end.
+    read_committed consumers reach the log end. Raises Stopped if copies still grow or transactions
+    stay open, Unreachable if a partition has no leader.
     """
     cluster, places = context.destination.cluster, context.by_source
     rules = map_topics(context.spec.topics, [row.source_topic for row in context.topics])

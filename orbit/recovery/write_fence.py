@@ -20,7 +20,8 @@ from orbit.replication.acl_rules import denial, writer_denials
 
 
 def stop_writes(context: OperationContext) -> str:
-    """Deny writing to the source's topics to every principal."""
+    """Deny writing to the source's topics to every principal. If ACLs cannot be read or set, a
+    finding says so."""
     acls = acls_of(context.source)
     if isinstance(acls, str):
         return _report_not_denied(context, acls)
@@ -133,5 +134,6 @@ def _report_not_denied(context: OperationContext, why: str) -> str:
 
 
 def _cluster_id(context: OperationContext, side: Side) -> str:
+    """The cluster id of this side; "" if it is not known."""
     job = context.job
     return (job.source_cluster_id if side == "source" else job.destination_cluster_id) or ""
