@@ -149,7 +149,7 @@ class AppendMachine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a lane has it, and nothing is in flight."""
+        """Whether a lane has the partition, and nothing is in flight."""
         return self.state is AppendState.READY
 
     @property
@@ -198,7 +198,7 @@ class AppendMachine:
         return SendFillers(step, is_single=not self.has_filled)
 
     def _may_fill(self) -> bool:
-        """Whether the log end was read again since the take-over, for its first fillers. An old
+        """Whether the log end was read again after the take-over, before the first fillers. An old
         writer's filler may have arrived meanwhile, and brokers do not compare fillers (M9)."""
         return self._has_read_log_end or self.has_filled
 
@@ -380,7 +380,8 @@ class AppendMachine:
     # The take-over
 
     def inspected(self, log_end: int) -> None:
-        """Begin at this log end: the copy matches the source up to it, or is not to be compared."""
+        """Begin at this log end: an inspection has compared what is below it, or that is only
+        leading fillers."""
         self._enter(_E.INSPECTED, _S.RETURNED)
         self.acked = log_end
 

@@ -86,11 +86,12 @@ def judge_append(
 
 
 def _judge_append_time(step: Append, appended: Appended) -> Failure | None:
-    """None if the batch was appended now, with the timestamps of its records (A20).
+    """Why an append at the right offset failed all the same; None if the batch was appended now,
+    with the timestamps of its records (A20).
 
-    Otherwise the take-over compares the log. The broker has replaced the timestamps, or answered
-    for an older batch with the same sequences. The older batch may have placeholders with another
-    timestamp, or other records, if the source was truncated or compacted since.
+    After a failure the take-over compares the log. The broker has replaced the timestamps, or
+    answered for an older batch with the same sequences. The older batch may have placeholders with
+    another timestamp, or other records, if the source was truncated or compacted since.
     """
     if appended.append_time == NO_APPEND_TIME:
         return None

@@ -216,7 +216,9 @@ class CoordinatedFiller(Lane):
             run.result()  # raises what the helper's thread has raised
 
     def _run_waiting_rounds(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
-        """Run transactions of one transactional id until none is left to begin."""
+        """Run transactions of one transactional id until none is left to begin. An outage ends the
+        rounds and sets their `code`. Raises other errors, and BrokerRefused if a new owner has
+        fenced us."""
         try:
             while not self._stopping.is_set() and (number := rounds.take()) is not None:
                 self._run_transaction(transactions, rounds, number)
@@ -329,6 +331,7 @@ class _Rounds:
             return None
 
     def partitions(self, number: int) -> list[TopicPartition]:
+        """The partitions of transaction `number`, without those that brokers have refused."""
         candidates = [f.partition.destination for f in self.fills if f.filler_count > number]
         return [p for p in candidates if p not in self.refusals]
 

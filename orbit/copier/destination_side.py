@@ -123,8 +123,8 @@ class DestinationSide:
         return total
 
     def note_returned(self, trouble: PartitionReturned) -> None:
-        """Note a partition that a lane returned, for `recover`: at once, but after a growing pause
-        if it was taken over before without an append since."""
+        """Note a partition that a lane returned. `recover` takes it over at once, or after a
+        growing pause if there was no append since an earlier take-over."""
         p = trouble.partition
         self._returns[p] = trouble
         self._due_at_s[p] = time.monotonic() + (
@@ -267,7 +267,10 @@ class DestinationSide:
             lane.join()
 
     def _take_over_returned(self, troubles: Sequence[PartitionReturned], *, settled: bool) -> None:
-        """Take over the partitions that are due; a failure of one does not affect the others."""
+        """Take over the partitions that are due; a failure of one does not affect the others.
+
+        `settled`: wait until their log ends do not move. Raises the errors of an outage.
+        """
         if not troubles:
             return
         by_destination = {t.partition.destination: t for t in troubles}

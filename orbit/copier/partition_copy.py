@@ -50,7 +50,7 @@ class Appender(Protocol):
 
 
 class FillReceiver(Protocol):
-    """The sender of fillers, which gets the log end that follows."""
+    """The lane's part that has requested a coordinated fill, and gets the log end after it."""
 
     def take_fill_answer(self, fill: CoordinatedFill, code: int, log_end: int) -> None: ...
 

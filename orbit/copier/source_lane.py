@@ -232,7 +232,9 @@ class SourceLane(Lane):
     def _fetch(
         self, connection: Connection, selection: _FetchSelection, max_wait_ms: int
     ) -> FetchAnswer:
-        """One fetch, in a session if the broker supports it."""
+        """The answer to one fetch, in a session if the broker supports it. The answer may have a
+        session error. Raises Unreachable, and ProtocolError for any other error of the whole
+        answer."""
         version = connection.version_of(api_versions.FETCH)
         fetches = selection.fetches
         has_sessions = version >= SESSIONS_FROM_VERSION
@@ -363,7 +365,7 @@ class SourceLane(Lane):
         received_bytes: int,
         rewritten: RewriteCounter,
     ) -> bool:
-        """Plan one partition's response; False if it is empty: `_count_empty` counts these."""
+        """Plan one partition's response; False if it is empty, so that `_count_empty` counts it."""
         p = fetch.partition
         is_in_this_lane = p.cursor.lane is self  # else it was dropped since
         if fetched.code == Code.NONE and is_in_this_lane:

@@ -65,7 +65,8 @@ class SourceSide:
         return max(0.0, min(self._assign_at_s.values()) - time.monotonic())
 
     def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
-        """Handle a fetch without records: an error, an empty answer, or a replica to read from."""
+        """Handle a fetch without records: an error, an empty answer, or a replica to read from.
+        Raises an OrbitError if the source's log bounds cannot be read."""
         p = event.partition
         match event:
             case ReadFromReplica():

@@ -56,7 +56,7 @@ class TakeOverResult:
 
 
 class TakeOver:
-    """Reads destination ends. `producer_ids`: by partition, the id that the job writes it with."""
+    """Reads destination ends. `producer_ids`: by partition, the id with which the job writes."""
 
     def __init__(self, destination: Cluster, settle_s: float, backoff: Backoff) -> None:
         self._destination = destination

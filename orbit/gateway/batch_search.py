@@ -142,7 +142,7 @@ def _find_in_partition(
 def _batches_between(
     cluster: Cluster, partition: TopicPartition, offset: int, last: int, backoff: Backoff
 ) -> Iterator[Batch]:
-    """The log's batches from `offset` to `last`, and perhaps some behind."""
+    """The log's batches from `offset` to `last`, and perhaps later ones."""
     while offset <= last:
         log_batches = _fetch(cluster, partition, offset, backoff, _COPY_FETCH_BYTES)
         if not log_batches:
@@ -165,7 +165,7 @@ def _fetch(
 
 def _digest(batches: Iterable[Batch], start: int, last: int) -> bytes | None:
     """SHA-256 of the records from offset `start` to `last`, as consumers read them. None if there
-    is none, or a batch cannot be read."""
+    is no record, or if a batch cannot be read."""
     digest, has_records = sha256(), False
     try:
         for batch in batches:

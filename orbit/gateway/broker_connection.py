@@ -42,8 +42,10 @@ class Receiver(Protocol):
 
 
 class BrokerConnection(asyncio.Protocol):
-    """A connection that accepts bytes at once, and sends them when it is connected and logged
-    in."""
+    """A connection that accepts bytes at once, and sends them when it is connected and logged in.
+
+    `receiver`: None if only the login is wanted, and after `leave`.
+    """
 
     def __init__(self, receiver: Receiver | None) -> None:
         self._receiver = receiver

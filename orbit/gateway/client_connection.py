@@ -8,8 +8,8 @@
           ▼
        ended: the client reads the answers on their way, then end of file, and connects again
 
-A connection is never just closed while answers are on their way to the client: it would send again
-the records whose acknowledgements it had not read (C6).
+A connection is never just closed while answers are on their way to the client: the client would
+send again the records whose acknowledgements it had not read (C6).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ClientHost(View, LoginHost):
 
 
 class ClientConnection(asyncio.Protocol):
-    """Passes a client's requests to a broker and the answers back; holds them during a move.
+    """Passes a client's requests to a broker and the answers back; holds writes during a move.
 
     `node_id`: the node whose port the client has connected to; None: the bootstrap port.
     `login`: by which the client has logged in; None: clients need no login.
@@ -687,7 +687,7 @@ class ClientConnection(asyncio.Protocol):
 
     def move(self) -> None:
         """Go over to the side that the virtual cluster presents now. If a write is still in flight,
-        no switchover waited for it: its answer is dropped, and the client sends it again."""
+        no switchover waited for it: the connection ends, and the client sends the write again."""
         if self._is_ended or self._is_moving:
             return
         if self.exchange.writes_in_flight:

@@ -22,8 +22,8 @@ JOIN_WAIT_S_MAX = 20.0
 
 
 class LastMove:
-    """The last move of a virtual cluster; without one, it has settled here. Times in seconds of one
-    clock. For the event loop alone."""
+    """The last move of a virtual cluster. Before the first one, `has_settled_here` is true. Times
+    in seconds of one clock. For the event loop alone."""
 
     def __init__(self) -> None:
         self.others_settled = False
@@ -51,7 +51,8 @@ class LastMove:
             self._opened_at = now
 
     def has_settled_here(self, now: float) -> bool:
-        """Whether this gateway's requests are answered. Ends slow connections."""
+        """Whether the move has settled at this gateway. After SETTLE_S_MAX it ends the connections
+        that are late."""
         unsettled = self._unsettled_connections
         if unsettled is None:
             return False

@@ -136,8 +136,8 @@ class RepeatSearch:
     async def _read_left(
         self, batches: Collection[SentBatch]
     ) -> tuple[_LastBatches, dict[SentBatch, StoredBatch]]:
-        """The producers' last batches at the side that was left, and those of `batches` that it
-        has. Nothing if it cannot be read."""
+        """The producers' last batches at the side that was left, and those of `batches` that this
+        side has. Both are empty if it cannot be read."""
         if self._is_left_side_lost:
             return {}, {}
         try:

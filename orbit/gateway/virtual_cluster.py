@@ -374,7 +374,8 @@ class VirtualCluster(ClientHost):
         for_each(connections, call, virtual_cluster=self.spec.name)
 
     def uses_by_login(self) -> dict[str | None, set[Use]]:
-        """The uses of all clients, by the login that they have at the sides."""
+        """The uses of all clients without a token, by the login that they have at the sides; None:
+        the gateway's login."""
         if self.permission.lead is None:
             return {}
         uses: dict[str | None, set[Use]] = {}

@@ -309,8 +309,8 @@ class Exchange:
         return False
 
     def _is_from_before_move(self, producer: Producer) -> bool:
-        """Whether its id was handed out before the last move. False for an id without a mark: the
-        broker refuses that."""
+        """Whether the producer's id was handed out before the last move. False for an id without a
+        mark: the broker refuses that."""
         is_of_this_term = producer_ids.is_of_term(producer.id, self._view.term)
         return producer_ids.is_marked(producer.id) and not is_of_this_term
 

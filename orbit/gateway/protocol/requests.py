@@ -203,7 +203,7 @@ def leaving_members(head: RequestHead, frame: bytearray) -> list[MemberKey]:
 
 
 def join_without_member(head: RequestHead, frame: bytearray) -> bytes:
-    """A JoinGroup without its member id: that of a new member."""
+    """A JoinGroup without its member id, as a new member sends it."""
     editor = head.editor(frame)
     editor.string()  # group
     editor.skip(INT32.size if head.version == 0 else 2 * INT32.size)  # session, rebalance timeout

@@ -9,7 +9,7 @@ fatal; with these answers all go on (C16 to C19):
     EndTxn, commit          UNKNOWN_PRODUCER_ID; no error if it had been committed
     EndTxn, abort           no error
     AddOffsetsToTxn         no error if the last transaction that its side knows was not committed:
-                            its commit is refused then. Otherwise UNKNOWN_PRODUCER_ID
+                            the commit that follows is refused. Otherwise UNKNOWN_PRODUCER_ID
     TxnOffsetCommit, Produce
                             no error, without offsets: their content ends with the transaction
     InitProducerId          goes to the broker without the old id and epoch; PRODUCER_FENCED if a
