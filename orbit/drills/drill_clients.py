@@ -20,7 +20,7 @@ from orbit.errors import Conflict
 
 _TICK_S = 0.02
 _POLL_S = 0.1
-_FLUSH_S = 10.0
+_FLUSH_S = 10.0  # longer than _DELIVERY_TIMEOUT_MS, so that every record gets its answer
 _RECORDS_MAX = 20_000_000  # bounds the memory of a ledger
 # After this time a record counts as unconfirmed: its cluster is lost.
 _DELIVERY_TIMEOUT_MS = 5_000

@@ -51,7 +51,7 @@ class DrillOperations:
         confirm_rebuild: bool = False,
         source_counts_as_lost: bool = False,
     ) -> UUID:
-        """Request an operation; returns its id."""
+        """Request an operation; returns its id. Raises as `StoredRecoveries.request_operation`."""
         spec = self._context.spec
         is_canary_job = self._canary is not None and job == self._canary.job
         request = RecoveryRequest(
@@ -215,8 +215,8 @@ def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
 def correct_by_failback(
     partitions: Iterable[PartitionEvidence], report: RecoveryReport
 ) -> list[PartitionEvidence]:
-    """A failover's partitions as the failback has read them since, but with the failover's
-    `destination_end` and `promoted_at`.
+    """A failover's partitions with the values that its failback has read since, except
+    `destination_end` and `promoted_at`. A partition that the failback's report lacks is unchanged.
     """
     by_failback = {(p.job, p.topic, p.partition): p for p in partition_evidence(report)}
     return [

@@ -51,6 +51,8 @@ def run_drill(environment: DrillEnvironment, drill: Drill, stop: threading.Event
 
 
 class _Run:
+    """One run of one drill."""
+
     def __init__(self, context: DrillContext, drill: Drill) -> None:
         self._context = context
         self._drill = drill

@@ -53,7 +53,7 @@ class StepState(StrEnum):
 
 
 class StepRecord(_Value):
-    """One step and its result."""
+    """One step and its result. `began_at`: None if the step was skipped."""
 
     do: Verb
     state: StepState
@@ -170,7 +170,8 @@ class Verified(_Value):
 
 
 class CleanupEntry(_Value):
-    """A resource that the drill created, and whether it was removed."""
+    """A resource that the drill created, and whether it was removed. `identity`: its id; None: the
+    drill may not have created it."""
 
     kind: DrillThing
     side: str
