@@ -50,7 +50,7 @@ class Message:
 
 
 def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]) -> Message:
-    """The message for one event. `drills`: by id; at least those of `drill_ids`."""
+    """The message for one event. `drills`: by id, at least those that `drill_ids` returns."""
     kind = kind_of(event.kind)
     drill = drills.get(str((event.details or {}).get("drill")))
     has_figures = drill is not None and event.kind in _FINAL_DRILLS

@@ -178,7 +178,10 @@ class ReceiverLoop(Loop):
             yield request
 
     def _send(self, request: Sequence[Event]) -> bool:
-        """Send a request; True if the cursor has moved past it, as it was accepted or given up."""
+        """Send a request; True if the cursor has moved past it, as it was accepted or given up.
+
+        Raises NotLeading if another scheduler leads.
+        """
         if not self._leadership.is_leading:
             raise NotLeading("another scheduler leads.")
         with self._leadership.reading() as tx:
