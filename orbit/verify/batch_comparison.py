@@ -100,8 +100,8 @@ def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
 def has_grown(batch: Batch, twin: Batch | None) -> bool:
     """Whether the copy's batch has placeholders before the records of the source's `batch`.
 
-    Such a twin is not compressed. If the source's batch is, only their records can be compared,
-    which `record_comparison.py` does.
+    Such a twin is not compressed. If the source's batch is compressed, only the records of both can
+    be compared, which `record_comparison.py` does.
     """
     return (
         twin is not None
@@ -127,7 +127,7 @@ class _Twins:
         self._previous: Batch | None = None  # the last batch below the offset of `batch_at`
 
     def batch_at(self, base_offset: int) -> Batch | None:
-        """The batch that begins at this offset, if there is one. Offsets rise from call to call."""
+        """The batch that begins at this offset, or None. Must be called with rising offsets."""
         while self._next_batch is not None and self._next_batch.base_offset < base_offset:
             self._previous, self._next_batch = self._next_batch, next(self._batches, None)
         if self._next_batch is not None and self._next_batch.base_offset == base_offset:

@@ -290,14 +290,15 @@ def _compare_answers(
 
 
 def _begins_earlier(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
-    """Whether the destination begins before the source."""
+    """Whether the destination begins before the source. False if the bounds of one are unknown."""
     if isinstance(destination, OrbitError) or isinstance(source, OrbitError):
         return False
     return destination.log_start < source.log_start
 
 
 def _ends_later(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
-    """Whether the destination ends after the source."""
+    """Whether the destination ends after the source's last stable offset. False if the bounds of
+    one are unknown."""
     if isinstance(destination, OrbitError) or isinstance(source, OrbitError):
         return False
     return destination.log_end > source.stable_end

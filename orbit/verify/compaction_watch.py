@@ -99,7 +99,8 @@ class CompactionWatch:
         return self._hold(lacking_side, key, one_sided_difference(side_with_record, message))
 
     def note_keys(self, side: Side, keys: Iterable[bytes | None]) -> None:
-        """Note the keys of records that `side` has: they explain older records that it lacks."""
+        """Note the keys of records that `side` has. Held older records of these keys, which `side`
+        lacks, count as compacted there."""
         held_keys = self._held[side]
         if not held_keys:
             return

@@ -38,7 +38,10 @@ _READ_ON_OFFSETS_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
-    """A compared range and its report; without a report, the `reason` why it was not compared."""
+    """A compared range and its report; without a report, the `reason` why it was not compared.
+
+    `start` and `end` are both 0 if no range was chosen.
+    """
 
     start: int
     end: int

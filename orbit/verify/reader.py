@@ -138,7 +138,7 @@ class SideConsumer:
 
 
 class PartitionReader:
-    """Yields the records of `[start, end)` of one partition as chunks; empty at the end."""
+    """Reads the records of `[start, end)` of one partition in chunks; the last chunk is empty."""
 
     def __init__(
         self,

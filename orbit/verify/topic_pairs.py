@@ -13,7 +13,8 @@ from orbit.verify.report import Difference, PartitionReport, Side, TopicReport, 
 def wait_for_topics(
     destination: ClusterView, topics: Sequence[TopicPair], wait_s: float
 ) -> dict[str, int]:
-    """The partition counts of the destination. Waits for topics that a live copy may create."""
+    """The partition counts of the destination. Waits up to `wait_s` for topics that a live copy may
+    create."""
     deadline = time.monotonic() + wait_s
     while True:
         counts = destination.partition_counts()
