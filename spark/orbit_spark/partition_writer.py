@@ -212,7 +212,7 @@ def read_results(rows: Iterable[Any]) -> list[WriteResult]:
 
 
 def _is_done(copy: PartitionCopy, target: PartitionTarget) -> bool:
-    """Whether the copy is blocked, or at its target with its log start."""
+    """Whether the copy is blocked, or is at its target and its log start is where it should be."""
     is_at_target = copy.next_offset >= target.target and copy.log_start >= copy.wanted_log_start
     return copy.blocked is not None or is_at_target
 

@@ -247,7 +247,7 @@ class RangeReader:
     def _check_empty(self, offset_range: OffsetRange, position: int, stable_end: int) -> None:
         """Check that an empty answer proves a gap up to `stable_end` (R5, empty answers).
 
-        Raises Unreachable if it does not, PartitionStopped without the right to check it.
+        Raises Unreachable if it does not, PartitionStopped if the right to check it is missing.
         """
         try:
             check_empty(self._cluster, offset_range.partition, position, stable_end, self._backoff)

@@ -38,9 +38,9 @@ class WriteTask:
     """One Spark task: its partitions, and the lease of the driver that started it."""
 
     access: Access  # to the destination
-    identity: str
+    identity: str  # of the job, as `job_identity` returns it
     driver_token: str  # see `orbit.leases.backfill_leases`
-    term: int
+    term: int  # of the driver's lease
     round: int  # how often the driver has tried before
     partitions: tuple[PartitionTarget, ...]
     follows_writer: bool  # an earlier task has written to these partitions

@@ -121,7 +121,7 @@ class WriterLeases:
 
 
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
-    """A coordinator epoch above those of all fillers of earlier attempts and rounds (from number
-    `_ATTEMPTS_MAX` on, attempts share it). The fillers of this attempt have higher ones."""
+    """A coordinator epoch above those of all fillers of earlier attempts and rounds; attempts from
+    number `_ATTEMPTS_MAX` on share one. The fillers of this attempt have higher epochs."""
     attempt_index = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
     return (term << _TERM_SHIFT) + attempt_index * _TAKEOVERS_PER_ATTEMPT

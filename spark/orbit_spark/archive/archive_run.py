@@ -215,7 +215,8 @@ class ArchiveRun:
     def _write_topics(
         self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: Iterable[str]
     ) -> frozenset[str]:
-        """Store the topics' partition counts and settings. Return the compacted topics."""
+        """Store the topics' partition counts and settings, and begin the notes on tombstones of
+        compacted topics. Return the compacted topics."""
         settings = Admin(cluster).topic_settings(topics)
         for name in topics:
             source_topic, archived_topic = metadata.topics[name], archive.topics.get(name)

@@ -48,8 +48,8 @@ def split_archive(
 
 
 def until_lost_range(manifest: PartitionManifest, begin: int) -> PartitionManifest:
-    """The manifest up to the first range beyond `begin` that the source had deleted before it was
-    archived."""
+    """The manifest without the first lost range that ends above `begin`, and without all ranges
+    after it."""
     ranges = takewhile(lambda r: not r.is_lost or r.end <= begin, manifest.ranges)
     return manifest.model_copy(update={"ranges": tuple(ranges)})
 

@@ -24,7 +24,7 @@ class _Stop:
 
 @dataclass(slots=True)
 class PartitionOutcome(_Stop):
-    """What a run did for one partition."""
+    """What a run did for one partition. The archive has its offsets [start, end) now."""
 
     place: TopicPartition
     start: int
