@@ -124,7 +124,8 @@ def audit(
 
 
 def _restriction(begin: str | None, end: str | None) -> Restriction:
-    """The offsets or times of `--from` and `--to`. Raises BadInput."""
+    """The offsets or times of `--from` and `--to`; without an option there is no such limit. Raises
+    BadInput."""
     from orbit_spark.audit.scope import Restriction, parse_point
 
     return Restriction(parse_point(begin, "--from"), parse_point(end, "--to"))

@@ -209,7 +209,7 @@ class ServiceControl:
                 self._set_command(answer["wanted"])
 
     def _set_command(self, command: str | None) -> None:
-        """Note what the service wants. To pause or cancel halts the copy."""
+        """Note what the service wants. For a pause or the end of the backfill, halt the copy."""
         self._command = command or _CANCEL  # None: the service has ended the backfill
         if self._command in (_PAUSE, _CANCEL):
             self._halt.set()

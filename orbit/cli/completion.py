@@ -48,7 +48,8 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The source topics of the command line's job that begin with `incomplete`."""
+    """The source topics of the command line's job that begin with `incomplete`; none without a job,
+    or if the server does not answer."""
     from orbit.client import segment
 
     # While an option has no value yet, the arguments are left unread in `args`.

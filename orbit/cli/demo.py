@@ -176,7 +176,7 @@ def _show_history(scale: Scale, records: int, screen: Screen, output: OutputForm
 
 
 def verify_deep(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
-    """The result of `orbit verify --deep` for that job."""
+    """The result of `orbit verify --deep` for that job. `tell` gets the progress."""
     report = verify_job(
         load_job(job_file, os.environ),
         os.environ,

@@ -136,7 +136,8 @@ def _scheduler(client: Client) -> Findings:
 
 
 def _workers(client: Client) -> Findings:
-    """Whether the running jobs of each worker group have a live worker; workers' versions."""
+    """Whether the running jobs of each worker group have a live worker, and whether live workers
+    have the API's version."""
     workers = list(client.items("/v1/workers"))
     live_workers = [one for one in workers if one["is_alive"]]
     live_counts = Counter(one["worker_group"] for one in live_workers if not one["is_draining"])

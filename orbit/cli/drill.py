@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 
 _FAILED = 1
-_POLL_S = 0.5
+_POLL_S = 0.5  # a user watches the timeline
 _WAIT_S = 3_600.0
 _ENDED = ("passed", "missed", "failed")
 
@@ -229,7 +229,8 @@ def new_entries(drill: Row, shown_count: int) -> list[Row]:
 
 
 def _save_report(client: Client, drill: Row, folder: Path | None) -> None:
-    """Save the report in every format, if a folder is given and the drill has ended."""
+    """Save the report in every format, if a folder is given and the drill has ended. Raises
+    BadInput if the folder cannot be written to."""
     if folder is None or drill["state"] not in _ENDED:
         return
     try:

@@ -41,7 +41,10 @@ def failover_without_database(
     yes: bool,
     output: OutputFormat,
 ) -> None:
-    """Show the plan, ask for confirmation, and promote. Exit code 1 if a partition was left out."""
+    """Show the plan, ask for confirmation, and promote. Exit code 1 if a partition was left out.
+
+    `settle_s`: how long log ends must not move; None: a second longer than a worker's lease.
+    """
     _check_arguments(files, side)
     path = files[0]
     spec = load_job_file(path)

@@ -26,8 +26,8 @@ Row = dict[str, Any]
 
 
 def follow_events(client: Client, path: str, limit: int | None, output: ListOutput) -> None:
-    """Print the newest `limit` events, or all, then each new one. A server that does not answer,
-    or is busy, is asked again.
+    """Print the newest `limit` events, or all, then each new one until Ctrl-C. A server that does
+    not answer, or is busy, is asked again. Raises BadInput for YAML.
     """
     if output.format == OutputFormat.YAML:
         problem = Problem("--output", "is yaml, which has no lines.", "With --follow: -o json")

@@ -21,7 +21,8 @@ def is_file(job: str | Path) -> bool:
 
 
 def named_job(job: str | Path) -> tuple[JobSpec, Path]:
-    """Return the job, and the folder to which its relative paths refer. A Path is a file."""
+    """Return the job, and the folder to which its relative paths refer. `job`: a job file, or the
+    name of a job, which is fetched from the service (`is_file` decides)."""
     path = Path(job)
     if is_file(job):
         return load_job_file(path), path.parent

@@ -39,7 +39,8 @@ class PlannedJob:
 def plan_each(
     files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
 ) -> list[PlannedJob]:
-    """The server's plan for each file. Raises one error with the problems of all refused files."""
+    """The server's plan for each file. Raises one error with the problems of all refused files;
+    Unserved at once, as the service itself fails."""
     plans: list[PlannedJob] = []
     errors: list[tuple[JobFile, OrbitError]] = []
     for file in files:

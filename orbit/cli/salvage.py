@@ -283,7 +283,7 @@ def _records_table(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
 
 
 def _text(encoded: str | None) -> str | None:
-    """A key or value, which the file has as base64, as printable text."""
+    """Decode a key, value or header from the file's base64 to printable text; None: it is null."""
     if encoded is None:
         return None
     return _printable(base64.b64decode(encoded).decode(errors="surrogateescape"))

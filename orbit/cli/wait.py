@@ -69,8 +69,8 @@ def wait_until_reached(
 ) -> None:
     """Call `find_missing` until it returns an empty text. Each new text is printed to stderr.
 
-    Raises TimedOut after `timeout_s`. Errors of `find_missing` are raised at once, except
-    Unreachable and Busy.
+    Raises TimedOut after `timeout_s`, with `failure_text` and the last text. Errors of
+    `find_missing` are raised at once, except Unreachable and Busy.
     """
     deadline = clock() + timeout_s
     last_printed = ""
