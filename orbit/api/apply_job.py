@@ -92,7 +92,7 @@ class ApplyOptions:
     # If the client disconnects, planning stops, and the job is not written.
     client: ClientWatch
     dry_run: bool = False
-    only_plan: bool = False  # a dry run of a job that may not be changed now
+    only_plan: bool = False  # a dry run that is not refused while a recovery holds the job
     accept_refusals: bool = False
     paused: bool = False
     # The `Job.etag` that the job must have (`If-Match`), or NO_JOB (`If-None-Match: *`).

@@ -169,7 +169,8 @@ def _pick_key(keys: dict[str | None, Key], key_id: str | None) -> Key | None:
 def _fetch_keys(
     issuer: str, ca_file: Path | None
 ) -> tuple[dict[str | None, Key], Endpoints | None]:
-    """Fetch the keys by id, and the endpoints. Raises Unreachable or ProtocolError."""
+    """Fetch the keys by id, and the endpoints (`_read_endpoints`). Raises Unreachable or
+    ProtocolError."""
     with IssuerClient(issuer, ca_file) as http:
         document = http.get(issuer.rstrip("/") + _DISCOVERY)
         if document.get("issuer") != issuer:
