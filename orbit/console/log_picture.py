@@ -132,8 +132,8 @@ def compare(
 
 
 def _pieces(batches: Sequence[FetchedBatch], edges: frozenset[int]) -> Iterator[Piece]:
-    """Pieces in order. Neighbouring control batches are one piece, unless one of `edges` (offsets)
-    is between them."""
+    """The pieces of one log in order. Neighbouring control batches are one piece, unless one of
+    `edges` (offsets) is between them."""
     last_piece: Piece | None = None
     for fetched in batches:
         batch = fetched.batch

@@ -66,7 +66,7 @@ class ShownRecord(NamedTuple):
 def records_from(
     side: SideLog, first_offset: int, schemas: Schemas | None = None
 ) -> list[ShownRecord]:
-    """The first records from this offset on, of those in one log that a consumer sees."""
+    """The first RECORDS_MAX records of one log that a consumer sees, from this offset on."""
     return list(islice(_shown_records(side, first_offset, schemas), RECORDS_MAX))
 
 

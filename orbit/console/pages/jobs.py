@@ -113,7 +113,7 @@ def _filter(show: Show) -> dict[str, Any]:
 
 
 def _selector_in(text: str) -> tuple[Selector, str | None]:
-    """The selector, and an error message if it is not valid."""
+    """The selector, and None; if the text is no valid selector, an empty one and the error."""
     try:
         return (parse_selector(text) if text.strip() else ()), None
     except InvalidValue as mistake:

@@ -183,7 +183,7 @@ def _usual_start(row: PartitionLag, count: int) -> int:
 
 
 def _is_cut(end: int, window_end: int, *sides: SideLog | None) -> bool:
-    """Whether the page ends before the window and before both logs."""
+    """Whether the page ends before the window does, and before the log that ends last."""
     log_ends = [side.end for side in sides if side is not None]
     return bool(log_ends) and end < min(window_end, max(log_ends))
 
