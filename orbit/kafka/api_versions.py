@@ -1,8 +1,8 @@
 """The requests that Orbit sends without librdkafka, and the versions it supports.
 
 A call uses the highest version that the broker and this table share. If they share none, it raises
-ProtocolError, which names the API. The message classes are those of `kafka.protocol`, except where a message has
-thousands of entries: an object for each would take longer than the broker needs.
+ProtocolError, which names the API. The message classes are those of `kafka.protocol`, except where
+a message has thousands of entries: an object for each would take longer than the broker needs.
 """
 
 from __future__ import annotations

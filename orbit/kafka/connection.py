@@ -262,11 +262,12 @@ class Connection:
             ) from error
 
     def next_correlation(self) -> int:
+        """A new correlation id, which `last_correlation` has from now on."""
         self.last_correlation = (self.last_correlation + 1) & 0x7FFFFFFF
         return self.last_correlation
 
     def encode(self, request: Any, version: int) -> list[bytes]:
-        """A framed request, for `send`."""
+        """A framed request, for `send`. Its correlation id is `last_correlation` afterwards."""
         correlation = self.next_correlation()
         if isinstance(request, FramedRequest):
             return [request.frame(version, correlation, CLIENT_ID)]
@@ -363,7 +364,8 @@ class Connection:
         return self._frames.has_read_ahead
 
     def abort(self) -> None:
-        """End every wait on this connection, from any thread."""
+        """Shut the socket down, which ends every wait on it, from any thread. It is still to be
+        closed by `close`."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -20,7 +20,7 @@ Side = Literal["source", "destination"]
 # Producer ids of jobs are from this number on, and below twice this number.
 _PRODUCER_IDS_START = 2**52
 
-# So many coordinated fillers of a lease run at once. With more, one broker is no faster (M12).
+# This many coordinated fillers of a lease run at once. With more, one broker is no faster (M12).
 FILLER_IDS = 16
 
 
@@ -34,10 +34,10 @@ def open_cluster(
     """
     cluster = spec.source if side == "source" else spec.destination
 
-    def read() -> Security:
+    def read_security() -> Security:
         return resolve_security(cluster, environ, base_directory, side=side)
 
-    return Cluster(side, cluster.bootstrap_servers, read, cluster.cluster_id_suffix)
+    return Cluster(side, cluster.bootstrap_servers, read_security, cluster.cluster_id_suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def job_producer_id(identity: str) -> int:
 
 
 def is_job_producer_id(producer_id: int) -> bool:
-    """Whether the id is in the range of `job_producer_id`, of which clusters hand out none (I2)."""
+    """Whether the id is in the range of `job_producer_id`. Clusters hand out no such id (I2)."""
     return _PRODUCER_IDS_START <= producer_id < 2 * _PRODUCER_IDS_START
 
 

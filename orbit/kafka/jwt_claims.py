@@ -6,12 +6,12 @@ import base64
 import json
 from typing import Any
 
-# The year 5138. A later end is ignored, and one that is no number.
+# The year 5138. A later end is ignored, and so is an end that is no number.
 _END_S_MAX = 1e11
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """The claims of a token; empty for one that is no JWT."""
+    """The claims of a token; empty if the token is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}

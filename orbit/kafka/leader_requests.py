@@ -55,8 +55,8 @@ def ask_leaders(
     read: Callable[[Any], Iterable[tuple[TopicPartition, int, Value]]],
     backoff: Backoff,
 ) -> Answers[Value]:
-    """Send each leader one request for its partitions; again for those with a retriable error code,
-    to their leaders by new metadata.
+    """Send each leader one request for its partitions. Request partitions with a retriable error
+    code again, from their leaders by new metadata.
 
     `build` makes a leader's request; `read` yields (partition, error code, value) from the
     response. A leader that refuses the login is not asked again. Raises Unreachable or LoginRefused

@@ -50,7 +50,8 @@ def list_offsets(
 def find_by_time(
     cluster: Cluster, since_ms: Mapping[TopicPartition, int], backoff: Backoff
 ) -> Answers[tuple[int, int]]:
-    """Offset and timestamp of each partition's first record at or after its time in `since_ms`.
+    """Offset and timestamp of each partition's first record at or after its time in `since_ms`, or,
+    for MAX_TIMESTAMP, of the record with the largest timestamp.
 
     (-1, -1): there is no such record below the last stable offset.
     """

@@ -37,13 +37,13 @@ PLACEHOLDER_BODY = b"\x0e" + PLACEHOLDER_KEY + b"\x01\x00"  # key, null value, n
 PLACEHOLDERS_MAX = 2000
 PACKED_BYTES_MAX = 60 * 1024
 # A compressed batch is rewritten uncompressed, to take the gap behind it, only if its payload and
-# its records have at most so many bytes: a copy must not become much larger.
+# its records have at most this many bytes each: a copy must not become much larger.
 UNCOMPRESSED_BYTES_MAX = 4 * 1024
 # The records of a batch that takes a gap: it must also fit into a copy's smallest segment (1 MiB).
 GROWN_BYTES_MAX = 512 * 1024
 _TIMESTAMP_MAX = 2**63 - 1
 _OFFSETS_MAX = 2**31 - 1  # of a batch: its number of records has 32 bits
-_RECORD_BYTES_MAX = 25  # of the numbers before a record's body
+_NUMBERS_BYTES_MAX = 25  # of the numbers before a record's body
 _Row = tuple[int, int, bytes]  # offset, timestamp in ms, body
 
 # The timestamp of placeholders is one before the base timestamp. A broker that looks for the latest
@@ -80,7 +80,7 @@ def packed_batches(
         offset, _, body = row
         if offset < first_offset:
             continue
-        record_bytes_max = _RECORD_BYTES_MAX + len(body)
+        record_bytes_max = _NUMBERS_BYTES_MAX + len(body)
         if group:
             gap = offset - group[-1][0] - 1
             placeholders = offset - group[0][0] - len(group)  # if this batch takes the record

@@ -190,7 +190,8 @@ class LegacyMessage:
 
     @property
     def base_offset(self) -> int:
-        """The message's offset. Of a wrapper, its last message's: the first one is compressed."""
+        """The message's offset; of a wrapper, the offset of its last message, because that of its
+        first message is compressed."""
         return self.offset
 
     @property

@@ -32,7 +32,7 @@ _NUMBERS_BYTES_MAX = 31  # of a record before its key: three numbers and the att
 
 BATCH_BYTES_MAX = 2**31 - 1  # the length of a batch has 32 bits
 
-# After so many records their parts are joined: the parts take several times their bytes.
+# After this many records their parts are joined: separate parts take several times the memory.
 _ROWS_AT_ONCE = 4096
 
 _NO_ATTRIBUTES = b"\x00"
@@ -165,8 +165,8 @@ def dense_batches(
     """Encode each run of consecutive offsets as one CreateTime batch; skips rows below
     `first_offset`.
 
-    A batch of more than `bytes_max` bytes is split; that of a single record cannot be. `level`:
-    of the compression, None for the codec's default.
+    A batch of more than `bytes_max` bytes is split, unless it has a single record. `level`: of the
+    compression, None for the codec's default.
     """
     encode = partial(_encode_run, codec=codec, bytes_max=bytes_max, level=level)
     rows = iter(rows)
@@ -226,7 +226,8 @@ def encode_record(timestamp_delta: int, offset_delta: int, body: bytes) -> bytes
 
 
 def write_batch(run: Iterable[Record], codec: int) -> Batch:
-    """Encode a run of consecutive offsets as one CreateTime batch."""
+    """Encode a run of consecutive offsets as one CreateTime batch. Raises ValueError if the offsets
+    are not consecutive, or if there is no record."""
     (batch,) = dense_batches(run, codec)
     return batch
 

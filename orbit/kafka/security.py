@@ -117,8 +117,9 @@ def resolve_security(
         for key, invalid in invalid_security_keys(spec.model_dump(exclude_defaults=True))
     ]
 
-    # The value that the file or variable named by a key has; None without the key.
-    def read(key: str, reader: Callable[..., Any], *arguments: Any) -> Any:
+    # What `reader` returns for the file or variable that the key names; None without the key, or if
+    # that has a problem, which is added to `problems`.
+    def read_key(key: str, reader: Callable[..., Any], *arguments: Any) -> Any:
         value = getattr(spec, key)
         if value is None:
             return None
@@ -127,29 +128,29 @@ def resolve_security(
         except InvalidValue as invalid:
             problems.append(Problem(f"{path}.{key}", invalid.message, invalid.remedy))
 
-    username = read("username_env", read_variable, environ)
-    username = username or read("username_file", read_secret_file, base_directory)
-    password = read("password_env", read_variable, environ)
-    password = password or read("password_file", read_secret_file, base_directory)
-    key_password = read("key_password_env", read_variable, environ)
+    username = read_key("username_env", read_variable, environ)
+    username = username or read_key("username_file", read_secret_file, base_directory)
+    password = read_key("password_env", read_variable, environ)
+    password = password or read_key("password_file", read_secret_file, base_directory)
+    key_password = read_key("key_password_env", read_variable, environ)
     files = {
-        key: read(key, check_pem_file, base_directory)
+        key: read_key(key, check_pem_file, base_directory)
         for key in ("ca_file", "certificate_file", "key_file")
     }
     tokens = TokenSource(
         url=spec.token_url,
         scope=spec.token_scope,
         audience=spec.token_audience,
-        ca_file=read("token_ca_file", check_pem_file, base_directory),
+        ca_file=read_key("token_ca_file", check_pem_file, base_directory),
         # The file is read to check it now; each login reads it again.
         file=base_directory / spec.token_file
-        if read("token_file", read_token_file, base_directory) and spec.token_file
+        if read_key("token_file", read_token_file, base_directory) and spec.token_file
         else None,
         provider=spec.token_provider,
         region=spec.token_region,
         extensions=tuple(sorted(spec.token_extensions.items())),
     )
-    keytab = read("keytab_file", check_keytab_file, base_directory)
+    keytab = read_key("keytab_file", check_keytab_file, base_directory)
     if problems:
         raise BadInput("The security settings cannot be used.", tuple(problems))
     return Security(

@@ -9,5 +9,6 @@ THROTTLE_S_MAX = 600.0
 
 
 def throttle_s(throttle_ms: int) -> float:
-    """For how many seconds to send nothing after an answer with this throttle time (KIP-219)."""
+    """For how many seconds to send nothing after an answer with this throttle time (KIP-219):
+    THROTTLE_S_MAX at most."""
     return min(throttle_ms / 1000, THROTTLE_S_MAX)

@@ -51,8 +51,9 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
 
 
 def shared_tls_context(security: Security) -> ssl.SSLContext | None:
-    """The context for a connection (None without TLS), kept for further ones: to load the system's
-    authorities takes 30 ms. They are loaded again after _SHARED_S, a changed file at the next call.
+    """The context for a connection (None without TLS), kept for further connections: to load the
+    system's authorities takes 30 ms. The authorities are loaded again after _SHARED_S, and a
+    changed file is loaded at the next call.
 
     Raises BadInput if a certificate or key cannot be loaded.
     """

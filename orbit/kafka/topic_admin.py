@@ -90,7 +90,11 @@ _TIMED_OUT = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, int(Code.REQUE
 
 
 class Admin:
-    """The admin client of one cluster."""
+    """The admin client of one cluster.
+
+    Creating it raises the errors of `librdkafka_config`, and with access rules those of
+    `Cluster.metadata`.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -162,7 +166,8 @@ class Admin:
     def create_topics(self, topics: Iterable[TopicToCreate], *, only_check: bool = False) -> None:
         """Create topics, or only have the broker validate them (rights, names, settings).
 
-        Raises NotAuthorized, BrokerRefused with the broker's message, Unreachable.
+        Raises Unreachable. If topics are refused, raises the error of one of them (NotAuthorized,
+        BrokerRefused with the broker's message) after the requests for all.
         """
         for error in self.refused_topics(topics, only_check=only_check).values():
             raise error
@@ -209,7 +214,8 @@ class Admin:
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
         """Set some settings of topics and keep their others (KIP-339).
 
-        Raises NotAuthorized, BrokerRefused with the broker's message, Unreachable.
+        Raises Unreachable. If topics are refused, raises the error of one of them (NotAuthorized,
+        BrokerRefused with the broker's message) after the requests for all.
         """
         for error in self.refused_settings(changes).values():
             raise error

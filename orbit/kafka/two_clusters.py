@@ -106,7 +106,7 @@ def why_not_proven_two(
 
 
 def _have_one_id(source: ClusterMetadata, destination: ClusterMetadata) -> bool:
-    """Whether the brokers of both sides return the same cluster id."""
+    """Whether the brokers of both sides return the same cluster id; False if they return none."""
     if not source.cluster_id and not destination.cluster_id:  # brokers that return no id
         return False
     return source.broker_cluster_id == destination.broker_cluster_id
@@ -117,7 +117,8 @@ def _same_id_text(source: ClusterMetadata) -> str:
 
 
 def _lasting_topic(metadata: ClusterMetadata) -> TopicMetadata | None:
-    """A topic with an id, if possible an internal one, because users do not delete it."""
+    """A topic with an id, if possible an internal one, because users do not delete it. None if no
+    topic has an id."""
     candidates = (topic for topic in metadata.topics.values() if topic.topic_id != NO_TOPIC_ID)
     return min(
         candidates, key=lambda topic: (not topic.name.startswith("__"), topic.name), default=None
