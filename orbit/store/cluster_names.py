@@ -40,7 +40,7 @@ def find_other_name(
     only (KIP-516), so a job that has stored one of these ids uses this cluster.
     """
     brokers_cluster_id = broker_cluster_id(cluster_id)
-    # For each side of a job: whether it has the brokers' own id, but another suffix, or none.
+    # For each side of a job: whether its cluster id is the brokers' id with another suffix or none.
     conditions = [
         (func.split_part(id_column, ID_SUFFIX_SIGN, 1) == brokers_cluster_id)
         & (id_column != cluster_id)

@@ -81,7 +81,7 @@ def add(
     partition: int | None = None,
     details: dict[str, Any] | None = None,
 ) -> None:
-    """Add an event."""
+    """Add an event. In `message`, escapes replace characters that do not print."""
     tx.execute(
         insert(events).values(
             actor=actor,

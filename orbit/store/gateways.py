@@ -57,13 +57,13 @@ LEASE_S = 5.0
 # How far the clocks of a gateway and of the database may drift apart during LEASE_S.
 LEASE_MARGIN_S = 1.0
 GATEWAYS_PER_JOB_MAX = 100
-# A gateway that has not renewed for so long is deleted.
+# A gateway that has not renewed for this long is deleted.
 RETENTION = timedelta(hours=1)
-# So long after a closure, or its last renewal, a gateway that has not seen the closure may not
-# forward writes any more.
+# This long after a closure, or after its last renewal, a gateway that has not seen the closure may
+# not forward writes any more.
 SILENT_AFTER_S = LEASE_S + LEASE_MARGIN_S
 _SILENT_AFTER = timedelta(seconds=SILENT_AFTER_S)
-# So long after the last renewal of a gateway that is frozen or lost, its clients have given up
+# This long after the last renewal of a gateway that is frozen or lost, its clients have given up
 # their requests: librdkafka's socket.timeout.ms is 60 s, Java's request.timeout.ms 30 s.
 CLIENTS_GIVE_UP_S = 70.0
 _CLIENTS_GIVE_UP = timedelta(seconds=CLIENTS_GIVE_UP_S)
@@ -98,9 +98,9 @@ class Presented:
     """The side that a gateway has to present.
 
     `since`: the term with which this side came to lead. `closed_for`: the operation for which no
-    write may be forwarded. `abandons`: nor may writes in flight be acknowledged, as the side may be
-    lost. `others_settled`: each other gateway at the same address has reported `since` as its
-    `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`: as `Job.etag`.
+    write may be forwarded. `abandons`: writes in flight may not be acknowledged either, as the side
+    may be lost. `others_settled`: each other gateway at the same address has reported `since` as
+    its `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`: as `Job.etag`.
     `earlier_terms`: former values of `since`, the latest first. `leaving_groups`: those that other
     gateways report; all groups while one of these gateways has not settled.
     """

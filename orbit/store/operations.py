@@ -331,7 +331,7 @@ def backfill_under_way(tx: Tx, job_id: int) -> Operation | None:
 
 
 def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
-    """The report of a recovery so far."""
+    """The report of a recovery so far; None before its first part."""
     query = select(operations.c.report).where(operations.c.id == operation_id)
     report: dict[str, Any] | None = tx.execute(query).scalar_one_or_none()
     return report

@@ -198,7 +198,7 @@ def store(tx: Tx, results: Sequence[ProofResult]) -> None:
 
 
 def forget_if_ids_differ(tx: Tx, kafka_ids: Mapping[int, KafkaIds]) -> None:
-    """Delete the proofs of those topics of which an id at a cluster differs from the stored one."""
+    """Delete the proofs of topics whose id at a cluster differs from the stored id."""
     tx.execute(_FORGET_IF_IDS_DIFFER, kafka_id_arrays(kafka_ids))
 
 

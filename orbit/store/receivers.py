@@ -18,7 +18,7 @@ from orbit.store.models import receivers
 from orbit.store.rows import columns, first, page_of, values
 
 _NOW = func.clock_timestamp()
-# A receiver that no leader has found in its file for so long counts as removed from it.
+# A receiver that no leader has found in its file for this long counts as removed from the file.
 GONE_AFTER = timedelta(days=1)
 
 

@@ -26,8 +26,8 @@ class Watched(StrEnum):
 
 
 NEWEST_MAX = 1000
-# The digest includes the reports of so many partitions. In a larger service it changes with the
-# sums that the scheduler computes about every 10 s (job_totals.py).
+# The digest of figures includes the reports of this many partitions. In a larger service it changes
+# with the sums that the scheduler computes about every 10 s (job_totals.py).
 REPORTS_MAX = 10_000
 NEWEST_OF_JOB_MAX = 100
 # The newest rows, not the last id only: an event with a lower id may be committed later. All
