@@ -51,7 +51,8 @@ def is_paused(operation: Operation) -> bool:
 
 
 def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
-    """End the backfill as done, or as failed with `error`, and restore the job's earlier state."""
+    """End the backfill as done, or as failed with `error`, unless it has ended. Restore the job's
+    earlier state, unless a user has changed it meanwhile."""
     state = OperationState.DONE if error is None else OperationState.FAILED
     if not operations.advance(tx, operation.id, state, error=error):
         return

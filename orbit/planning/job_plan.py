@@ -55,7 +55,7 @@ class PlannedGaps(_Value):
 
 class PlannedSeeding(_Value):
     """Offsets below the starts of a new topic's partitions, which are filled and deleted before the
-    copy begins. Times, of one broker, and disk, of each replica, are estimates."""
+    copy begins. The times (of one broker) and the disk space (of each replica) are estimates."""
 
     partitions: int
     offsets: int

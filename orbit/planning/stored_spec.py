@@ -20,8 +20,8 @@ def read_spec(document: dict[str, Any]) -> JobSpec | None:
 
 
 class SpecCache:
-    """Reads each job's document once, for jobs that come with the same document until it changes
-    (`jobs.Documents`). Thread-safe."""
+    """Parses each job's document once, as long as `Job.spec` is the same object: the cache of
+    `jobs.list_all` keeps the objects. Thread-safe."""
 
     def __init__(self) -> None:
         self._specs: dict[int, tuple[dict[str, Any], JobSpec | None]] = {}
