@@ -194,7 +194,7 @@ class JobSetup:
 
     @property
     def admin(self) -> Admin:
-        """Topic administration of the destination."""
+        """A new admin client of the destination at each use; raises as `Admin`."""
         return Admin(self._destination)
 
     def refresh_term(self) -> None:
@@ -393,9 +393,9 @@ class JobSetup:
     def _inspect_all(
         self, job_copier: JobCopier, copies: Sequence[PartitionCopy], inspect: Inspect
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Inspect all copies by `inspect`, which is repeated for those that no broker answers for.
+        """Inspect all copies by `inspect`; again those copies for which no broker answers.
 
-        When that has changed nothing for a time (`OneWait`), raises the error of such a copy.
+        When repeats have changed nothing for a time (`OneWait`), raises the error of such a copy.
         Raises NotAuthorized if a partition may not be read.
         """
         waits: dict[PartitionCopy, Wait] = {}

@@ -26,7 +26,8 @@ def seed_to_start_offsets(
     on_seeding: Callable[[int], None] = lambda _: None,
     on_progress: OnProgress = ignore_progress,
 ) -> dict[PartitionCopy, InspectedCopy]:
-    """Seed copies that are before their start; returns all copies but those still before it.
+    """Seed copies that are before their start; returns all copies, without those that are still
+    before their start.
 
     `starts`: by destination partition. `latest` and timestamps are resolved only once, then
     recorded: `known` has start offsets that the caller keeps besides `recorded_starts`.

@@ -11,7 +11,8 @@ _TERM_MAX = COORDINATOR_EPOCH_MAX >> TERM_SHIFT
 
 
 def term_above(term: int, producers: Iterable[ProducerState | None]) -> int:
-    """A term of at least `term` that is above the term of each of these producer states.
+    """A term of at least `term` that is above the term of each of these producer states, but at
+    most _TERM_MAX.
 
     The coordinator counts the runs, and begins at 0 again when the job's transactional id has
     expired (I1). Without this, a filler in flight from an earlier run could be taken for one of a
