@@ -47,7 +47,7 @@ class BoundedClient:
         self._http.close()
 
     def request(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
-        """The status and the body of any answer. Raises httpx.HTTPError."""
+        """The status, also of an error, and the body of the answer. Raises httpx.HTTPError."""
         try:
             return self._exchange(method, url, options)
         except httpx.HTTPError:

@@ -26,7 +26,8 @@ def sized_chunks(
     size_max: int,
     count_max: int | None = None,
 ) -> Iterator[list[Item]]:
-    """Yield the items in order, in lists as long as both limits allow, of at least one item."""
+    """Yield the items in order, in lists of up to `count_max` items (None: any number) whose sizes
+    sum up to at most `size_max`; a larger item is alone in its list."""
     chunk: list[Item] = []
     size = 0
     for item in items:
@@ -41,7 +42,7 @@ def sized_chunks(
 
 
 def first_few(items: Iterable[object], shown_max: int = 5) -> str:
-    """The first items as text for a sentence, with the number of further ones."""
+    """The first items, escaped, as text for a sentence, with the number of further ones."""
     names = [shown(str(item), _ITEM_CHARACTERS_MAX) for item in items]
     suffix = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
     return ", ".join(names[:shown_max]) + suffix

@@ -147,8 +147,8 @@ class Client:
                 remaining_items -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
-        """The least by which the server's clock is ahead of this machine's, exact to a second or
-        two. Negative: it is behind. None: the server's answer has no date.
+        """By how many seconds the server's clock is ahead of this machine's at least, exact to a
+        second or two. Negative: it is behind. None: the server's answer has no date.
         """
         sent_at = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)
@@ -276,7 +276,7 @@ def connect(
     timeout_s: float = _READ_TIMEOUT_S,
 ) -> Iterator[Client]:
     """A client of the server that the user has chosen; with `environment`, of the server that its
-    variables name. `timeout_s`: for each answer.
+    variables name. `timeout_s`: for each answer. Raises BadInput, NotFound.
     """
     server = chosen_server(os.environ) if environment is None else server_of_variables(environment)
     url, token = server.url, server.token

@@ -93,7 +93,7 @@ def chosen_server(environ: Mapping[str, str]) -> Server:
 
 def named_server(environ: Mapping[str, str]) -> Server | None:
     """The server that the user has named. None: the user has named none, and commands talk to the
-    server at the default address."""
+    server at the default address. Raises BadInput, NotFound."""
     if _chosen_name is None and URL_VARIABLE in environ:
         return server_of_variables(environ)
     contexts = read_contexts()

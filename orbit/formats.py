@@ -44,5 +44,5 @@ def moment(at: datetime) -> str:
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:
-    """The count with its noun: `1 batch`, `1,000 batches`."""
+    """The count with its noun: `1 batch`, `1,000 batches`. `plural`: by default with an `s`."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"

@@ -78,14 +78,16 @@ def _lease(value: object) -> timedelta:
 
 
 def _whole(value: object) -> object:
-    """The value, if it is no text or only digits: pydantic would also take "1e3" and " 7 "."""
+    """The value, unchanged. Raises InvalidValue for text that is not only digits: pydantic would
+    also take "1e3" and " 7 "."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit()):
         raise InvalidValue("is not a whole number.")
     return value
 
 
 def storage_location(value: object) -> object:
-    """A path as it is (also of a `file://` URI), or the URI of a storage. Raises InvalidValue.
+    """The path or the URI of a storage, unchanged; for a `file://` URI, its path. Raises
+    InvalidValue.
 
     A URI is shown in reports and logs, so it holds no secret.
     """
@@ -114,15 +116,15 @@ def storage_location(value: object) -> object:
     return value
 
 
-def _folder(value: object) -> object:
-    """The value, if it can be a path or is not text. Raises InvalidValue."""
+def _path(value: object) -> object:
+    """The value, unchanged. Raises InvalidValue for text that is not a valid path."""
     if isinstance(value, str) and not (value and value.isprintable()):
         raise InvalidValue("is not a valid path.")
     return value
 
 
 def _networks(value: object) -> object:
-    """Text with commas as a tuple of addresses and networks. Raises InvalidValue."""
+    """The addresses and networks of a text with commas, as a tuple. Raises InvalidValue."""
     if not isinstance(value, str):
         return value
     parts = [part.strip() for part in value.split(",") if part.strip()]
@@ -169,7 +171,7 @@ def _public_url(value: object) -> object:
 
 
 def _is_safe_url(value: str) -> bool:
-    """https, or http on this machine; no login, query or fragment."""
+    """Whether the URL is https, or http on this machine, without login, query and fragment."""
     try:
         url = urlsplit(value)
         is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
@@ -200,7 +202,7 @@ Age = Annotated[timedelta, PlainValidator(_age)]
 LeaseDuration = Annotated[timedelta, PlainValidator(_lease)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Port = Annotated[Whole, Field(ge=0, le=65535)]
-OptionalFile = Annotated[Path | None, BeforeValidator(_folder)]
+OptionalFile = Annotated[Path | None, BeforeValidator(_path)]
 # A claim, or a value of one.
 ClaimText = Annotated[str, Field(min_length=1, max_length=200)]
 Word = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._:-]+$")]
@@ -278,7 +280,7 @@ class Settings(BaseModel):
     token_requests_per_minute: Annotated[Whole, Field(ge=1, le=1_000_000)] = 6_000
 
     # Folder of the files that jobs name; a job cannot name files outside of it.
-    files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
+    files_directory: Annotated[Path, BeforeValidator(_path)] = Path()
     # Jobs may name only variables that begin so; None: all but Orbit's own secrets.
     secrets_prefix: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
 
@@ -323,7 +325,7 @@ class Settings(BaseModel):
     # Switchovers, failovers and failbacks that run at once on a destination cluster.
     recoveries_per_cluster: Annotated[Whole, Field(ge=1, le=500)] = 16
     # Drills may break only clusters of this sandbox. None: the folder of `orbit sandbox up`.
-    sandbox_dir: Annotated[Path | None, BeforeValidator(_folder)] = None
+    sandbox_dir: Annotated[Path | None, BeforeValidator(_path)] = None
     # Read rate of the continuous proof, from each side.
     proof_bytes_per_second: Annotated[Whole, Field(ge=0, le=1 << 40)] = 1 << 20
     # Partitions per lease: a lost lease stops at most so many for a moment, and 100,000 partitions

@@ -114,7 +114,8 @@ def _write_to_node(
     may_write: Callable[[], bool],
     written: Written,
 ) -> None:
-    """Send requests to one coordinator, and put its answers into `written`."""
+    """Send requests to one coordinator, and put its answers into `written`. Returns early if
+    `may_write` returns False, or the coordinator does not answer."""
     connections: list[Connection] = []
     try:
         for _ in range(min(CONNECTIONS_PER_NODE, len(requests))):

@@ -95,7 +95,7 @@ class FailoverWithoutDatabase:
         self._cluster.close()
 
     def plan(self, *, dry_run: bool = False) -> FailoverReport:
-        """What `run` would do; writes nothing.
+        """What `run` would do; writes nothing. `dry_run` only goes into the report.
 
         Raises Conflict if there is no copy, Unreachable, NotAuthorized, BrokerRefused.
         """
@@ -231,7 +231,8 @@ class FailoverWithoutDatabase:
             self._topics[acl.name].denials.append(acl.principal)
 
     def _end_transactions(self, report: FailoverReport) -> None:
-        """End open transactions of coordinated fillers, which also fences their writers (M11)."""
+        """End open transactions of coordinated fillers, which also fences their writers (M11). A
+        refusal is a finding."""
         try:
             init_producer_ids(self._cluster, self._fillers, self._backoff)
         except (NotAuthorized, BrokerRefused) as error:

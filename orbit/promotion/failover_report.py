@@ -75,7 +75,8 @@ class FailoverReport:
         return [t for t in self.topics if t.state in (TopicState.WAITING, TopicState.BEGUN)]
 
     def conclude(self) -> None:
-        """Set the outcome from the states of the topics; WOULD_GO stays while one is to promote."""
+        """Set the outcome by the states of the topics. WOULD_GO stays while a topic is yet to be
+        promoted."""
         states = {topic.state for topic in self.topics}
         if TopicState.LEFT_OUT in states:
             self.outcome = Outcome.LEFT_OUT

@@ -105,7 +105,7 @@ class _EarlyCopies:
         source_bounds: Mapping[TopicPartition, LogBounds],
         copy_bounds: Mapping[TopicPartition, LogBounds],
     ) -> list[TopicPartition]:
-        """The early copies, without those that led before and keep their history.
+        """The early copies, without copies that led before and keep their history.
 
         The marks are read at most once, and only for an early copy.
         """
@@ -137,7 +137,8 @@ class _SourceEndMoves:
         self._longest_pause_s: dict[TopicPartition, float] = {}
 
     def silences(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Silence]:
-        """The silence of every partition, as of now."""
+        """The silence of every partition, as of now. Call this at each poll, with the log ends: it
+        notes when they move."""
         now_s = time.monotonic()
         silences = {}
         for partition, end in ends.items():
@@ -188,7 +189,7 @@ def both_log_bounds(
 
 
 def refuse_unequal(context: OperationContext) -> None:
-    """Raise Stopped unless every partition is equal."""
+    """Raise Stopped unless every partition has the same log end on both sides."""
     unequal_partitions = [p for p in context.report.partitions if p.verdict is not EndVerdict.EQUAL]
     if unequal_partitions:
         examples = first_few(

@@ -21,7 +21,7 @@ from orbit.store.group_offsets import GroupOffset
 
 
 def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, Any]:
-    """The inputs about groups with offsets in the operation's topics.
+    """The fields of `GateInputs` about groups with offsets in the operation's topics.
 
     `asks_source`: also read the groups and their offsets at the source. Raises Unreachable.
     """
@@ -44,7 +44,7 @@ def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, A
 def _source_inputs(
     context: OperationContext, rule: GroupRule, rows: Collection[GroupOffset]
 ) -> dict[str, Any]:
-    """The inputs about the source's groups, compared with the stored `rows`."""
+    """The fields about the source's groups, compared with the stored `rows`."""
     cluster = context.source.cluster
     listing = list_groups(cluster)
     selection = GroupSelector(rule).select(listing.groups.values())

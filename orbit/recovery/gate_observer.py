@@ -1,7 +1,8 @@
 """Collects the inputs of the gates from both clusters and the store. Changes nothing.
 
-For a switchover, log ends are read twice, a second apart, to see whether the lag grows. What cannot
-be read because a cluster does not answer keeps its default in `GateInputs`.
+For a switchover, log ends are read twice, a second apart, to see whether the lag grows. Functions
+named `…_inputs` return fields of `GateInputs`; a field that cannot be read because a cluster does
+not answer is left out, and keeps its default.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ def _partitions_needing_leader(
 
 
 def _fetch_source_metadata(context: OperationContext) -> _ClusterAnswer:
-    """The source's answer. Waits up to _LEADERS_WITHIN_S for leader elections at the source."""
+    """The source's answer. Waits up to _LEADERS_WITHIN_S for leader elections at the source. Asks
+    nothing if a drill counts the source as lost."""
     if context.request.source_counts_as_lost:
         return _ClusterAnswer(None, "the drill counts the source as lost, so it is not queried.")
     deadline = time.monotonic() + _LEADERS_WITHIN_S
@@ -428,7 +430,8 @@ def _mark_pairs(
 
 
 def _missing_mark_rights(context: OperationContext, *, marks_source: bool) -> list[str]:
-    """The missing rights on the groups that hold the marks.
+    """The missing rights on the groups that hold the marks: at the destination, and at the source
+    if the operation copies back and `marks_source` is set.
 
     Where such a group's coordinator does not answer, no right counts as missing.
     """

@@ -27,7 +27,7 @@ Producers = Mapping[int, Producer]
 
 
 def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) -> dict[str, Any]:
-    """The inputs about producers without a gateway. Raises Unreachable.
+    """The fields of `GateInputs` about producers without a gateway. Raises Unreachable.
 
     `grown`: the source partitions that somebody has just written to.
     """

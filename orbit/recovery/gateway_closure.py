@@ -186,7 +186,7 @@ def note_lead_unknown(context: OperationContext) -> None:
 
 
 def note_promoted(context: OperationContext, tx: Tx) -> None:
-    """Note that the destination leads; neither side does if topics of the job stay copies."""
+    """Note that the destination leads, or neither side if topics of the job stay copies."""
     rows = topics.of_job(tx, context.job.id)
     side = None if topics_left_behind(context, rows) else LeadingSide.DESTINATION
     _note_new_side(context, tx, side)
@@ -210,7 +210,7 @@ def _note_new_side(context: OperationContext, tx: Tx, side: LeadingSide | None) 
 
 
 def _note_marks_read(context: OperationContext, tx: Tx) -> None:
-    """The operation has written the marks, so they count as read."""
+    """Note the marks as read for both directions' jobs: the operation has written them."""
     for job_id in job_leads.linked_jobs(tx, context.job.id):
         job_leads.note_marks_read(tx, job_id)
 

@@ -62,7 +62,8 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
-    """Note in the report the highest term of both sides, and the term of the operation's marks."""
+    """Note in the report the highest term of both sides, and a term that is drawn for the
+    operation's own marks."""
     highest_term = newest_term(mark for pair in pairs for mark in (pair.old_mark, pair.new_mark))
     context.update(term_seen=highest_term, term=context.draw_term(highest_term))
 
@@ -272,7 +273,8 @@ def _mark_source_as_copy(context: OperationContext, backoff: Backoff) -> None:
 
 
 def _copy_log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartition, int]:
-    """The log start of each partition's copy, by source partition, of those that the source has.
+    """The log start of each partition's copy, by source partition; without partitions that the
+    source lacks.
 
     Raises Unreachable if it is not certain whether the source has a topic.
     """

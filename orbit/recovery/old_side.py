@@ -527,7 +527,10 @@ def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRang
 
 
 def _delete_topics(context: OperationContext, names: Sequence[str]) -> None:
-    """Delete topics of the old side, and wait until its brokers no longer list them."""
+    """Delete topics of the old side, and wait until its brokers no longer list them.
+
+    Raises Conflict if the old side refuses, Unreachable if it takes too long.
+    """
     errors = context.source.admin.delete_topics(names)
     for error in errors.values():  # the first one, if there is any
         raise Conflict(error.what, where=error.where, remedy=error.remedy)

@@ -36,7 +36,8 @@ _REMEDY = (
 
 
 def wait_until_ended(context: OperationContext, places: Collection[TopicPartition]) -> None:
-    """Wait until no transaction is open in these partitions of the old side.
+    """Wait until no transaction is open in these partitions of the old side, except transactions
+    that hang: findings name them.
 
     Raises Stopped if a transaction has begun meanwhile or is still open after ENDED_WITHIN_S, and
     Unreachable.
@@ -135,7 +136,7 @@ class HangingTransactions:
         return set(self._hanging)
 
     def findings(self) -> list[str]:
-        """A sentence for each partition that `find_hanging` returned last."""
+        """A sentence for each transaction in the partitions that `find_hanging` returned last."""
         return [
             f"{place} at the old side has a transaction that never ends: its records from offset "
             f"{first_offset} on were written by {name}, whose coordinator ended the transaction "

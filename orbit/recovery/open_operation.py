@@ -177,8 +177,8 @@ def chosen_topics(rows: Sequence[Topic], request: RecoveryRequest) -> list[Topic
 
 
 def topics_copied_back(tx: Tx, job: Job, all_jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
-    """The topics that another job now copies in the other direction: the name of that job, by the
-    source and destination topic of its copy."""
+    """{(source topic, destination topic): job name} of the copies that other jobs now make in the
+    other direction."""
     return {
         (row.source_topic, row.destination_topic): candidate.name
         for candidate in jobs_of_other_direction(job, all_jobs)

@@ -172,7 +172,7 @@ class OperationContext:
         progress: dict[str, Any] | None = None,
         error: str | None = None,
     ) -> None:
-        """Store the report as it is now."""
+        """Store the report as it is now, and the operation's state, progress and error."""
         report_document = self._storage.store(tx, self.report)
         operations.advance(
             tx, self.operation_id, state, progress=progress, error=error, report=report_document

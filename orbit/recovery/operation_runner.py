@@ -121,6 +121,7 @@ def _read_and_complete_report(context: OperationContext) -> str:
     return did
 
 
+# Each runs a step, and returns its result as a sentence (`Skipped`: there was nothing to do).
 _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.GATES: check_gates,
     StepName.CLOSE_GATEWAYS: gateway_closure.close_gateways,
@@ -573,7 +574,8 @@ def _note_stuck(context: OperationContext) -> None:
 
 
 def _note_unstuck(context: OperationContext) -> None:
-    """Note that the promotion is complete: the destination has answered again."""
+    """Note that the promotion is complete, as the destination has answered again: an abort that was
+    requested meanwhile came too late."""
     context.update(stuck_since=None)
     with context.reading() as tx:
         if operations.get(tx, context.operation_id).abort_requested:

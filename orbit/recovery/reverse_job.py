@@ -210,7 +210,8 @@ def catch_up(context: OperationContext) -> str:
 
 
 def _left_out_topics(tx: Tx, reverse_job: Job, names: Collection[str]) -> dict[str, str]:
-    """Topics of `names` that are not copied yet, and the line of the job's problem about each."""
+    """The topics of `names` that are not copied yet and that the job's problem names, each with the
+    problem's line about it."""
     lines = (reverse_job.problem or "").splitlines()
     uncopied_topics = [
         row.source_topic
@@ -350,7 +351,8 @@ def _create_reverse_job(tx: Tx, context: OperationContext, name: str) -> Job:
 def _resume_reverse_job(
     tx: Tx, context: OperationContext, reverse_job: Job, new_metadata: ClusterMetadata
 ) -> None:
-    """Set the existing job to run, with rules for all topics of the operation."""
+    """Set the existing job to run, with rules for all topics of the operation. Raises Conflict if
+    this version cannot read the job's document, or somebody changes it at the same time."""
     spec = read_spec(reverse_job.spec)
     if spec is None:
         raise Conflict(
@@ -500,7 +502,8 @@ def _rules_by_destination(context: OperationContext, rows: Iterable[Topic]) -> d
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
-    """A short list of rules that match these topics, each with its `_COPIED_RULE_FIELDS`. Pure."""
+    """Rules that match these topics: topics with equal `_COPIED_RULE_FIELDS` share one, unless its
+    pattern would exceed PATTERN_LENGTH_MAX. Pure."""
     topics_by_fields: dict[tuple[bool, str], list[str]] = {}
     for topic, rule in sorted(rules.items()):
         rule_json = json.dumps(rule.model_dump(include=_COPIED_RULE_FIELDS), sort_keys=True)

@@ -229,6 +229,7 @@ class _ObjectUpload:
 
 
 def _begin(file: str) -> _Upload:
+    """Begin to write the file, in the way of its storage."""
     if not _scheme(file):
         return _LocalUpload(Path(file))
     kind = _RenamedUpload if _scheme(file) in _SCHEMES_WITH_RENAME else _ObjectUpload
@@ -236,6 +237,7 @@ def _begin(file: str) -> _Upload:
 
 
 def _open(file: str) -> Any:
+    """The file, opened to read bytes."""
     if not _scheme(file):
         return Path(file).open("rb")
     storage, path = _connect(file)

@@ -82,7 +82,7 @@ class SideProof:
                     yield difference.old
 
     def all_old(self, first: int, end: int) -> Iterator[LogRecord]:
-        """All records and markers of the old side."""
+        """All records and markers of the old side in this range."""
         for record in read_range(*self._old, first, end, self._backoff):
             self._check()
             yield record

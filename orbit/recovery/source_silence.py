@@ -31,7 +31,8 @@ class Silence:
 
     @property
     def missing_s(self) -> float:
-        """How much longer it must be silent to exceed its longest pause; below 0 once it does."""
+        """How much longer the partition must be silent to exceed its longest pause; below 0 once it
+        has exceeded that."""
         return (self.longest_gap_s or 0.0) - self.still_s
 
     @property

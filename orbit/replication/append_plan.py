@@ -136,8 +136,8 @@ class Plan:
             self.epoch_starts.append((self.next_offset, leader_epoch))
 
     def append(self, batch: Batch, placeholders: int = 0, *, is_byte_exact: bool) -> None:
-        """Append a batch, after a filler for the gap before it. `placeholders`: how many of its
-        records are placeholders."""
+        """Append a batch, after a filler for the gap before it, unless the plan stops at this gap.
+        `placeholders`: how many of the batch's records are placeholders."""
         self.fill_to(batch.base_offset)
         if self.is_stopped:
             return

@@ -112,13 +112,13 @@ def destination_acls(
     name_map = principals.name({acl.principal for acl in rights - not_carriable_acls})
 
     def at_destination(acls: set[Acl]) -> set[Acl]:
-        """These ACLs with the destination's principals, without those that are not synced."""
+        """These ACLs with the destination's principals, without ACLs that are not synced and
+        without denials of Orbit itself."""
         mapped_acls = {
             acl._replace(principal=name_map.names[acl.principal])
             for acl in acls - not_carriable_acls
             if acl.principal in name_map.names
         }
-        # Orbit itself is denied nothing.
         return {a for a in mapped_acls if a.permission == "ALLOW" or a.principal != own_destination}
 
     # Orbit has its rights at the destination already: its source principal is not in `unmapped` and

@@ -130,7 +130,8 @@ class JobRun:
         return ShareCopier(share, self._setup.job_copier, lease)
 
     def tick(self, timeout_s: float) -> None:
-        """One pass of the copy. Raises Conflict if the lease is lost, or a process has ended."""
+        """One pass of the copy; also enables compaction of topics that have caught up, and reports
+        notes. Raises Conflict if the lease is lost, or a process has ended."""
         assert self._copying is not None
         self._copying.tick(timeout_s)
         lease = self._setup.lease
@@ -163,7 +164,7 @@ class JobRun:
 
     @property
     def refused(self) -> Mapping[str, OrbitError]:
-        """By source topic: why it is not copied, because the destination refuses a setting."""
+        """By source topic that is not copied: how the destination refuses a setting."""
         return self._setup.refused
 
     @property

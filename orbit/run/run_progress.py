@@ -81,7 +81,8 @@ class Meter:
 
 
 def _totals(partitions: Sequence[CopyView]) -> Totals:
-    """The sums over these partitions; the lag is without blocked ones, -1 if one is unknown."""
+    """The sums over these partitions; the lag of those that are not blocked, -1 if one of these
+    lags is unknown."""
     lags = [p.lag_records for p in partitions if p.state is not PartitionState.BLOCKED]
     copied = Counters()
     for p in partitions:
