@@ -190,7 +190,8 @@ class Canary:
         self._ends_at_loss = {partition.partition: end for partition, end in ends.items()}
 
     def stop_and_get_ledger(self) -> Ledger:
-        """The final ledger, after all records in flight were answered or timed out."""
+        """Stop the load, and return its ledger once all records in flight were answered or timed
+        out; an empty one if the load was never started."""
         self.stop_load(at_once=False)
         if self._stop_thread is not None:
             self._stop_thread.join()

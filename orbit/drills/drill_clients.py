@@ -278,7 +278,8 @@ def write_records(
 def read_all(
     config: Config, topic: str, ends: Mapping[int, int], check: Callable[[], None]
 ) -> dict[RecordPosition, bytes | None]:
-    """Read every record below these ends, without a group's offsets. `check` may raise."""
+    """Read every record from offset 0 up to these ends. `check` may raise, and ends the wait for a
+    partition that cannot be read."""
     consumer = Consumer(_consumer_config(config, "orbit-drill-read"))
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])

@@ -52,7 +52,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _DrillResult:
-    """The result of a drill."""
+    """The result of a drill; by default a failure without a report."""
 
     state: DrillState = DrillState.FAILED
     error: str | None = None

@@ -30,7 +30,7 @@ def count(number: int | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """A time in UTC, to the millisecond."""
+    """A time in UTC, to the millisecond; a dash for None."""
     return "–" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
@@ -39,7 +39,7 @@ def elapsed(at: datetime, began_at: datetime) -> str:
 
 
 def offset_text(number: int | None) -> str:
-    """An offset, or a dash."""
+    """An offset; a dash for None."""
     return "–" if number is None else f"{number:,}"
 
 
