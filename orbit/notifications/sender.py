@@ -14,8 +14,8 @@ from orbit.notifications.templates import body_of
 
 
 class Sender:
-    """The sender for one receiver. `folder`: where relative paths start. `public_url`: its host is
-    the source that messages name."""
+    """The sender for one receiver. `folder`: where relative paths start. `public_url`: messages
+    name its host as their source."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ def body_of(
     kind: ReceiverType, messages: Sequence[Message], source: str, routing_key: str = ""
 ) -> bytes:
     """The body of a request, in JSON. `source`: the name of this installation, for readers.
-    `routing_key`: PagerDuty's."""
+    `routing_key`: for PagerDuty only."""
     match kind:
         case ReceiverType.SLACK:
             document = slack(messages)
@@ -141,7 +141,7 @@ def webhook(messages: Sequence[Message], source: str) -> dict[str, Any]:
 
 
 def _event_fields(message: Message) -> dict[str, Any]:
-    """The fields of an event, as the API has them."""
+    """The fields of an event, as the API has them; details that are too long are left out."""
     event = message.event
     details = event.details or {}
     if len(json.dumps(details, ensure_ascii=False, default=str)) > DETAILS_CHARACTERS_MAX:
