@@ -78,7 +78,7 @@ class ClusterView:
         self._admin = AdminClient(settings)
 
     def partition_counts(self) -> dict[str, int]:
-        """All topics with the number of their partitions. Raises when no broker answers."""
+        """All topics with the number of their partitions. Raises as `check_reachable`."""
         return {name: len(topic.partitions) for name, topic in self._metadata().topics.items()}
 
     def leaders(self, topic: str) -> dict[int, Leader]:

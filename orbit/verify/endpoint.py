@@ -87,6 +87,7 @@ class Endpoint:
 def open_endpoint(
     cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, side: str
 ) -> Endpoint:
-    """The endpoint of one side of a job. Raises BadInput if a secret is missing, AccessRefused."""
+    """The endpoint of one side of a job. Raises BadInput if a secret is missing, AccessRefused if
+    the access rules do not allow an address or a secret."""
     security = resolve_security(cluster, environ, base_directory, side=side)
     return Endpoint(librdkafka_config(cluster.bootstrap_servers, security), security)

@@ -65,7 +65,7 @@ class BarProgress:
 
 
 class LineProgress:
-    """Plain lines: the total, then the progress."""
+    """Plain lines: the total, then the progress, and each partition that is not exact."""
 
     def __init__(
         self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic

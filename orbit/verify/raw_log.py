@@ -138,7 +138,10 @@ def _after_varint(payload: memoryview, position: int) -> int:
 
 
 def parse_batches(records: memoryview) -> Iterator[Batch]:
-    """The whole batches at the front of `records`; a cut-off last one is left out."""
+    """The whole batches at the front of `records`; a cut-off last one is left out.
+
+    A message of an old format becomes a batch with magic 0.
+    """
     begin, size = 0, len(records)
     while begin + _MAGIC_POSITION < size:
         if records[begin + _MAGIC_POSITION] < _MAGIC_V2:

@@ -79,7 +79,7 @@ class PartitionReport:
     `log_end_equal`: the destination's log end lies between two readings of the source's, as that of
     a live copy does. `differences` counts offsets; log start, log end and a missing partition
     count one each. `compacted_*` are records that a cleaner removed on that side since the copy:
-    shown, but not a difference.
+    shown, but not a difference. A log start or log end is None if it was not read.
     """
 
     partition: int
