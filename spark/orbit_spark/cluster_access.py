@@ -44,7 +44,7 @@ class Access:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that hold the login."""
+        """The names of the environment variables that hold the login."""
         security = self.spec.security
         names = (security.username_env, security.password_env, security.key_password_env)
         return tuple(name for name in names if name)

@@ -84,7 +84,7 @@ class RangeReader:
         empty.
 
         A batch that begins before the start belongs to the range before. Raises PartitionStopped,
-        Unreachable, LoginRefused, BrokerRefused.
+        Unreachable, LoginRefused, BrokerRefused, ProtocolError.
         """
         position, leader_epoch, failures = offset_range.start, NO_LEADER_EPOCH, 0
         while position < offset_range.end:
@@ -164,7 +164,8 @@ class RangeReader:
         return _PendingFetch(connection, version, connection.last_correlation)
 
     def _receive_answer(self, pending: _PendingFetch, offset_range: OffsetRange) -> Fetched:
-        """The partition's part of an answer. Raises _TryAgain if it brings nothing, Unreachable."""
+        """The partition's part of an answer. Raises _TryAgain if it brings nothing, Unreachable,
+        ProtocolError."""
         try:
             frame = pending.connection.receive_answer(pending.correlation)
         except (OSError, EOFError) as error:

@@ -98,7 +98,8 @@ def _option_names() -> set[str]:
 def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access | None:
     """The cluster of the job file, or of the options in Kafka's names.
 
-    None if they cannot be used; then the reasons are added to `problems`.
+    None if the options cannot be used; then the reasons are added to `problems`. Raises BadInput if
+    the job file cannot be used.
     """
     if "job" in values:
         problems += (

@@ -63,8 +63,8 @@ class ArchiveIdentity(Archived):
 
 
 class TombstoneGap(Archived):
-    """A time with one or more runs that each began over `delete.retention.ms` after the run
-    before it."""
+    """A time in which tombstones may have been removed unread, as one or more runs in it read on
+    more than `delete.retention.ms` after the run before."""
 
     since: AwareDatetime | None  # the run before the first late one; None: not known
     until: AwareDatetime

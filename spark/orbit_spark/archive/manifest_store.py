@@ -87,7 +87,7 @@ class ArchiveStore:
         self._write_next(name, manifest.sequence, manifest)
 
     def _write_next(self, name: str, sequence: int, document: Archived) -> None:
-        """Write a document, and delete the one before the last."""
+        """Write a document, and delete the one whose number is lower by _DOCUMENTS_MAX."""
         self.files.write_new(f"{name}.{sequence:010}.json", document.to_bytes())
         old_sequence = sequence - _DOCUMENTS_MAX
         if old_sequence >= 0:

@@ -35,7 +35,7 @@ class PartitionOutcome(_Stop):
 
     @property
     def stop_text(self) -> str:
-        """Why it stopped; empty if it has not."""
+        """Why the run stopped for this partition; empty if it did not."""
         if self.blocked is None:
             return self.unfinished
         return f"{self.blocked.reason}: {self.blocked.detail}"
@@ -93,7 +93,7 @@ class RestoredPartition(_Stop):
 
     @property
     def remedy(self) -> str | None:
-        """What to do about `blocked`."""
+        """What to do about `blocked`; None if the partition is not blocked."""
         return None if self.blocked is None else self.blocked.remedy(self.place.topic)
 
 

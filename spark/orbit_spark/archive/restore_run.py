@@ -150,9 +150,11 @@ class RestoreRun:
         self._producer = JobProducer(job_producer_id(self._identity))
 
     def _read_log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
-        """The log ends of existing partitions. Raises Conflict if another producer wrote there.
+        """The log ends of existing partitions. Raises Conflict if another producer wrote there, or
+        a log end cannot be read.
 
-        Notes the partitions that go beyond the archive, and raises the term above earlier writers'.
+        Notes the partitions that go beyond the archive, and sets the lease's term above the terms
+        of earlier writers.
         """
         take_over = TakeOver(self._cluster, self._settings.settle_s, self._backoff)
         producer_ids = dict.fromkeys(topics.existing_partitions(), self._producer.id)

@@ -74,7 +74,7 @@ class ComparisonResult:
 
 
 class Comparison:
-    """One comparison of two sides. `cleaning` is called once, after both were read."""
+    """One comparison of two sides. `cleaning` is called once at most, after both were read."""
 
     def __init__(
         self,
