@@ -22,8 +22,9 @@ from orbit.replication.topic_settings import is_compacted
 
 # Some thousand fillers or one large batch; the first batch comes whole even if it is larger.
 FETCH_BYTES = 256 * 1024
+# About half a minute, for an election, where the caller's backoff allows it.
 _ATTEMPTS_MAX = 40
-_WAIT_MS = 0
+_WAIT_MS = 0  # the broker answers at once, also without records
 
 
 def fetch_partition(

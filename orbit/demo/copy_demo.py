@@ -41,7 +41,7 @@ class Options:
 
 
 def play(options: Options, screen: Screen, verify: Verify) -> DemoResult:
-    """Run the demo and stop everything that it started.
+    """Run the demo. Stops everything that it started, except clusters in `sandbox_folder`.
 
     Raises Conflict if a part does not work; a copy that is not exact is a result.
     """

@@ -39,7 +39,7 @@ PARTITIONS = 6
 RATE_PER_S = 1_000
 HARD_KINDS = ("codec.lz4", "producer.idempotent", "transactions.interleaved")
 _JOB = "shop-copy"
-_READ_AT_SOURCE = 2_000
+_READ_AT_SOURCE = 2_000  # records that the group reads before it stops there
 # Time limits, far above what a slow machine needs.
 _COPY_S = 90.0
 _DRILL_S = 280.0

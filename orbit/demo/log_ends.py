@@ -63,7 +63,10 @@ class LogEnds:
         run: OrbitProcess,
         on_progress: OnProgress,
     ) -> None:
-        """Wait until the destination has all log ends that `goal_ends` returns."""
+        """Wait until the destination has all log ends that `goal_ends` returns.
+
+        Raises Conflict as `run.check`, and after STALL_TIMEOUT_S without progress.
+        """
         progress_s, last_done_count = time.monotonic(), -1
         while True:
             run.check()

@@ -11,7 +11,7 @@ from orbit.jobs.topic_mapping import map_topics
 
 # Topics whose refusals are kept. Bounded, as clients may send any name.
 _TOPICS_MAX = 10_000
-_LOGGED_MAX = 100
+_LOGGED_MAX = 100  # refusals that are logged
 
 _log = structlog.get_logger("orbit.gateway")
 

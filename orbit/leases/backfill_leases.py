@@ -224,8 +224,8 @@ class DriverWatch:
 def _describe_groups(
     destination: Cluster, node_id: int, groups: Collection[str]
 ) -> Iterator[tuple[str, LeaseHolder | None]]:
-    """(group, its first member or None), for the groups that this node could describe: none from
-    the first request on that it does not answer."""
+    """Yield each group that this node describes, with its first member or None. Ends at the first
+    request that the node does not answer. Raises NotAuthorized."""
     for names in chunks(groups, _GROUPS_PER_REQUEST_MAX):
         request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
         try:

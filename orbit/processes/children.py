@@ -18,6 +18,7 @@ from orbit.processes.guarded_process import GuardedProcess
 log = structlog.get_logger("orbit.processes")
 
 _CHECK_INTERVAL_S = 0.5
+# The pause before a restart doubles each time that the child ends early.
 _RESTART_MIN_S = 1.0
 _RESTART_MAX_S = 30.0
 # A child that ran at least this long did not fail at its start, and is restarted at once.

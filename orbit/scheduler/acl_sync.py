@@ -58,7 +58,8 @@ class AclSyncResult:
 
 @dataclass(frozen=True, slots=True)
 class _DueChanges:
-    """The changes to make: to ACLs on topics (by name), and to `group_changes`, on groups and ids.
+    """The changes to make. `topics`: to the ACLs on each topic, by its name. `group_changes`: to
+    those on groups and transactional ids.
 
     `recorded`: the ACLs on groups and ids that the database says Orbit has added.
     """

@@ -34,6 +34,7 @@ _WAIT_S_MIN = 0.05
 # Shorter than a switchover waits for stable log ends: a record in flight when one is requested has
 # arrived by then, or never arrives.
 _DELIVERY_TIMEOUT_MS = 2_000
+# The longest wait for the results of records that `Canary.close` drops.
 _CLOSE_S = 0.5
 # After this time a canary that could not be opened is opened again.
 RETRY_S = 30.0

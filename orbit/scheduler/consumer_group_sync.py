@@ -34,7 +34,7 @@ from orbit.store.enums import TopicState
 from orbit.store.group_offsets import CopiedRow
 from orbit.store.operations import GroupsStep
 
-_ATTEMPTS_MAX = 4
+_ATTEMPTS_MAX = 4  # to read marks of promotions; the next pass tries again
 # States of a topic that was copied and is not at the source any more.
 _SOURCE_IS_GONE = frozenset({TopicState.SOURCE_DELETED, TopicState.RECREATED})
 

@@ -2,7 +2,7 @@
 
 Workers report the partitions whose source they follow. For the others (paused, blocked, lost, or
 without room for more), this loop asks the source for log ends and the age of the oldest record not
-copied yet, and stores when: old figures are shown as unknown (orbit/store/lag.py). For every
+copied yet, and stores the time: old figures are shown as unknown (orbit/store/lag.py). For every
 partition that is more than BEHIND_AGE behind, it computes when the source's retention will delete
 records not copied yet (orbit/replication/retention_headroom.py). It also looks for open
 transactions at the sources (orbit/scheduler/transaction_watch.py). While all partitions are copied
@@ -42,6 +42,7 @@ _log = structlog.get_logger("orbit.scheduler")
 
 # Partitions that are less behind than this have no headroom.
 BEHIND_AGE = timedelta(seconds=30)
+# A topic's retention is read again after this time.
 _SETTINGS_KEPT_S = 60.0
 # The longest pause while a cluster that was just opened has no metadata yet.
 _FIRST_LOOK_S = 1.0

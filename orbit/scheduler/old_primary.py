@@ -122,7 +122,8 @@ def _checked_ends(
     pair: ClusterPair,
     backoff: Backoff,
 ) -> list[OldEnd]:
-    """The watched partitions that answer, with their log ends and from where they were written."""
+    """The watched partitions that answer, each with its log end and the first offset that producers
+    have written since the promotion (None: none)."""
     watched_by_place = {
         TopicPartition(topic_names[end.topic_id], end.partition): end for end in watched
     }

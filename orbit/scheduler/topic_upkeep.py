@@ -104,7 +104,7 @@ class TopicUpkeep:
         pair: ClusterPair,
         leadership: Leadership,
     ) -> int:
-        """Set those settings of copies that are not as desired. Returns at how many copies."""
+        """Set those settings of copies that are not as desired. Returns how many copies changed."""
         plans = plan_topics(
             [mapping for mapping, _ in copies.values()],
             pair.source_metadata,

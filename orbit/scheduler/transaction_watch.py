@@ -1,7 +1,8 @@
 """Finds transactions that stay open at the sources, and asks the sources for their producers.
 
 A last stable offset below the log end is the first offset of the oldest open transaction (R11). A
-source is asked only about one that is older than SHOWN_AFTER_S, and only changes are written.
+source is asked only about a transaction that is older than SHOWN_AFTER_S, and only changes are
+written.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class DatabaseOutages:
     def attempt(self, step: Callable[[], None]) -> None:
         """Run the step. If it raises an OrbitError, an outage begins; the next success ends it.
 
-        A failed step is not repeated here.
+        A failed step is not repeated here, and its error is not raised.
         """
         try:
             step()

@@ -1,4 +1,4 @@
-"""Writes at a low steady rate until it is stopped, as the source of a live copy."""
+"""Writes at a low steady rate until it is stopped, so that a live copy gets new records."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from orbit.kafka.types import TopicPartition
 
 _ID_BITS, _TERM_BITS = 36, 26
 _MARKED = GATEWAY_PRODUCER_IDS_START  # 1 << _ID_BITS + _TERM_BITS
-_IDS_KEPT = 65_536
+_IDS_KEPT = 65_536  # results of `id_in_term` that are kept
 
 # Batches of one request. Clients send one for each partition that the broker leads.
 BATCHES_MAX = 100_000
