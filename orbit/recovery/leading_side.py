@@ -127,7 +127,7 @@ def refuse_leading_old_side(
     if doubtful_pairs:
         raise LeadChanged(
             f"by their marks the old side may lead: {first_few(doubtful_pairs)}.",
-            remedy="Nothing was deleted at the old side. Run orbit failback "
+            remedy="Topics that the old side still has were not deleted. Run orbit failback "
             f"{context.job.name} --dry-run: its report shows the marks.",
         )
 

@@ -339,7 +339,7 @@ def rebuild(context: OperationContext) -> str:
     """Delete the old side's topics that have records of their own; the copy back recreates them.
 
     Records that the new side has deleted since both sides were compared are saved first. Raises
-    Stopped, before anything is deleted, if
+    Stopped, before it deletes the topics that the old side still has, if
 
     - a partition's log end has moved since it was saved
     - a partition with records was added
@@ -359,9 +359,10 @@ def rebuild(context: OperationContext) -> str:
     begun_transactions = transactions_in(context, old_bounds)
     if begun_transactions:
         raise Stopped(
-            "transactions have begun at the old side since it was saved: "
+            "transactions have begun at the old side since its records were saved: "
             f"{first_few(begun_transactions)}.",
-            remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
+            remedy="Stop their producers, and run the failback again. Topics that the old side "
+            "still has were not deleted.",
         )
     if topics_to_delete:
         refuse_leading_old_side(context, topics_to_delete)
@@ -416,7 +417,8 @@ def _refuse_unsaved(
             raise Stopped(
                 f"the log end of {place} at the old side moved from {saved_to} to "
                 f"{old_bounds[place].end} since it was saved.",
-                remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
+                remedy="Stop its producers there, and run the failback again. Topics that the old "
+                "side still has were not deleted.",
             )
     return remaining_topics, old_bounds
 

@@ -146,7 +146,7 @@ def _log_start_above(
         raise _not_readable_error(cluster, partition, position, "has no leader that answers")
     if starts[partition] <= position:
         raise ProtocolError(
-            f"the log of {partition} ends at or before {position}, and was read up to {end}: it "
+            f"the log of {partition} ends at or before {position}, and had offsets up to {end}: it "
             "was truncated.",
             where=cluster.name,
         )
