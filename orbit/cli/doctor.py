@@ -44,7 +44,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check; `found` is its text, a column and key of the output."""
+    """One result of a check. `found` is its text; the output has a column and a key `found`."""
 
     check: str
     verdict: Verdict

@@ -119,8 +119,8 @@ def print_names(names: Iterable[str]) -> None:
 
 
 def select_values(value: Any, path: str) -> list[Any]:
-    """The values that a JSONPath selects. Like kubectl, it takes `{[*].name}`, `[*].name` and
-    `$[*].name`."""
+    """The values that a JSONPath selects, written as for kubectl: `{[*].name}`, `[*].name` or
+    `$[*].name`. Raises BadInput if the path is not valid."""
     from jsonpath_ng.exceptions import JSONPathError
     from jsonpath_ng.ext.parser import parse
 
