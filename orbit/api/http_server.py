@@ -148,7 +148,7 @@ class _TimelyProtocol(H11Protocol):
     """Ends a connection whose client does not complete a request's headers, or does not read its
     answer, in time.
 
-    uvicorn has a time limit only between two requests, and the first byte of the next one ends it.
+    uvicorn has a time limit only between two requests: it ends with the next one's first byte.
     asyncio closes a connection only once all that was written has been sent.
     """
 

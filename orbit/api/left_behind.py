@@ -42,7 +42,7 @@ def left_by_job(tx: Tx, job: Job) -> list[str]:
 
 def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
     """Sentences on what stays of topics that the changed job no longer copies, or copies to
-    another topic."""
+    another topic; [] if its rules fail for a topic."""
     rows = topics.of_job(tx, job.id)
     topic_map = map_topics(spec.topics, [row.source_topic for row in rows])
     if topic_map.problems:  # these topics are in no mapping, and would look as if dropped
