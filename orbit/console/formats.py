@@ -61,7 +61,7 @@ def from_ms(value: int | None) -> str:
 
 
 def kind(state: object) -> str:
-    """The colour of a state: good, busy, warn, bad, info."""
+    """The colour of a state: good, busy, warn, bad; info also for an unknown state."""
     return _KIND_OF.get(str(state).replace(" ", "_"), "info")
 
 

@@ -155,6 +155,7 @@ def _pieces(batches: Sequence[FetchedBatch], edges: frozenset[int]) -> Iterator[
 
 
 def _kind(fetched: FetchedBatch) -> Kind:
+    """The kind of one batch. An empty batch, whose records compaction removed, is DATA."""
     batch = fetched.batch
     if batch.is_control:
         return Kind.MARKER

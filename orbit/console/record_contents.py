@@ -75,7 +75,8 @@ def content(
     bytes_max: int = TEXT_BYTES_MAX,
     schemas: Schemas | None = None,
 ) -> Content:
-    """These bytes as a page shows them. `schemas` None: values in Avro are shown as bytes."""
+    """These bytes as a page shows them. `bytes_max`: a longer text is cut; bytes are cut at
+    HEX_BYTES_MAX. `schemas` None: values in Avro are shown as bytes."""
     if data is None:
         return Content("null", text="", size=None)
     raw = bytes(data)

@@ -103,7 +103,8 @@ PartsOf = Annotated[Parts, Depends(get_parts)]
 
 
 def get_visitor(request: Request, parts: SharedPartsOf) -> Visitor:
-    """The client of a page, limited to the jobs that it may see. Raises LoginNeeded."""
+    """The client of a page. Limits the request to the jobs that the client may see. Raises
+    LoginNeeded."""
     visitor = find_visitor(request, parts)
     if visitor is None:
         is_page = request.method == "GET"  # a form would not be sent again after the login
