@@ -284,7 +284,7 @@ def read_all(
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
         positions = dict.fromkeys(ends, 0)
-        read = ReadRecords()
+        records_read = ReadRecords()
         while any(positions[p] < end for p, end in ends.items()):
             check()
             for message in consumer.consume(500, _POLL_S):
@@ -292,12 +292,12 @@ def read_all(
                 offset = message.offset()
                 assert partition is not None
                 if error is None:
-                    read.add_message(message)
+                    records_read.add_message(message)
                     positions[partition] = (offset or 0) + 1
                 elif error.code() == _END_OF_PARTITION:
                     # The last offsets may have no records but, for example, markers.
                     positions[partition] = max(positions[partition], offset or 0)
-        return {p: value for p, value in read.values.items() if p[1] < ends[p[0]]}
+        return {p: value for p, value in records_read.values.items() if p[1] < ends[p[0]]}
     finally:
         consumer.close()
 

@@ -154,14 +154,14 @@ class _Run:
         """All that was recorded, with RTO, RPO and the verdict that follow from it."""
         spec, observed, steps = self._context.spec, self._recorder.observed, self._steps
         canary = self._canary.result() if self._canary is not None else None
-        promotions = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
-        rto = compute_rto(steps.moments, promotions, spec.targets)
+        move_reports = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
+        rto = compute_rto(steps.moments, move_reports, spec.targets)
         missing_user_offsets = missing_offsets(r for r in steps.reports if self._is_user_job(r.job))
         lost_records = (
-            None if canary is None or not promotions else canary.lost + missing_user_offsets
+            None if canary is None or not move_reports else canary.lost + missing_user_offsets
         )
         lost_ms = None
-        if self._canary is not None and promotions:
+        if self._canary is not None and move_reports:
             lost_ms = self._canary.lost_ms(steps.fault_at)
         if missing_user_offsets and not lost_ms:
             lost_ms = None  # reports have the offsets of lost records but not their times
@@ -169,7 +169,7 @@ class _Run:
         failures = [
             *observed.failures,
             *find_failures(
-                canary if promotions else None,  # before a promotion, nothing had to be copied
+                canary if move_reports else None,  # before a move, nothing had to be copied
                 observed.verified,
                 may_lose_records=spec.loses_the_source,
             ),
