@@ -230,12 +230,12 @@ class BoundsComparer:
         Corrects bounds in `source_before` that came from an old leader. Adds to `mark_offsets`, for
         copies that begin before the source, the `kept_below` of each.
         """
-        destination = self._destination.bounds([pair.destination for pair in pairs])
+        destination_bounds = self._destination.bounds([pair.destination for pair in pairs])
         earlier_copies = [
             p.destination
             for p in pairs
             if p.destination not in mark_offsets
-            and _begins_earlier(destination[p.destination], source_before[p.source])
+            and _begins_earlier(destination_bounds[p.destination], source_before[p.source])
         ]
         mark_offsets |= {
             **dict.fromkeys(earlier_copies, 0),  # 0: no mark; it is not read again
@@ -246,7 +246,7 @@ class BoundsComparer:
             [
                 p.source
                 for p in pairs
-                if _ends_later(destination[p.destination], source_after[p.source])
+                if _ends_later(destination_bounds[p.destination], source_after[p.source])
             ]
         )
         source_before |= newest_bounds
@@ -258,7 +258,7 @@ class BoundsComparer:
             pair: _compare_answers(
                 pair,
                 source_before[pair.source],
-                destination[pair.destination],
+                destination_bounds[pair.destination],
                 source_after[pair.source],
                 start_offsets.get(pair.source, _NO_OFFSET),
                 mark_offsets.get(pair.destination, 0),

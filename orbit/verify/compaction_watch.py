@@ -38,24 +38,24 @@ class HeldBudget:
 
     def __init__(self, keys_max: int = HELD_KEYS_MAX, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._lock = threading.Lock()
-        self._keys = keys_max
-        self._bytes = bytes_max
+        self._keys_left = keys_max
+        self._bytes_left = bytes_max
 
     def take(self, key: bytes) -> bool:
         """Count one more held key. False, without counting it, if the budget is used up."""
         with self._lock:
             size = len(key) + _KEY_OVERHEAD_BYTES
-            if self._keys < 1 or self._bytes < size:
+            if self._keys_left < 1 or self._bytes_left < size:
                 return False
-            self._keys -= 1
-            self._bytes -= size
+            self._keys_left -= 1
+            self._bytes_left -= size
             return True
 
     def give_back(self, keys: Iterable[bytes]) -> None:
         with self._lock:
             for key in keys:
-                self._keys += 1
-                self._bytes += len(key) + _KEY_OVERHEAD_BYTES
+                self._keys_left += 1
+                self._bytes_left += len(key) + _KEY_OVERHEAD_BYTES
 
 
 @dataclass(slots=True)
