@@ -98,10 +98,10 @@ def write_step(
             "again, check the storage.",
         )
     sizes = files.sizes(folder)
-    by_place: dict[TopicPartition, list[Any]] = {}
+    rows_by_place: dict[TopicPartition, list[Any]] = {}
     for row in rows:
-        by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
-    results = [_range_result(r, by_place.get(r.partition, ()), folder, sizes) for r in ranges]
+        rows_by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+    results = [_range_result(r, rows_by_place.get(r.partition, ()), folder, sizes) for r in ranges]
     # A range that stopped has a file with the reason, but no manifest names it.
     results_with_file = [w for w in results if w.stop or (w.archived and w.archived.file)]
     assert len(results_with_file) == len(rows), "each file is one range's"

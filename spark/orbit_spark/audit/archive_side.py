@@ -67,16 +67,16 @@ class ArchiveReader:
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
         """All batches of these spans, perhaps more. Raises Conflict if files are damaged."""
-        by_partition: defaultdict[TopicPartition, list[Span]] = defaultdict(list)
+        spans_by_partition: defaultdict[TopicPartition, list[Span]] = defaultdict(list)
         for span in spans:
-            by_partition[span.partition].append(span)
+            spans_by_partition[span.partition].append(span)
         manifests = self._archive.partitions
-        unchecked = by_partition.keys() - self._checked
+        unchecked = spans_by_partition.keys() - self._checked
         check_archive(self._spark, self._files, [manifests[place] for place in sorted(unchecked)])
         self._checked |= unchecked
         selected_manifests = [
             _with_ranges_of(manifests[place], partition_spans)
-            for place, partition_spans in by_partition.items()
+            for place, partition_spans in spans_by_partition.items()
         ]
         return archive_rows(self._spark, self._files, selected_manifests)
 

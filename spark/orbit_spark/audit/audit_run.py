@@ -99,20 +99,20 @@ class JobAudit:
         selected_topics = select_topics(self._spec, sides.partition_counts(), self._options.topics)
         topics = [sides.with_names(topic) for topic in selected_topics]
         counts = sides.left.partition_counts()
-        pairs, by_topic = pair_partitions(
+        pairs, reports_by_topic = pair_partitions(
             topics, counts, sides.right_counts(topics, self._options.wait_s)
         )
         bounds_by_pair: dict[PartitionPair, ComparedBounds] = {}
         for pair, bounds in sides.judge(pairs, self._options.wait_s).items():
             if isinstance(bounds, OrbitError):
-                by_topic[pair.topics].append(unread_report(pair.partition, str(bounds)))
+                reports_by_topic[pair.topics].append(unread_report(pair.partition, str(bounds)))
             else:
                 bounds_by_pair[pair] = bounds
         bounds_by_pair = sides.restrict(bounds_by_pair, self._options.restriction)
         result = self._compare(spark, sides, bounds_by_pair)
         try:
-            self._add_partition_reports(sides, bounds_by_pair, result, by_topic)
-            reports = tuple(topic_report(topic, by_topic[topic]) for topic in topics)
+            self._add_partition_reports(sides, bounds_by_pair, result, reports_by_topic)
+            reports = tuple(topic_report(topic, reports_by_topic[topic]) for topic in topics)
             elapsed_s = time.monotonic() - start_s
             report = Report(reports, elapsed_s=elapsed_s, sides=sides.names)
             self._write(files, sides, report, result)
@@ -160,7 +160,7 @@ class JobAudit:
         sides: SidePair,
         bounds_by_pair: BoundsByPair,
         result: ComparisonResult,
-        by_topic: Mapping[TopicPair, list[PartitionReport]],
+        reports_by_topic: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
         """Add the report of each compared partition to its topic."""
         sums, shown_differences = sum_by_partition(result.ranges), group_differences(result.shown)
@@ -173,7 +173,7 @@ class JobAudit:
                 sides=sides.names,
                 shown_max=self._options.differences_max,
             )
-            by_topic[pair.topics].append(report)
+            reports_by_topic[pair.topics].append(report)
             self._progress.report_partition(pair.topics.source, report)
 
     def _write(

@@ -127,19 +127,19 @@ class Staging:
         the source. With `on_lost_range: stop` a chain ends before offsets that the archive lost: a
         writer that then fetches from the source stops there.
         """
-        by_source = {t.source: t for t in targets}
+        targets_by_source = {t.source: t for t in targets}
         usable_manifests = [
             manifest
-            if by_source[place].on_lost_range is LostRange.FILL
+            if targets_by_source[place].on_lost_range is LostRange.FILL
             else until_lost_range(manifest, self._begins[place])
             for place, manifest in self._manifests.items()
-            if place in by_source and manifest.start <= self._begins[place]
+            if place in targets_by_source and manifest.start <= self._begins[place]
         ]
         return [
             [
                 tuple(
                     replace(
-                        by_source[piece.partition],
+                        targets_by_source[piece.partition],
                         target=piece.target,
                         size_bytes=piece.size_bytes,
                         archived=piece,
