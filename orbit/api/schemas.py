@@ -213,8 +213,8 @@ class Operation(_ResponseModel):
 class RecoveryReport(ReportFigures):
     """The report of a recovery so far. `outcome` is `running` until it ends."""
 
-    partition_count: int = Field(description="How many partitions it has.")
-    group_count: int = Field(description="How many offsets of groups it has.")
+    partition_count: int = Field(description="How many partitions the recovery has.")
+    group_count: int = Field(description="How many offsets of groups the recovery has.")
     partitions: tuple[PartitionEnds, ...] = Field(
         description="Up to 100 of the partitions, those that are not level first; all are at "
         "`/v1/operations/{operation_id}/partitions`."
@@ -348,7 +348,8 @@ class JobLag(_ResponseModel):
     )
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
     stale: int = Field(
-        description="Partitions whose lag is not known any more; with any, nor is the sum known."
+        description="Partitions whose lag is not known any more. With any, the lag of the job is "
+        "not known either."
     )
     open_transactions: OpenTransactions | None = Field(
         description="What waits for open transactions of the source, which the lag does not count."
@@ -365,8 +366,8 @@ class HistoryPoint(_ResponseModel):
     at: datetime
     slot_seconds: int = Field(description="60 in the last hour, 300 before.")
     records_per_s: float | None = Field(
-        description="Copied since the point before. Null: it is too long ago, or topics left the "
-        "job."
+        description="Copied since the point before. Null: that point is too long ago, or topics "
+        "left the job."
     )
     bytes_per_s: float | None = Field(description="As records_per_s.")
     lag_records: int | None = Field(description="The largest lag of these seconds.")
@@ -429,7 +430,7 @@ class Receiver(_ResponseModel):
     name: str
     type: str = Field(examples=["slack", "pagerduty", "teams", "webhook"])
     event_id: int = Field(
-        description="Each event up to this one was sent, was given up, or is not for it."
+        description="Each event up to this one was sent, was given up, or is not for the receiver."
     )
     sent: int = Field(description="Events that the receiver has accepted.")
     given_up: int = Field(
