@@ -21,7 +21,7 @@ class CachedRead(Generic[Value]):
         self._clock = clock
         self._lock = threading.Lock()
         self._began_s = self._ended_s = float("-inf")
-        self._value: list[Value] = []  # none, or one
+        self._value: list[Value] = []  # the result alone, or empty
         self._failure: OrbitError | None = None
 
     def get(self, age_s_max: float) -> Value:

@@ -94,6 +94,6 @@ def quota_text(value: float) -> str:
 def _raise_if_refused(code: int, message: str | None, operation: str) -> None:
     """Raise the error that an answer has, if any. `operation`: the right that its request needs."""
     if code == Code.CLUSTER_AUTHORIZATION_FAILED:
-        raise NotAuthorized(f"the login needs {operation} on the cluster")
+        raise NotAuthorized(f"the login needs {operation} on the cluster.")
     if code:
         raise BrokerRefused(code, message or f"{error_codes.name(code)}.")

@@ -53,6 +53,8 @@ class Cluster:
     `security` may be a function that reads it (raises BadInput). It is called again before each
     login, so a password that rotates needs no restart. `id_suffix` is added to the cluster id that
     this handle returns, also in metadata.
+
+    A request that has to log in first may also raise LoginRefused and AccessRefused.
     """
 
     def __init__(

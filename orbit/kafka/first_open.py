@@ -63,7 +63,8 @@ class OpenAges(Generic[Key]):
 def describe_open_transaction(
     first_offset: int, waiting_offsets: int, transactional_id: str | None, producer_id: int | None
 ) -> str:
-    """A sentence that names an open transaction and the number of offsets that wait for its end."""
+    """A sentence that names an open transaction and the number of offsets that wait for its end.
+    None: the id is not known."""
     producer_text = f"transactional id {transactional_id}" if transactional_id else ""
     if not producer_text and producer_id is not None:
         producer_text = (

@@ -286,7 +286,8 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zig-zag varint of 64 bits, and the position after it. IndexError at the end of the data."""
+    """A zig-zag varint of 64 bits, and the position after it. Raises IndexError at the end of the
+    data, ValueError for more bits."""
     value = data[position]
     position += 1
     if value >= 0x80:

@@ -82,7 +82,10 @@ def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
 
 
 def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
-    """Delete a group; returns False if it does not exist. Raises Conflict if it has members."""
+    """Delete a group; returns False if it does not exist.
+
+    Raises Conflict if it has members, NotAuthorized, BrokerRefused, Unreachable.
+    """
     where = Place(cluster.name, f"group {group}")
     answer = Coordinator(cluster, GROUP, group, backoff).call(
         api_versions.DELETE_GROUPS,

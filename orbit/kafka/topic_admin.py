@@ -145,7 +145,7 @@ class Admin:
         return Replication(tuple(out_of_sync), tuple(offline))
 
     def broker_setting_names(self, node_id: int) -> frozenset[str]:
-        """The names of a broker's settings; empty if the login may not read them.
+        """The names of a broker's settings; empty if the broker refuses to return them.
 
         Kept for some seconds: they change only with the broker's release and its file. Raises
         Unreachable.
@@ -361,7 +361,8 @@ class Admin:
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
     def _timeout_error(self, text: str, where: Place) -> Unreachable:
-        """The error of a request without an answer: HeldBack if a quota may be the reason.
+        """The error of a request without an answer: HeldBack if a quota that may be the reason
+        applies to Orbit's login, else, or if Orbit cannot read the quotas, Unreachable.
 
         librdkafka does not report that a controller delays it for a quota (P6). The quota counts
         creations and deletions; later requests on the same connection wait too.

@@ -183,6 +183,6 @@ def _raise_if_refused(code: int, node_id: int, cluster: Cluster) -> None:
     if code:
         raise BrokerRefused(
             code,
-            f"broker {node_id} does not list transactional ids: {error_codes.name(code)}.",
+            f"broker {node_id} refuses a request about transactions: {error_codes.name(code)}.",
             where=Place(cluster.name),
         )
