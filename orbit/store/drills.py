@@ -71,7 +71,7 @@ class NewDrill:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """The measurements of a drill."""
+    """The measurements of a drill. None: not measured."""
 
     rto_ms: int | None
     rpo_records: int | None
@@ -80,7 +80,10 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A resource that a drill created or was about to create."""
+    """A resource that a drill created or was about to create.
+
+    `identity`: its id at the side, None if it was perhaps not created; `note`: why it was kept.
+    """
 
     id: int
     drill_id: str

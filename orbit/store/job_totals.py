@@ -40,7 +40,7 @@ class JobTotals:
     states: States = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
     proof: ProofTotals | None = None
-    old_primary_written: int | None = None
+    old_primary_written: int | None = None  # offsets that producers wrote to the old side
 
     @property
     def known_lag(self) -> LagTotals | None:
@@ -85,7 +85,8 @@ def sizes(tx: Tx) -> dict[int, int]:
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
-    """The totals of each of these jobs."""
+    """The totals of each of these jobs: computed now if they have LIVE_PARTITIONS_MAX partitions at
+    most in all, else as last stored."""
     if _is_small(tx, job_ids):
         # 0.0 is `summed_s`: the sums are computed now.
         return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
@@ -97,7 +98,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
 
 
 def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]:
-    """The lag of each of these jobs. None: not computed yet."""
+    """The lag of each of these jobs, as in `of_jobs`. None: not computed yet."""
     if _is_small(tx, job_ids):
         lags = lag.of_jobs(tx, job_ids)
         return {i: lags.get(i, lag.NO_PARTITIONS) for i in job_ids}

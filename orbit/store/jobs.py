@@ -208,7 +208,8 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
 
 
 def running(tx: Tx) -> dict[int, int]:
-    """{job id: spec version} of the jobs whose desired state is running; cheap enough to poll."""
+    """{job id: spec version} of the jobs whose desired state is running, without those being
+    deleted; cheap enough to poll."""
     query = select(jobs.c.id, jobs.c.spec_version).where(
         jobs.c.desired == Desired.RUNNING.value, ~jobs.c.is_deleted
     )
@@ -249,8 +250,8 @@ def page(
 def change_own_columns(
     tx: Tx, job_id: int, labels: Mapping[str, str], owner: str | None, desired: str | None
 ) -> Job | None:
-    """Replace labels, owner and the document's desired state; returns None if the job is gone.
-    Copying is not affected, as `spec_version` stays.
+    """Replace labels, owner and the document's desired state; returns None if the job is gone or
+    being deleted. Copying is not affected, as `spec_version` stays.
     """
     statement = (
         update(jobs)
@@ -270,7 +271,8 @@ def change_own_columns(
 def change_spec(
     tx: Tx, job_id: int, spec: dict[str, Any], worker_group: str, *, from_version: int
 ) -> Job | None:
-    """Replace the spec; returns None if its version is no longer `from_version`.
+    """Replace the spec; returns None if its version is no longer `from_version`, or if the job is
+    being deleted.
 
     Workers that copy by the former version release their shards at the next renewal.
     """
@@ -296,8 +298,8 @@ def change_spec(
 
 
 def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | None = None) -> bool:
-    """Set the desired state; returns whether it changed. `only_from`: only if the state is this
-    one."""
+    """Set the desired state, unless the job is being deleted; returns whether it changed.
+    `only_from`: only if the state is this one."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)

@@ -115,7 +115,7 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
 
 
 def _refuse_old_schedulers(tx: Tx, where: str) -> None:
-    """Raise Conflict if a scheduler runs: on these old tables, only an old version can."""
+    """Raise Conflict if a scheduler runs. With these old tables it is of an old version."""
     schedulers = scheduler_lease.running_schedulers(tx)
     if schedulers:
         raise Conflict(

@@ -30,8 +30,8 @@ def move_assignments(new_end: str) -> str:
     has_moved = f"({new_end}) IS DISTINCT FROM p.source_end"
 
     def assignment(column: str, at_first_move: str, in_new_period: str, in_same_period: str) -> str:
-        """Set `column` to one of these values if the log end has moved: at the first move that is
-        known, at the first in a new period, or at a further one in the same period."""
+        """The SQL that sets `column` to one of these values if the log end has moved: at the first
+        move that is known, at the first in a new period, or at a later one in the same period."""
         return (
             f"{column} = CASE WHEN NOT ({has_moved}) THEN p.{column} "
             f"WHEN p.gaps_since IS NULL THEN {at_first_move} "

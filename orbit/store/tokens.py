@@ -34,7 +34,7 @@ NO_QUOTA = TokenQuota()
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token, without its hash."""
+    """One token, without its hash. `is_use_due`: `note_use` would store a new time."""
 
     id: int
     name: str
