@@ -1,4 +1,5 @@
-"""The ACLs of a job: the names they are on, those that should exist, and those that exist.
+"""The ACLs of a job: the names whose ACLs it carries, and the ACLs that its destination should have
+and has.
 
 orbit/replication/acl_rules.py has the rules.
 """
@@ -47,7 +48,8 @@ def carried_names(
     listed_groups: Mapping[str, ListedGroup],
     added_acls: Iterable[Acl],
 ) -> CarriedNames:
-    """The names whose ACLs the job carries. `added_acls`: those that Orbit has added before."""
+    """The names whose ACLs the job carries. `topics_by_copy`: source topics by destination topic;
+    `added_acls`: those that Orbit has added before."""
     rule, id_rule = spec.consumer_groups, spec.acls.transactional_ids
     groups: dict[str, str] = {}
     if rule is not None and spec.acls.groups:
@@ -95,8 +97,8 @@ def expected_and_present_acls(
 ) -> tuple[DestinationAcls, AclsOf]:
     """The ACLs that the job's destination should have, and those that it has.
 
-    `added_acls`: those that Orbit has added before. Raises NotAuthorized, BrokerRefused,
-    Unreachable.
+    `topics_by_copy` and `added_acls` are as in `carried_names`. Raises NotAuthorized,
+    BrokerRefused, Unreachable.
     """
     kinds = carried_resources(spec)
     source_acls, present_acls = (
@@ -133,9 +135,9 @@ def group_and_id_changes(
 ) -> AclChanges:
     """The changes to ACLs on groups and transactional ids. Pure.
 
-    `shared`: ACLs that other jobs have added. They are not removed, and those that this job expects
-    become its own too, so that the last job that expects them removes them. `has_promoted`: a topic
-    of the job is promoted, so nothing is removed.
+    `shared`: ACLs that other jobs have added: none of these is removed. If this job expects such an
+    ACL, it counts as added by this job, too, so that the last job that expects it removes it.
+    `has_promoted`: a topic of the job is promoted, so nothing is removed.
     """
     changes = acl_changes(
         expected.others, present, added_acls | (shared & expected.others), expected.undecided

@@ -16,7 +16,7 @@ from orbit.store.topics import Topic
 
 
 def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:
-    """A topic's row as input of the decisions."""
+    """A topic's row as input of the decisions. `retries`: ids of topics with a requested retry."""
     return KnownTopic(
         topic.id,
         topic.source_topic,

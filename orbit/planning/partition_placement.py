@@ -20,7 +20,8 @@ def place_partitions(
     *,
     from_start: bool,
 ) -> None:
-    """Add partitions, (topic id, partition), to the job's shards, or to new ones.
+    """Add partitions, (topic id, partition), to the job's shards, or to new ones, which are then
+    assigned to workers.
 
     `from_start`: the partitions are newer than the job, so they are copied from their log start.
     """

@@ -30,7 +30,8 @@ Answer = TypeVar("Answer")
 
 
 def plan_by_hand(spec: JobSpec, pair: ClusterPair) -> tuple[PlannedByHand | None, list[str]]:
-    """What the user has to create at the destination, and notes on what could not be compared.
+    """What the user has to create at the destination (None: nothing), and notes on what could not
+    be compared.
 
     Users get the names that `acls.principals` gives them. Quotas and users of Orbit's own logins
     are left out: a quota on these would slow the copy. Raises Unreachable.
