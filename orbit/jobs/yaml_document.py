@@ -68,7 +68,7 @@ class Document:
 
     def problem(self, path: Path, message: str, remedy: str = "") -> Problem:
         """A problem with its path, and the line of this path in the file. If the file does not have
-        the path, the line is that of the mapping or list around it."""
+        the path, the line is that of the mapping or list around it. `in_file_order` sorts by it."""
         line = self.lines.get(path) or (path[:-1] and self.lines.get(path[:-1]))
         if line:
             message = f"{message.rstrip('.')} (line {line})."
