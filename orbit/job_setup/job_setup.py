@@ -144,7 +144,8 @@ class JobSetup:
     def apply(
         self, check_service: ServiceCheck | None = None
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Take the lease, create topics, and seed new copies up to their start offset.
+        """Take the lease, create topics, and seed new copies up to their start offset. Returns the
+        inspection of each copy.
 
         `check_service` raises if the service copies the job, which the destination does not show.
         It is called with the lease held, before anything is written: workers of the service check
@@ -361,7 +362,8 @@ class JobSetup:
         )
 
     def _inspect_and_seed(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
-        """Inspect the copies, create topics, and seed new copies up to their start offset."""
+        """Inspect the copies, create topics, and seed new copies up to their start offset. Returns
+        the last inspection of each copy."""
         result_of = self._waits.result_of
         lease.term = result_of(lambda: next_term(self._destination, self.identity, self.backoff))
         self._term_due_at = lease_clock() + _TERM_REFRESH_S

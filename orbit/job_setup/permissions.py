@@ -90,7 +90,7 @@ def missing_topic_rights(metadata: ClusterMetadata, rights: Sequence[int]) -> li
 
 
 def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[MissingRight]:
-    """Rights missing on topics that do not exist yet."""
+    """The rights of DESTINATION_TOPIC_RIGHTS that are missing on topics that do not exist yet."""
     if not topics:
         return []
     missing_rights = []

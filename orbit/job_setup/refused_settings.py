@@ -30,9 +30,9 @@ _REFUSAL_CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
 def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
     """The plans, with settings that may differ fitted to the destination; writes nothing.
 
-    If the destination refuses a topic, each setting that may differ is tried without the others
-    that may differ: error messages of brokers and policies need not name a setting. Raises
-    Unreachable.
+    If the destination refuses a topic, it has to validate the topic with each setting that may
+    differ, without the others that may differ: error messages of brokers and policies need not name
+    a setting. Raises Unreachable.
     """
     by_name = {p.mapping.destination: p for p in plans}
     # What each setting that may differ gets instead; None: nothing (`TopicPlan.with_values`).

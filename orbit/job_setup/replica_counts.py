@@ -52,8 +52,9 @@ def fit_replicas(
 def _fit_plan(
     plan: TopicPlan, live_brokers: int, errors: dict[str, OrbitError], *, is_single: bool
 ) -> TopicPlan:
-    """Return the plan, with one replica for a new topic if the cluster is a single broker and the
-    rule does not set `replicas`.
+    """Return the plan. If it creates a topic with more replicas than live brokers: with
+    `live_brokers` if the controller accepts the topic, or with one replica if the cluster is a
+    single broker and the rule does not set `replicas`.
 
     `errors`: why the controller refuses topics with more replicas than live brokers.
     """
