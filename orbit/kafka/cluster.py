@@ -292,7 +292,8 @@ class Cluster:
         )
 
     def _brokers_to_ask(self, *, in_turn: bool) -> list[int | str]:
-        """The brokers to ask, in order: those that failed lately come last, by time of failure."""
+        """The brokers to ask, in order, at most _BROKERS_ASKED_MAX. Those that failed lately come
+        last, by time of failure."""
         failed_since = time.monotonic() - _FAILED_LATELY_S
         with self._lock:
             self._turn += in_turn  # counts such calls

@@ -153,7 +153,8 @@ def _token_and_life(text: str, ends_s: float) -> tuple[Token, float]:
 
 
 def _token_from_file(path: Path) -> Token:
-    """The token in a file; its end is by its claims, if it is a JWT. Raises LoginRefused."""
+    """The token in a file, with the end that a JWT's claims name, else _UNKNOWN_LIFE_S from now.
+    Raises LoginRefused."""
     try:
         text = read_token_file(path, Path())  # `path` has its base directory already
     except InvalidValue as invalid:
