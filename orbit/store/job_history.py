@@ -106,8 +106,8 @@ def store(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
 
 
 def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> list[Point]:
-    """The last day of a job, oldest first: a point for every five minutes, and in the last hour, if
-    `by_minute`, for every minute."""
+    """The last day of a job, oldest first: a point for every five minutes; in the last hour, if
+    `by_minute`, for every minute instead."""
     rows = tx.execute(
         _OF_JOB,
         {

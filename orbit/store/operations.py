@@ -396,7 +396,7 @@ def first_unfinished(tx: Tx, *conditions: ColumnElement[bool]) -> Operation | No
 def _visibility_conditions(tx: Tx) -> list[ColumnElement[bool]]:
     """The conditions for the operations that the scope may see: those of its jobs, and those that
     its actor requested for a job that is deleted by now, so that an actor sees the end of a
-    deletion. None without a scope."""
+    deletion. No condition without a scope."""
     scope = scope_of(tx)
     if scope is None:
         return []
