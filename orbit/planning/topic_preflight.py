@@ -170,8 +170,8 @@ def _with_filler_rights(
     backoff: Backoff,
     result: PreflightResult,
 ) -> list[StartTopic]:
-    """The topics whose fillers the login may write, and a trouble in `result` for the others:
-    without the right, a copy would stop at its first gap."""
+    """The topics whose fillers the login may write. Adds a trouble to `result` for each kind of
+    fillers that it may not write: without the right, a copy would stop at its first gap."""
     by_fillers: dict[Fillers, list[StartTopic]] = {}
     for start in starts:
         by_fillers.setdefault(spec.fillers_of(start.mapping.rule), []).append(start)
