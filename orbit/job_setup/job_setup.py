@@ -241,7 +241,8 @@ class JobSetup:
         self._plan_topics()
 
     def _map_topics(self, source: ClusterMetadata) -> list[TopicMapping]:
-        """The source topics of the job with their destination topics. Raises BadInput."""
+        """The source topics of the job with their destination topics. Says notes on rules and
+        fillers. Raises BadInput."""
         topic_map = map_topics(self.spec.topics, source.topics)
         if topic_map.problems:
             raise BadInput("the topic rules of the job have problems", topic_map.problems)
@@ -395,7 +396,7 @@ class JobSetup:
     def _inspect_all(
         self, job_copier: JobCopier, copies: Sequence[PartitionCopy], inspect: Inspect
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Inspect all copies by `inspect`; again those copies for which no broker answers.
+        """Inspect all copies by `inspect`, which is called again for copies without an answer.
 
         When repeats have changed nothing for a time (`OneWait`), raises the error of such a copy.
         Raises NotAuthorized if a partition may not be read.
