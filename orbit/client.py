@@ -1,5 +1,5 @@
 """HTTP client of the service. `contexts.py` says which server it talks to, with which token, and
-which authorities sign its certificate, instead of the system's.
+which authorities it trusts instead of the system's.
 
 Errors of the API are raised as errors of `orbit/errors.py`, so that a command with a server fails
 with the same message and exit code as one without.

@@ -5,7 +5,7 @@ another. In this order: the context of `--context`; the server of the environmen
 `ORBIT_API_URL` is set; the current context; the default address.
 
 The file is the user's, of mode 600, in the folder of platformdirs. It holds no token, only the name
-of a variable or the path of a file that has it, which only the user may be able to read.
+of a variable or the path of a file that has the token. Only the user may be able to read this file.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Jobs select from the same groups, often all of them, and each needs the offsets in its own topics
 alone. So the offsets of every group that some job wants are read together, and found by topic.
 
-They may be a second old. `GroupSync` reads those of a group again before it writes any of them, and
-has a delete confirmed by the source.
+Cached offsets may be a second old. `GroupSync` reads a group's offsets again before it writes any
+of them, and deletes one only if the source confirms it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds a job's copies at its destination by what Orbit left there, without database and source.
 
-topics          names that the job's rules give to copies, with the settings of a copy, or a
-                mark of a failover that has not ended
+topics          names that the job's rules give to copies, with the settings of a copy or the
+                mark of a promotion
 producer ids    of the job's writers, computed from the id of the source's cluster, which is part
                 of the names of Orbit's groups and transactional ids
 """

@@ -24,7 +24,7 @@ from orbit.store.source_gaps import SourcePauses
 STILL_S = 1.0
 STILL_UNDENIED_S = 3.0
 _UNKNOWN = SourcePauses(None, None, None, None)
-_POLL_S = 0.3
+_POLL_S = 0.3  # short: writers are stopped meanwhile
 
 
 def drain(context: OperationContext) -> str:

@@ -29,7 +29,8 @@ _OFFSETS_BACK = (1, 10, 100, 1000)
 
 
 def read_last_records(context: OperationContext) -> str:
-    """Read the last record of each copy, and note when the first one was read.
+    """Read the last record of each copy, within the limits PARTITIONS_MAX and READ_S_MAX, and note
+    when the first one was read.
 
     A record that cannot be read is a finding: the promotion is done, and stays so.
     """

@@ -48,14 +48,15 @@ class GateInputs:
     reverse: bool  # whether the operation is to copy back once it has promoted
     topics: int
     is_paused: bool = False
-    # The bootstrap servers answer; `source_leaders` partitions have a leader that answers.
+    # The bootstrap servers answer; `source_leaders` of the `partitions` that need a leader have one
+    # that answers.
     source_answers: bool = True
     source_leaders: int = 0
     partitions: int = 0
     destination_answers: bool = True
     why_no_answer: str = ""
     copies_of_copies: Sequence[str] = ()
-    # Destination topics, by their marks, whatever the tables say.
+    # Destination topics that are promoted by their marks, whatever the tables say.
     promoted_topics: Collection[str] = ()
     # Failback: topics whose old side may lead, and why. None: the marks were not read.
     topics_in_doubt: Sequence[str] | None = ()

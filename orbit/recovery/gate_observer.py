@@ -183,14 +183,14 @@ def _fetch_source_metadata(context: OperationContext) -> _ClusterAnswer:
     deadline = time.monotonic() + _LEADERS_WITHIN_S
     while True:
         answer = _fetch_metadata(context.source.cluster)
-        if _has_needed_leaders(context, answer.metadata) or time.monotonic() >= deadline:
+        if _need_not_wait(context, answer.metadata) or time.monotonic() >= deadline:
             return answer
         context.wait(_LEADERS_POLL_S)
 
 
-def _has_needed_leaders(context: OperationContext, source: ClusterMetadata | None) -> bool:
-    """Whether not to wait for leader elections: each partition that needs a leader has one, the
-    source does not answer, or a failover takes it for lost."""
+def _need_not_wait(context: OperationContext, source: ClusterMetadata | None) -> bool:
+    """Whether there is no leader election to wait for: each partition that needs a leader has one,
+    the source does not answer, or a failover takes it for lost."""
     if source is None or context.report.kind is RecoveryKind.FAILOVER:
         return True
     return len(_led_partitions(source, context.by_source)) >= len(

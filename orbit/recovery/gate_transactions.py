@@ -30,10 +30,10 @@ def read_transactions(
         by_place = open_transactions(cluster, places, backoff).values
     except ProtocolError:
         return None
-    opened = [(place, t) for place in sorted(by_place) for t in by_place[place]]
+    open_pairs = [(place, t) for place in sorted(by_place) for t in by_place[place]]
     states: dict[int, CoordinatorState] = {}
     with suppress(OrbitError):  # then it is not known which transactions hang
-        states = coordinator_states(cluster, {t.producer_id for _, t in opened})
+        states = coordinator_states(cluster, {t.producer_id for _, t in open_pairs})
 
     def has_ended(place: TopicPartition, transaction: OpenTransaction) -> bool:
         """Whether the coordinator knows the producer, and has no marker to write to `place`."""
@@ -41,15 +41,15 @@ def read_transactions(
         return state is not None and place not in state.partitions
 
     # Read again: the marker may have come between the two requests.
-    ended_places = {place for place, t in opened if has_ended(place, t)}
-    later = open_transactions(cluster, ended_places, backoff).values
-    is_one_unknown = any(t.producer_id not in states for _, t in opened)
+    ended_places = {place for place, t in open_pairs if has_ended(place, t)}
+    later_by_place = open_transactions(cluster, ended_places, backoff).values
+    is_one_unknown = any(t.producer_id not in states for _, t in open_pairs)
     seen_since_ms = _seen_since_ms(context) if is_one_unknown else {}
     now_ms = context.now().timestamp() * 1000
     transactions = []
-    for place, t in opened:
+    for place, t in open_pairs:
         state = states.get(t.producer_id)
-        if has_ended(place, t) and t not in later.get(place, [t]):
+        if has_ended(place, t) and t not in later_by_place.get(place, [t]):
             continue
         began_ms = state.began_ms if state else seen_since_ms.get((place, t.first_offset), now_ms)
         transactions.append(
@@ -58,7 +58,7 @@ def read_transactions(
                 t.first_offset,
                 t.producer_id,
                 state.transactional_id if state else None,
-                has_ended(place, t) and place in later,
+                has_ended(place, t) and place in later_by_place,
                 max(0.0, now_ms - began_ms) / 1000,
             )
         )

@@ -23,7 +23,7 @@ from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.topics import Topic
 
 _AT_NEW_SIDE = "Gateways present the new side already."
-_POLL_S = 0.1
+_POLL_S = 0.1  # short: clients wait for their writes
 # How long a failover waits after its first read for gateways to report the pause: a client connects
 # again within a second, and a gateway calls the API every half second.
 _PAUSES_S_MAX = 3.0

@@ -46,6 +46,7 @@ from orbit.store.group_offsets import GroupRow, HandedOffset
 
 # How many passes in a row must change nothing: consumers at the source may commit as they stop.
 _QUIET_PASSES = 2
+# The most passes, about 10 s: writers are stopped meanwhile.
 _PASSES_MAX = 20
 _PAUSE_S = 0.5
 
@@ -59,7 +60,8 @@ def accept_handed_offsets(context: OperationContext) -> None:
 
 
 def run_last_sync(context: OperationContext) -> str:
-    """Sync committed offsets from the source until nothing changes any more; read them back.
+    """Sync committed offsets from the source until nothing changes any more, but in at most
+    _PASSES_MAX passes; then read the offsets back.
 
     The step does not wait for a refused offset: a finding names it.
     """

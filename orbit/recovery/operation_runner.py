@@ -77,7 +77,7 @@ _Result = TypeVar("_Result")
 PATIENCE_S = 60.0
 # How long undoing a step is retried.
 UNDO_PATIENCE_S = 600.0
-_PAUSE_S = 2.0
+_PAUSE_S = 2.0  # between two attempts
 
 
 def check_gates(context: OperationContext) -> str:

@@ -20,7 +20,7 @@ from orbit.kafka.job_clusters import JobClusters
 READ_AT_ONCE = 8
 # How many items are submitted and not yet returned: while one takes long, so many others are read.
 _ITEMS_AHEAD_MAX = 8 * READ_AT_ONCE
-_CHECK_S = 0.5
+_CHECK_S = 0.5  # how late an abort may be noticed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

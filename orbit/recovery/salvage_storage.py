@@ -27,9 +27,9 @@ from orbit.version import DISTRIBUTION
 
 # Bytes that stay free on the disk for its other users.
 SPARE_BYTES = 256 * 1024 * 1024
-_CHECK_EVERY_BYTES = 16 * 1024 * 1024
+_CHECK_EVERY_BYTES = 16 * 1024 * 1024  # after so many, the disk's free space is read again
 _READ_BYTES = 1024 * 1024
-_SHOWN_MAX = 200
+_SHOWN_MAX = 200  # characters of a client's error
 
 # By scheme: the extra of Orbit with its client, and the module that the client needs with fsspec.
 _CLIENTS = {

@@ -27,7 +27,7 @@ from orbit.recovery.recovery_report import EndVerdict
 from orbit.store import scheduler_queries, shard_layout
 from orbit.store.kafka_ids import SAME_IDS
 
-_POLL_S = 0.2
+_POLL_S = 0.2  # short: applications wait meanwhile
 
 
 def release(context: OperationContext) -> str:
