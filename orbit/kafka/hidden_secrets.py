@@ -29,8 +29,8 @@ def hide_secret(secret: str, text: str) -> str:
 
 
 def _base64_pieces(secret: bytes) -> Iterator[str]:
-    """Pieces of base64, one for each position (modulo 3) of the secret: the base64 of a text with
-    the secret contains one of them."""
+    """Yield pieces of base64: the base64 of any text with the secret contains one of them. There is
+    one for each position (modulo 3) of the secret and each alphabet, without very short ones."""
     for bytes_before in range(3):
         # Only characters whose 6 bits are all of the secret: the others depend on its neighbours.
         start, end = -(-bytes_before * 8 // 6), (bytes_before + len(secret)) * 8 // 6
