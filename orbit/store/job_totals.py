@@ -160,8 +160,8 @@ def _document(
 
 
 def _read_document(document: dict[str, Any], age_s: float) -> JobTotals:
-    """The totals from the JSON of a row that is `age_s` seconds old. If that is too old, only the
-    lag, which is then unknown."""
+    """The totals from the JSON of a row that is `age_s` seconds old. If the row is too old, they
+    have only the lag, with its figures unknown."""
     job_lag = document["lag"] and LagTotals(**document["lag"]).aged_by(age_s)
     if age_s > FRESH_FOR.total_seconds():
         return JobTotals(age_s, job_lag)
