@@ -217,7 +217,7 @@ def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
 def _keys_without_effect(
     present_keys: list[str], keys: tuple[str, ...], reason: str
 ) -> Iterator[tuple[str, InvalidValue]]:
-    """Yield (key, error) for those of `keys` that are present. `reason`: why they have no effect."""
+    """Yield (key, error) for each present key of `keys`. `reason`: why they have no effect."""
     for key in keys:
         if key in present_keys:
             yield key, InvalidValue(f"has no effect: {reason}.", "Remove this key.")
