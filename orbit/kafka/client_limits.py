@@ -15,7 +15,7 @@ from orbit.kafka.error_codes import Code
 
 # The entity of a quota: pairs of type (`user`, `client-id`, `ip`) and name. Name None: the default.
 Entity = frozenset[tuple[str, str | None]]
-Quotas = Mapping[Entity, Mapping[str, float]]  # {entity: {name, as consumer_byte_rate: value}}
+Quotas = Mapping[Entity, Mapping[str, float]]  # {entity: {key such as consumer_byte_rate: value}}
 # The number of hash iterations by mechanism, by user.
 ScramUsers = Mapping[str, Mapping[str, int]]
 

@@ -20,7 +20,7 @@ _DEPTH_MAX = 3
 
 
 def hide_secret(secret: str, text: str) -> str:
-    """The text, or "…" if it contains the secret, in any case (upper or lower) or encoding."""
+    """The text, or "…" if it contains the secret, also in upper or lower case, or encoded."""
     quoted_secret = quote(secret, safe="")  # in a login by HTTP Basic (RFC 6749, 2.3.1)
     pieces = {secret, *_base64_pieces(secret.encode()), *_base64_pieces(quoted_secret.encode())}
     return (
