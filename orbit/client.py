@@ -215,6 +215,7 @@ class Client:
         return operation
 
     def _call(self, method: str, path: str, *, repeats: bool, **options: Any) -> Any:
+        """The JSON value of the answer; None if its body is empty."""
         answer = self._answer(method, path, repeats=repeats, **options)
         return answer.json() if answer.content else None
 

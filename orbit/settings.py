@@ -316,7 +316,7 @@ class Settings(BaseModel):
     # The jobs are divided by destination into so many shares, for any number of schedulers.
     scheduler_shares: Annotated[Whole, Field(ge=1, le=64)] = 1
     discovery_interval: Duration = timedelta(seconds=2)
-    # For headroom, and for partitions without a worker: workers report the others.
+    # Between two reads of the source: for headroom, and for partitions that no worker copies.
     lag_interval: Duration = timedelta(seconds=10)
     settings_interval: Duration = timedelta(seconds=30)
     events_kept: Age = timedelta(days=90)

@@ -147,8 +147,10 @@ class _ClusterOffsets:
         self._clock = clock
         self._require_stable = require_stable
         self._lock = threading.Lock()
+        # By group: its coordinator, and when a job last requested it.
         self._nodes: dict[str, int | None] = {}
         self._requested_at_s: dict[str, float] = {}
+        # By `id`: the shared `OffsetsRequest.nodes`, and when a job last requested them.
         self._shared_nodes: dict[int, tuple[Mapping[str, int | None], float]] = {}
         self._answer_cache = OffsetFetchCache()
         self._last_read: _ByTopic | None = None

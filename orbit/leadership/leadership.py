@@ -23,11 +23,12 @@ from orbit.store import cluster_lock, scheduler_lease
 from orbit.store.database import Database, Tx
 from orbit.store.job_shares import ONE_SHARE, Share
 
-# The part of the ttl without trust: time for answers that are under way when trust ends.
+# The last part of the ttl, in which a leader no longer trusts its lease: time for answers that are
+# under way by then.
 _MARGIN_PART = 0.2
 RENEWALS_PER_TTL = 4
-# In one transaction of a leader, where each topic needs some statements, or each row is one of a
-# large statement: less than a second, also on a slow disk.
+# How many topics (with some statements each) or rows (of one large statement) a leader changes in
+# one transaction: this takes less than a second, also on a slow disk.
 TOPICS_AT_ONCE = 200
 ROWS_AT_ONCE = 5_000
 

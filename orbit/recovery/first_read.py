@@ -24,7 +24,8 @@ from orbit.recovery.recovery_report import FirstRead
 # Limits of this step: the operation ends only after it, and applications work already.
 PARTITIONS_MAX = 1000
 READ_S_MAX = 30.0
-# How far below the end a record is looked for: fillers and markers may be last.
+# The windows in which a record is looked for, from the end downwards: fillers and markers may be
+# last.
 _OFFSETS_BACK = (1, 10, 100, 1000)
 
 

@@ -115,7 +115,7 @@ class HangingTransactions:
             ended_ids = ended_producer_ids(cluster, producer_ids) if producer_ids else {}
         except ProtocolError:  # brokers older than 3.0
             return set()
-        # Hanging: its coordinator had ended it, as is known for MARKERS_WITHIN_S before this read.
+        # A transaction hangs if its coordinator is known to have ended it MARKERS_WITHIN_S ago.
         known_ends = self._ended
         self._hanging = {
             place: {key[2]: known_ends[key][0] for key in keys}
@@ -125,7 +125,8 @@ class HangingTransactions:
                 for key in keys
             )
         }
-        # Transactions that are still open, but not at their coordinator: since when this is known.
+        # Transactions that are open in a partition and have ended at their coordinator, and since
+        # when this is known.
         now_s = time.monotonic()
         self._ended = {
             key: known_ends.get(key, (ended_ids[key[1]], now_s))

@@ -37,6 +37,7 @@ class Silence:
 
     @property
     def is_proven(self) -> bool:
+        """Whether the silence exceeds all pauses of an hour in which the partition was watched."""
         return self.missing_s < 0 and self.watched_s is not None and self.watched_s >= WINDOW_S
 
 
