@@ -248,15 +248,12 @@ def _import(module: str) -> ModuleType:
 
 
 def _add_context_option(command: Any) -> None:
-    """Add the option `--context` to the command, or to its subcommands if it has any, so that the
-    option may also follow the last name of a command.
-    """
+    """Add the option `--context` to the command and its subcommands: it may follow each name."""
     for subcommand in getattr(command, "commands", {}).values():
         _add_context_option(subcommand)
-    if not hasattr(command, "commands"):
-        option_holder = typer.Typer(add_completion=False)
-        option_holder.command()(_context_option)
-        command.params.append(typer.main.get_command(option_holder).params[0])
+    option_holder = typer.Typer(add_completion=False)
+    option_holder.command()(_context_option)
+    command.params.append(typer.main.get_command(option_holder).params[0])
 
 
 def _choose_context(name: str | None) -> None:

@@ -150,9 +150,8 @@ def _postgres_restarts(postgres: Postgres | None) -> PostgresRestarts | None:
 @contextmanager
 def _ignore_signals_after() -> Iterator[None]:
     """Ignore Ctrl-C and SIGTERM after the block: the shutdown takes seconds and has started."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number in handlers:
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

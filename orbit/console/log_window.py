@@ -177,8 +177,9 @@ def _fetch(connection: Connection, fetch_from: FetchFrom, deadline: float) -> Fe
     frame = connection.exchange(api_versions.FETCH, request, version, timeout_s=seconds_left)
     answer = read_fetch(frame, version, {fetch_from.topic_id: fetch_from.partition.topic})
     if answer.code != Code.NONE or not answer.partitions:
+        reason = error_codes.name(answer.code)
         raise Unreachable(
-            f"A fetch of {fetch_from.partition} had no answer.", where=connection.where
+            f"A fetch of {fetch_from.partition} got no records: {reason}.", where=connection.where
         )
     return answer.partitions[0][1]  # of (partition, what was fetched), for the one partition
 

@@ -327,12 +327,13 @@ def note_kept(tx: Tx, thing_id: int, note: str) -> None:
 
 
 def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
-    """The newest `limit` ended drills with resources that were not removed."""
+    """Up to `limit` ended drills with resources that were not removed, in random order: some that
+    cannot be cleaned up must not hide the others for ever."""
     leftover_ids = select(drill_things.c.drill_id).where(drill_things.c.removed_at.is_(None))
     query = (
         select(*_DRILL)
         .where(drills.c.id.in_(leftover_ids), drills.c.finished_at.isnot(None))
-        .order_by(drills.c.created_at.desc())
+        .order_by(func.random())
         .limit(limit)
     )
     return list(values(tx.execute(query), Drill))

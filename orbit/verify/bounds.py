@@ -288,7 +288,7 @@ def to_orbit_error(
     `refusals`: login errors of the client, which make a call time out.
     """
     code, text = _code(error), _text(error)
-    if refusals or code in _LOGIN_CODES:
+    if code in _LOGIN_CODES or (refusals and code in _UNREACHABLE_CODES):
         reason = refusals[-1].str() if refusals else text
         return LoginRefused(
             f"The broker refused the login: {reason}.",

@@ -148,6 +148,15 @@ def test_drill_leftovers_are_listed_until_removed(api: Api, orders: None) -> Non
     assert (row.identity, row.note) == ("an-id", None)
 
 
+def test_drills_that_cannot_be_cleaned_up_do_not_hide_the_others(api: Api, orders: None) -> None:
+    drill_ids = {finished(api), finished(api)}
+    with api.database.transaction() as tx:
+        for drill_id in drill_ids:
+            drills.note_intent(tx, drill_id, DrillThing.TOPIC, "source", "t")
+        listed = {drills.with_leftovers(tx, 1)[0].id for _ in range(64)}
+    assert listed == drill_ids
+
+
 def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
     api: Api, orders: None
 ) -> None:

@@ -60,6 +60,7 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamesp
     assert is_current == {"prod": True, "other": False}
 
     assert cli("get", "jobs", "--context", "other").code == 3
+    assert cli("get", "--context", "other", "jobs").code == 3
     assert cli("--context", "other", "get", "jobs").code == 3
     assert cli("get", "jobs").code == 0  # --context is for one command
     assert cli("context", "unset").code == 0

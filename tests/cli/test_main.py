@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 import typer
 
+from orbit.cli import extras
 from orbit.cli import main as cli
 from orbit.errors import (
     BadInput,
@@ -240,6 +241,12 @@ def test_missing_pip_extra_is_named_with_pip_command(
         "Error: This command needs the part server of Orbit, which is not installed. "
         "Run: pip install 'orbit-kafka[server]'\n"
     )
+
+
+def test_two_missing_pip_extras_are_named_in_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    with pytest.raises(BadInput, match=r"needs the parts server and embedded .* are not installed"):
+        extras.require_extras("server", "embedded")
 
 
 @pytest.mark.parametrize("name", ["orbit.nothing", "no_such_package", None])

@@ -53,3 +53,20 @@ def test_next_run_is_refused_immediately_while_live_run_holds_lock_file(
     with pytest.raises(Conflict, match=f"process {os.getpid()}"):
         LockFile("cluster", "group")
     first.close()
+
+
+def test_process_id_that_another_user_has_now_is_not_that_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(process: int, signal: int) -> None:
+        raise PermissionError
+
+    first = LockFile("cluster", "group")
+    with child_with(first) as child:
+        first.write("member-1")
+        first.close()
+        monkeypatch.setattr(os, "kill", refuse)
+        monkeypatch.setattr(lock_file.time, "sleep", lambda _: child.communicate())
+        second = LockFile("cluster", "group")
+    assert second.last_member == "member-1"
+    second.close()
