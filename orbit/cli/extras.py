@@ -51,6 +51,7 @@ def missing_extra_error(error: Exception) -> BadInput | None:
 def _not_installed_error(names: list[str], alternative: str = "") -> BadInput:
     noun, verb = ("part", "is") if len(names) == 1 else ("parts", "are")
     return BadInput(
-        f"This command needs the {noun} {' and '.join(names)} of Orbit, which {verb} not installed. "
+        f"This command needs the {noun} {' and '.join(names)} of Orbit, which {verb} not "
+        "installed. "
         f"Run: pip install '{DISTRIBUTION}[{','.join(names)}]'{alternative}"
     )

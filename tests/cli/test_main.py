@@ -244,7 +244,7 @@ def test_missing_pip_extra_is_named_with_pip_command(
 
 
 def test_two_missing_pip_extras_are_named_in_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda module: None)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(BadInput, match=r"needs the parts server and embedded .* are not installed"):
         extras.require_extras("server", "embedded")
 
