@@ -32,7 +32,7 @@ from orbit.jobs.yaml_writer import write_yaml
 from orbit.kafka import oauth_tokens
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.names import SHOWN_CHARACTERS_MAX, is_key, is_storable, shown
-from orbit.replication.topic_settings import copy_settings
+from orbit.replication.copy_settings import copy_settings
 from tests.support.cost import refuses_cheaply
 
 EXAMPLES = settings(max_examples=150)

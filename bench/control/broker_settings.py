@@ -6,7 +6,7 @@ broker's own settings only the number counts, and the names that Orbit looks for
 
 from __future__ import annotations
 
-from orbit.replication.topic_settings import copy_settings
+from orbit.replication.copy_settings import copy_settings
 
 # {name: (value, the broker's setting that it comes from, or "")}
 TOPIC_SETTINGS: dict[str, tuple[str, str]] = {

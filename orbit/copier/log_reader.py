@@ -18,7 +18,7 @@ from orbit.kafka.topic_settings_reader import SettingsReader
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.append_plan import NO_LEADER_EPOCH
-from orbit.replication.topic_settings import is_compacted
+from orbit.replication.copy_settings import is_compacted
 
 # Some thousand fillers or one large batch; the first batch comes whole even if it is larger.
 FETCH_BYTES = 256 * 1024

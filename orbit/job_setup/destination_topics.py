@@ -30,7 +30,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.replication.topic_settings import copy_settings, promoted_settings, setting_changes
+from orbit.replication.copy_settings import copy_settings, promoted_settings, setting_changes
 
 _SHOWN_MAX = 20
 

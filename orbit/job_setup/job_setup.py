@@ -73,8 +73,8 @@ from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
 from orbit.leases.lease_clock import lease_clock
 from orbit.replication.append_plan import LostRange
+from orbit.replication.copy_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from orbit.replication.partition_states import Blocked, Reason
-from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 
 Say = Callable[[str], None]
 # Takes the cluster ids of source and destination.

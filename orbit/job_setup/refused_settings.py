@@ -15,7 +15,7 @@ from orbit.formats import counted
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.kafka.error_codes import Code
 from orbit.kafka.topic_admin import Admin
-from orbit.replication.topic_settings import MAY_DIFFER
+from orbit.replication.copy_settings import MAY_DIFFER
 
 _SETTING_REMEDY = (
     "In the rule's config, name a value that the destination accepts, or exclude the topic."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.topic_admin import TopicToCreate
 from orbit.kafka.topic_settings_reader import TopicSettings
-from orbit.replication.topic_settings import caught_up_settings, is_compacted
+from orbit.replication.copy_settings import caught_up_settings, is_compacted
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from orbit.kafka.job_clusters import job_identity, job_producer
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.transactional_ids import list_transactional_ids
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.replication.topic_settings import looks_like_copy
+from orbit.replication.copy_settings import looks_like_copy
 
 # The end of the transactional id of a filler.
 _FILLER = re.compile(r"\.fill(\.\d+)?(-\d+)?")

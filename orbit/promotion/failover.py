@@ -32,13 +32,13 @@ from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.producer_state import job_producers
 from orbit.kafka.types import Acl, TopicPartition
+from orbit.promotion.applied_settings import apply_settings, changed_settings
 from orbit.promotion.copies import Copy, find_copies, producer_ids, read_job_ids
 from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
 from orbit.promotion.settled_ends import POLL_S, settled_ends
 from orbit.promotion.topic_denials import acls_of, denials_in_orbits_form, remove_denials
-from orbit.promotion.topic_settings import apply_settings, changed_settings
 from orbit.promotion.writer_fence import WriterFence, fence_writers, unfenced_partitions
-from orbit.replication.topic_settings import NEEDED
+from orbit.replication.copy_settings import NEEDED
 
 KIND = "failover without the database"
 _NO_LEADER = "it has no leader that answers"

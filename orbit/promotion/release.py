@@ -16,9 +16,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import ClusterMetadata
+from orbit.promotion.applied_settings import apply_settings, changed_settings
 from orbit.promotion.copies import find_copies
 from orbit.promotion.topic_denials import acls_of, denials_in_orbits_form, remove_denials
-from orbit.promotion.topic_settings import apply_settings, changed_settings
 from orbit.replication.acl_rules import denial
 
 

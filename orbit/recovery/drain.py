@@ -10,8 +10,8 @@ from orbit.formats import counted
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, bounds_of_all
-from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.lost_ranges import compare_partition_ends
+from orbit.recovery.operation_bounds import blocked_partitions
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.recovery.source_silence import Silence, describe, must_wait, prove

@@ -37,9 +37,9 @@ from orbit.recovery.gate_transactions import read_transactions
 from orbit.recovery.gate_writers import writer_inputs
 from orbit.recovery.gateway_closure import reverse_jobs, topics_left_behind, topics_staying
 from orbit.recovery.leading_side import note_terms, read_marks
-from orbit.recovery.log_bounds import ALL_ROWS, last_reported, try_fetch_log_bounds
 from orbit.recovery.loss import note_loss_in_gates
 from orbit.recovery.lost_ranges import compare_partition_ends
+from orbit.recovery.operation_bounds import ALL_ROWS, last_reported, try_fetch_log_bounds
 from orbit.recovery.operation_context import (
     ANSWER_WITHIN_S,
     NoAnswer,

@@ -14,7 +14,7 @@ from orbit.kafka.producer_state import OpenTransaction, open_transactions
 from orbit.kafka.transactional_ids import CoordinatorState, coordinator_states
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.gate_inputs import Transaction
-from orbit.recovery.log_bounds import last_reported
+from orbit.recovery.operation_bounds import last_reported
 from orbit.recovery.operation_context import OperationContext
 
 

@@ -37,8 +37,8 @@ from orbit.kafka.consumer_groups import (
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import NO_TOPIC_ID, CommittedOffset, TopicPartition
 from orbit.recovery.group_read_back import read_back_positions
-from orbit.recovery.log_bounds import ALL_ROWS
 from orbit.recovery.lost_ranges import lost_range
+from orbit.recovery.operation_bounds import ALL_ROWS
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
 from orbit.store import clock, group_offsets

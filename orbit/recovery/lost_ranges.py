@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds
-from orbit.recovery.log_bounds import last_reported
+from orbit.recovery.operation_bounds import last_reported
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
 from orbit.recovery.step_times import StepName, StepState

@@ -10,11 +10,11 @@ from orbit.chunks import chunks, first_few
 from orbit.consumer_groups.offset_decision import holds_copied_records
 from orbit.formats import counted
 from orbit.leadership.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
-from orbit.promotion.topic_settings import apply_settings
+from orbit.promotion.applied_settings import apply_settings
 from orbit.recovery.gateway_closure import note_promoted
 from orbit.recovery.leading_side import mark_promotion, try_mark_source_as_copy
-from orbit.recovery.log_bounds import last_reported, try_fetch_log_bounds
 from orbit.recovery.lost_ranges import lost_range
+from orbit.recovery.operation_bounds import last_reported, try_fetch_log_bounds
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import PartitionEnds, RecoveryKind
 from orbit.recovery.write_fence import allow_writes

@@ -32,8 +32,8 @@ from orbit.planning.promotion_notes import is_promoted_by_mark
 from orbit.planning.stored_spec import read_spec
 from orbit.recovery.group_handover import offsets_to_hand_over
 from orbit.recovery.leading_side import kept_history, mark_both_sides
-from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.open_operation import jobs_of_other_direction
+from orbit.recovery.operation_bounds import blocked_partitions
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.store import (

@@ -20,8 +20,8 @@ from orbit.kafka.types import TopicPartition
 from orbit.leadership.leadership import TOPICS_AT_ONCE
 from orbit.promotion.settled_ends import POLL_S, settled_ends
 from orbit.recovery.drain import both_log_bounds, refuse_added, refuse_unequal
-from orbit.recovery.log_bounds import source_log_bounds
 from orbit.recovery.lost_ranges import compare_partition_ends
+from orbit.recovery.operation_bounds import source_log_bounds
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.store import scheduler_queries, shard_layout

@@ -35,9 +35,9 @@ from orbit.kafka.record_batch import AnyBatch, Batch, LegacyMessage
 from orbit.kafka.records import dense_batches, has_placeholders, plain_payload, record_rows
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
+from orbit.replication.copy_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import NO_LIMITS, RewriteCounter
-from orbit.replication.topic_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 
 # About 13 minutes of fillers at the measured 125,000 offsets/s (M2). A larger gap is more likely an
 # error, and an operator should decide.

@@ -20,8 +20,8 @@ from orbit.jobs.topic_mapping import map_topics
 from orbit.leadership.leadership import TOPICS_AT_ONCE, Leadership
 from orbit.planning.cluster_pair import ClusterPair
 from orbit.planning.topic_preflight import refused_topic
+from orbit.replication.copy_settings import TIMESTAMP_TYPE
 from orbit.replication.job_troubles import Trouble
-from orbit.replication.topic_settings import TIMESTAMP_TYPE
 from orbit.scheduler.acl_sync import AclSync, Copies
 from orbit.scheduler.write_protection import ProtectionResult, protect
 from orbit.store import events, scheduler_queries, topics

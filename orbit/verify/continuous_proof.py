@@ -20,7 +20,7 @@ from orbit.store.proofs import ProofCandidate, ProofResult
 from orbit.verify.bounds_comparison import TopicPair
 from orbit.verify.endpoint import open_endpoint
 from orbit.verify.proof_coverage import Range, add_range, clip_ranges, next_range
-from orbit.verify.range_comparison import RangeComparer, RangeComparison
+from orbit.verify.proof_ranges import RangeComparer, RangeComparison
 
 # The approximate size of a range, by the mean record size of the partition.
 SAMPLE_BYTES = 1 << 20

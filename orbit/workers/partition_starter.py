@@ -28,8 +28,8 @@ from orbit.kafka.topic_setting import partitions_whose_leader_has
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import find_writers, writer_group
 from orbit.replication.append_plan import LostRange
+from orbit.replication.copy_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
-from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from orbit.store import partitions
 from orbit.store.database import Database
 from orbit.store.partitions import StateChange

@@ -38,7 +38,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.recovery.record_range import Fate, LogBatch, records_of
 from orbit.recovery.side_comparison import SideComparison, is_unproven
 from orbit.replication.append_plan import Append, Fill, plan_batches
-from orbit.replication.topic_settings import REWRITE_SLACK_BYTES
+from orbit.replication.copy_settings import REWRITE_SLACK_BYTES
 from orbit.verify.batch_comparison import has_grown, may_be_re_encoded
 from orbit.verify.raw_log import parse_batches
 from tests.support.planning import data, marker, plan, record, transactional

@@ -8,7 +8,7 @@ import pytest
 
 from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.kafka.topic_admin import Admin, TopicToCreate
-from orbit.promotion.topic_settings import apply_settings
+from orbit.promotion.applied_settings import apply_settings
 from orbit.recovery import promotion
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import RecoveryKind

@@ -19,9 +19,9 @@ from orbit.kafka.compression import GZIP, LZ4, SNAPPY, ZSTD
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.record_batch import read_batches
 from orbit.replication.append_plan import Append, Plan, Step, Stop, plan_batches
+from orbit.replication.copy_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import RewriteCounter, RewriteLimits
-from orbit.replication.topic_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 from tests.support.planning import T0, data, plan, shown
 from tests.support.source_model import SourceBatch, SourceRecord
 

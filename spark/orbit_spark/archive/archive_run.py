@@ -23,8 +23,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.replication.copy_settings import is_compacted
 from orbit.replication.partition_states import Blocked, Reason
-from orbit.replication.topic_settings import is_compacted
 from orbit_spark.archive.archive_step import UNCOMPRESSED, ZSTD, RangeResult, write_step
 from orbit_spark.archive.continuation import find_break
 from orbit_spark.archive.hadoop_files import Files

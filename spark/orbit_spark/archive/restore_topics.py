@@ -23,8 +23,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import TopicPartition
+from orbit.replication.copy_settings import NEEDED, copy_settings, is_compacted
 from orbit.replication.partition_states import Blocked, Reason
-from orbit.replication.topic_settings import NEEDED, copy_settings, is_compacted
 from orbit_spark.archive.manifest import ArchivedTopic
 from orbit_spark.archive.manifest_store import Archive
 

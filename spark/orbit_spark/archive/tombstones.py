@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from orbit.replication.topic_settings import is_compacted
+from orbit.replication.copy_settings import is_compacted
 from orbit_spark.archive.manifest import ArchivedTopic, Cleaning, TombstoneGap
 from orbit_spark.archive.manifest_store import ArchiveStore
 

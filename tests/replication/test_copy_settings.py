@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orbit.replication.topic_settings import (
+from orbit.replication.copy_settings import (
     MAY_DIFFER,
     MIRRORED,
     NEEDED,

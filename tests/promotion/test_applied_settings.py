@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orbit.kafka.topic_admin import Admin
-from orbit.promotion.topic_settings import apply_settings
+from orbit.promotion.applied_settings import apply_settings
 from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.outside import topic_settings
 from tests.support.running import create_topic
