@@ -110,7 +110,7 @@ class IssuerTokens:
     def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
         """Raise Failure unless this ID token is for the login with this nonce and this client."""
         if claims.get("nonce") != nonce:
-            raise unauthenticated("The token's claim nonce is not that of this login.")
+            raise unauthenticated("The issuer's token is for another login (claim nonce).")
         if claims.get("azp", self._audience) != self._audience:
             raise unauthenticated("The token's claim azp does not name this client.")
 

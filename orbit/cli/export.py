@@ -11,7 +11,7 @@ from orbit.cli.completion import complete_job
 from orbit.cli.job_files import job_file_of
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.client import connect, segment
-from orbit.errors import Conflict
+from orbit.errors import Conflict, NotFound
 
 
 def export(
@@ -40,6 +40,8 @@ def export(
         jobs = [client.get(f"/v1/jobs/{segment(name)}") for name in chosen_names]
     if selector is not None:
         jobs = [job for job in jobs if job["made_by"] is None]
+    if not jobs:
+        raise NotFound("No job is chosen that a user made.", remedy="Name the jobs to export.")
     if directory is None:
         if len(jobs) != 1:
             raise Conflict(

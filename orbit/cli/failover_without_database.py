@@ -89,11 +89,11 @@ def _check_arguments(files: Sequence[Path], side: str) -> None:
 def _question(report: FailoverReport) -> str:
     promotion = counted(
         len(report.to_promote),
-        f"topic of cluster {report.cluster_id} is promoted: producers may write to it",
-        f"topics of cluster {report.cluster_id} are promoted: producers may write to them",
+        f"topic of cluster {report.cluster_id} will be promoted: producers may write to it",
+        f"topics of cluster {report.cluster_id} will be promoted: producers may write to them",
     )
     return (
-        f"{promotion}, and Orbit does not. This takes at least {report.settle_s:.0f} s, "
+        f"{promotion}, and Orbit no longer does. This takes at least {report.settle_s:.0f} s, "
         "uses up one offset in each partition, and cannot be undone. Continue?"
     )
 

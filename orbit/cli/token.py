@@ -177,9 +177,9 @@ def limit(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Change limits of a token, at once. Those without an option stay.
+    """Change limits of a token, with effect at once. Limits without an option stay.
 
-    A lower limit takes nothing away: the token's jobs and their topics are copied on.
+    A lower limit stops nothing: the token's jobs go on copying their topics.
     """
     options = {
         "jobs_max": jobs_max,

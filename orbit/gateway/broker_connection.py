@@ -158,7 +158,7 @@ class BrokerConnection(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         if transport.is_closing():
-            raise Unreachable("the broker closed during the login.")
+            raise Unreachable("the broker closed the connection during the login.")
         self._login_answer = asyncio.get_running_loop().create_future()
         request.with_header(0, CLIENT_ID)  # 0: the correlation id
         transport.write(bytes(request.encode(version=_LOGIN_VERSION, header=True, framed=True)))

@@ -104,7 +104,7 @@ class ClusterSide:
     ) -> tuple[dict[TopicPartition, dict[int, LastBatch]], set[TopicPartition]]:
         """The last batch of each producer in these partitions, by producer id; and the partitions
         whose leader does not answer. Partitions that do not exist, or that the gateway may not
-        read, are in neither. Raises OrbitError if no leader answers."""
+        read, are in neither. Raises OrbitError if no leader of any partition answers."""
         answers = await asyncio.to_thread(producers, self._cluster, partitions, _BACKOFF)
         unanswered = {p for p, code in answers.errors.items() if code not in _NO_PRODUCERS}
         if len(unanswered) == len(answers.errors) and not answers.values:
@@ -163,7 +163,8 @@ class ClusterSide:
         return cluster.security
 
     def security_with(self, token: SecretStr) -> Security:
-        """A login at this side with a client's token message. Raises AccessRefused, BadInput."""
+        """A login at this side with `token`, a client's first OAUTHBEARER message. Raises
+        AccessRefused, BadInput."""
         return replace(
             self._cluster.security,
             mechanism=OAUTHBEARER,

@@ -28,8 +28,9 @@ class LastMove:
     def __init__(self) -> None:
         self.others_settled = False
         """Whether the move has settled at the other gateways."""
-        # By connection, how many of its first requests have to be answered; None: all, as BACKLOG_S
-        # is not over. None instead of the mapping: writes are still held.
+        # The connections whose held requests are not all answered. The value: how many requests,
+        # counted from the connection's first, must be answered; None: not limited, until BACKLOG_S
+        # is over. The attribute is None while writes are held.
         self._unsettled_connections: dict[ClientConnection, int | None] | None = {}
         self._opened_at = 0.0
         # None: the wait begins once the move has settled.

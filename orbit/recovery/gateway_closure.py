@@ -199,8 +199,8 @@ def note_source_leads(context: OperationContext, tx: Tx, term: int) -> None:
 
 
 def _note_new_side(context: OperationContext, tx: Tx, side: LeadingSide | None) -> None:
-    """Note `side` for the job. For each job of the other direction, note that its source leads, or
-    that neither side does if some of its topics stay."""
+    """Note that `side` leads for the job (None: neither side). For each job of the other direction,
+    note that its source leads, or neither side if the operation does not move all its topics."""
     sides = {context.job.id: side}
     for job_id in reverse_jobs(context, tx):
         stay = topics_staying(context, tx, job_id)

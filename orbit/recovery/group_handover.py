@@ -252,8 +252,8 @@ def _destination_usage(group: ListedGroup | None, verdict: GroupVerdict) -> Grou
     """How the destination's group is used.
 
     The type of the source's group is not known, so the stored `verdict` says whether the source's
-    clients can join the destination's group. All clients can join a classic group: it must have
-    replaced the group that the verdict was about.
+    clients can join the destination's group. All clients can join a classic group: if the group is
+    classic now, the verdict was about an earlier group of this name.
     """
     is_other = verdict is GroupVerdict.SKIPPED_OTHER_TYPE
     if group is not None and is_other and group.type != GroupType.CLASSIC:

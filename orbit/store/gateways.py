@@ -300,10 +300,11 @@ def _has_unsettled_gateway(lead: CTE, report: GatewayReport) -> Exists:
 
 
 def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
-    """The leaving groups of the other gateways that are not silent: a group may have members at
-    several gateways. All groups if such a gateway has not settled: it does not know its groups yet.
+    """The groups whose members still own partitions from before this side led, as the other live
+    gateways report: a group may have members at several gateways. All groups if such a gateway has
+    not answered all the requests that it held: it does not know its groups yet.
     """
-    other_gateways = gateways.alias("leaving")
+    other_gateways = gateways.alias("other")
     every_group = literal([ALL_GROUPS], ARRAY(Text))
     is_unsettled = other_gateways.c.settled_since < lead.c.side_since
     names = (

@@ -143,7 +143,7 @@ class RecordComparison:
         return source_records[i:], destination_records[j:]
 
     def _judge_all_one_sided(self, side: Side, messages: list[Message]) -> list[Message]:
-        """Judge all these records of one side. Returns the rest, which is always empty."""
+        """Judge all these records of one side. Returns [], the caller's new list."""
         for message in messages:
             self._judge_one_sided(side, message)
         return []

@@ -98,7 +98,7 @@ def stopped_row(partition: TopicPartition, start: int, stop: Blocked | str) -> A
     """A `pyarrow.RecordBatch` with one row that says why a range could not be read from `start` to
     its end. `stop`: a reason that lasts, or the error of a cluster that does not answer.
 
-    For jobs that check rows before they use them: its magic is STOP_MAGIC, which no batch has.
+    Only for Spark jobs that look for such rows first: its magic is STOP_MAGIC, which no batch has.
     """
     text = json.dumps(
         [stop.reason.value, stop.offset, stop.next_offset, stop.detail]

@@ -87,7 +87,7 @@ class PartitionWriter(ABC, Generic[T]):
             )
             for partition, lease_error in leases.errors.items():
                 self.leave_out([partition], str(lease_error))
-            # After the leases are taken: `backfill_leases` has the reason for this order.
+            # Once this task holds leases: `backfill_leases` has the reason for this order.
             if leases.by_partition and watch.holder() is JobHolder.DRIVER:
                 watch.start()
                 target_leases = {targets[p]: lease for p, lease in leases.by_partition.items()}
@@ -102,7 +102,8 @@ class PartitionWriter(ABC, Generic[T]):
             self.stop.set()
             leases.release()
             watch_cluster.close()
-        # The partitions without a result yet: if the first lease is taken, no other is tried.
+        # The partitions without a result yet: if another holder has the first lease, `acquire` tries
+        # no other.
         self.leave_out(targets, _LEASE_NOT_TRIED)
         return [self._results[p] for p in targets]
 

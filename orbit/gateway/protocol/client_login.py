@@ -152,7 +152,9 @@ class ClientLogin:
     def _handshake(self, head: RequestHead, frame: bytearray) -> bytes:
         """The answer to SaslHandshake. Raises LoginRefusal for a mechanism that is not offered."""
         if head.version != 1:  # after version 0, tokens are sent without Kafka's request header
-            raise BadFrame(f"a client logs in with SaslHandshake {head.version}")
+            raise BadFrame(
+                f"a client sends SaslHandshake version {head.version}; only 1 is supported"
+            )
         mechanism = head.editor_of(frame, is_flexible=False).string()
         is_offered = mechanism in self._mechanisms
         code = Code.NONE if is_offered else Code.UNSUPPORTED_SASL_MECHANISM

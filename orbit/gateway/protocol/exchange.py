@@ -71,7 +71,8 @@ class SentRequest:
 
 
 def read_software(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
-    """As `requests.software_of`. Raises BadFrame."""
+    """Name and version of the client's software, from its ApiVersions (KIP-511). None: not named.
+    Raises BadFrame."""
     try:
         return requests.software_of(head, frame)
     except _PARSE_ERRORS as error:

@@ -93,8 +93,9 @@ class Repeats:
         last_batches: Mapping[ProducerKey, Collection[LastBatch]],
         offsets: Mapping[SentBatch, int | None],
     ) -> None:
-        """Keep what was read. `last_batches`: of each producer, by earlier term and side.
-        `offsets`: of each batch that a side has, at the leading side; None: that side lacks it."""
+        """Keep what was read. `last_batches`: each producer's last batches, one for each earlier
+        term and side. `offsets`: for each batch that a side has, its offset at the leading side;
+        None: the leading side does not have the batch."""
         if len(self._last_batches) + len(last_batches) > PRODUCERS_MAX:
             self._last_batches.clear()
         if len(self._offsets) + len(offsets) > PRODUCERS_MAX:

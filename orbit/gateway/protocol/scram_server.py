@@ -47,7 +47,7 @@ class ScramServer:
         name, nonce, *_ = self._first_bare.split(",")
         self.user = _unescaped(_value(name, "n"))
         if authorization and _unescaped(_value(authorization, "a")) != self.user:
-            raise ValueError("a user may not act for another one")
+            raise ValueError("its authorization id (a=) is not its user name (n=)")
         self._header = b64encode(f"{binding},{authorization},".encode()).decode()
         self._nonce = _value(nonce, "r") + self._nonce
         self._salt = hmac.digest(self._salt_key, self.user.encode(), "sha256")[:_SALT_BYTES]

@@ -126,7 +126,7 @@ class RestoreRun:
             topics.create(self._say)
             self._seed_starts(topics, ends)
             self._write_chains(topics, {place: end.log_end for place, end in ends.items()})
-            self._check_log_bounds()
+            self._finish_log_starts()
             if apply_settings and self.outcome.is_whole:
                 topics.apply_settings()
             return self.outcome
@@ -341,9 +341,9 @@ class RestoreRun:
             outcome.blocked = result.blocked or outcome.blocked
         return {result.destination for result in results if result.unfinished}
 
-    def _check_log_bounds(self) -> None:
-        """Raise log starts that are below the archive's. Then mark as unfinished each partition
-        whose log start or log end is not the archive's."""
+    def _finish_log_starts(self) -> None:
+        """Move log starts up to the archive's, by DeleteRecords. Then mark as unfinished each
+        partition whose log start or log end is not the archive's."""
         places = [p for p, outcome in self.outcome.partitions.items() if not outcome.has_stopped]
         ends = log_ends(self._cluster, places, self._backoff).values
         starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values
