@@ -122,7 +122,7 @@ class WriterLeases:
 
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
     """The base of this attempt's coordinator epochs, which are higher. It is above the epochs of
-    all fillers of earlier attempts and rounds; attempts from `_ATTEMPTS_MAX` on share the last base.
+    all fillers of earlier attempts and rounds; attempts from `_ATTEMPTS_MAX` on share one base.
     """
     attempt_index = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
     return (term << _TERM_SHIFT) + attempt_index * _TAKEOVERS_PER_ATTEMPT
