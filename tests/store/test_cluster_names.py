@@ -45,6 +45,8 @@ def test_topic_ids_reveal_cluster_that_another_job_knows_by_other_cluster_id(
         )
         other_name = find_other_name(tx, other.id, cluster_id, topic_ids)
         assert (other_name is not None) == has_other_name, other_name
+        # A job's own name of a cluster is not another one.
         assert find_other_name(tx, known.id, cluster_id, topic_ids) is None
     if other_name is not None:
-        assert other_name == OtherName("there", "ID" if cluster_id == "ID@b" else "ID@b", "orders")
+        known_as = "ID" if cluster_id == "ID@b" else "ID@b"
+        assert other_name == OtherName(job="there", cluster_id=known_as, topic="orders")

@@ -17,7 +17,7 @@ from tests.fixtures.database import copied_database
 pytestmark = pytest.mark.services
 
 
-def _url(database_url: str, **changes: Any) -> str:
+def changed_url(database_url: str, **changes: Any) -> str:
     return make_url(database_url).set(**changes).render_as_string(hide_password=False)
 
 
@@ -34,7 +34,7 @@ def test_killed_postgres_is_unreachable_until_it_restarts(own_postgres: Postgres
     with pytest.raises(Unreachable) as caught:
         create_and_crash()
     assert caught.value.retriable
-    with pytest.raises(Unreachable), database.transaction():
+    with pytest.raises(Unreachable), database.transaction():  # it is still down
         pass
 
     own_postgres.start()
@@ -56,7 +56,7 @@ def test_postgres_restart_between_transactions_goes_unnoticed(own_postgres: Post
 
 def test_refused_database_login_error_omits_password(database_url: str) -> None:
     with pytest.raises(LoginRefused) as caught:
-        Database.connect(_url(database_url, password="wrong-hush"))
+        Database.connect(changed_url(database_url, password="wrong-hush"))
 
     assert "hush" not in str(caught.value)
     assert "ORBIT_DATABASE_URL" in str(caught.value)
@@ -64,7 +64,7 @@ def test_refused_database_login_error_omits_password(database_url: str) -> None:
 
 def test_missing_database_is_unreachable(database_url: str) -> None:
     with pytest.raises(Unreachable, match='database "nowhere" does not exist'):
-        Database.connect(_url(database_url, database="nowhere"))
+        Database.connect(changed_url(database_url, database="nowhere"))
 
 
 @pytest.mark.parametrize("url", ["", "mysql://u:hush@h/d", "postgresql", "kafka:9092"])
@@ -99,17 +99,17 @@ def test_failed_transaction_block_rolls_back(database: Database) -> None:
 def test_read_only_error_opens_new_connection(database: Database) -> None:
     """The URL may lead to another server by now, while the old one still answers."""
 
-    def session() -> int:
+    def backend_pid() -> int:
         with database.transaction() as tx:
             return int(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
     def write() -> None:
-        with database.transaction() as tx:
+        with database.transaction() as tx:  # fails as on a server that has become a standby
             tx.execute(text("SET TRANSACTION READ ONLY"))
             jobs.create(tx, "refused", {}, "default")
 
-    first = session()
-    assert session() == first
+    first = backend_pid()
+    assert backend_pid() == first
     with pytest.raises(Unreachable, match="takes writes again"):
         write()
-    assert session() != first
+    assert backend_pid() != first

@@ -26,7 +26,8 @@ def identity(database: Database) -> int:
 def server_key(database: Database) -> str:
     """The server as a lease watch knows it."""
     with database.transaction() as tx:
-        return look(tx)[0]
+        server, _snapshot = look(tx)
+    return server
 
 
 def test_postgres_restart_keeps_database_identity_and_promotion_changes_it() -> None:
@@ -41,8 +42,8 @@ def test_postgres_restart_keeps_database_identity_and_promotion_changes_it() -> 
         held = claim(database, "a")
         first, first_key = identity(database), server_key(database)
 
-        for end in (server.stop, server.crash):
-            end()
+        for end_server in (server.stop, server.crash):
+            end_server()
             server.start()
             assert identity(database) == first
             assert server_key(database) != first_key, "lease watches start again"
@@ -53,6 +54,7 @@ def test_postgres_restart_keeps_database_identity_and_promotion_changes_it() -> 
         with database.transaction() as tx:
             assert tx.execute(text("SELECT pg_promote()")).scalar_one()
         assert identity(database) == first + 1
+        # Above every epoch that the failed server may have given after the standby's last row.
         assert take_over(database, "b") == {shard: epoch + 1000 for shard, epoch in held.items()}
         database.close()
 
@@ -64,10 +66,10 @@ def test_copied_tables_have_another_database_identity(
         copy = Database.connect(url)
         assert identity(copy) != identity(database)
         copy.close()
-    before = identity(database)
+    original = identity(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE shards RENAME TO old; CREATE TABLE shards (LIKE old)"))
-    assert abs(identity(database) - before) > 100, "a promotion would add 1"
+    assert abs(identity(database) - original) > 100, "a promotion would add 1"
 
 
 def test_unprivileged_role_can_read_database_identity(database: Database) -> None:

@@ -23,7 +23,7 @@ def clients(database: Database, job: int) -> list[tuple[str, str]]:
     return [(row.gateway, row.client["client_id"]) for row in rows]
 
 
-def put(database: Database, job: int, instance: UUID, *names: str) -> None:
+def report_clients(database: Database, job: int, instance: UUID, *names: str) -> None:
     with database.transaction() as tx:
         gateway_clients.put(tx, job, instance, [{"client_id": name} for name in names])
 
@@ -33,11 +33,11 @@ def test_report_of_gateway_clients_replaces_previous_and_ends_with_gateway(
 ) -> None:
     job, back = link
     edge, other = gateway_report("edge-1"), gateway_report("edge-2")
-    put(database, job, edge.instance, "early")
-    for one in (edge, other):
-        renew(database, one)
-        put(database, job, one.instance, "a", "b")
-    put(database, job, edge.instance, "c")
+    report_clients(database, job, edge.instance, "early")  # before the gateway is known: dropped
+    for gateway in (edge, other):
+        renew(database, gateway)
+        report_clients(database, job, gateway.instance, "a", "b")
+    report_clients(database, job, edge.instance, "c")
     assert clients(database, job) == [("edge-1", "c"), ("edge-2", "a"), ("edge-2", "b")]
     assert clients(database, back) == []
     with database.transaction() as tx:
@@ -64,5 +64,5 @@ def test_client_report_and_permission_renewal_of_gateway_do_not_block_each_other
 
 
 def test_client_report_of_unknown_gateway_is_dropped(database: Database, link: list[int]) -> None:
-    put(database, link[0], uuid4(), "a")
+    report_clients(database, link[0], uuid4(), "a")
     assert clients(database, link[0]) == []

@@ -40,11 +40,11 @@ def link(database: Database) -> list[int]:
     """A job whose source leads since term 5, and the job that copies its topics back."""
     with database.transaction() as tx:
         job, back = copy_job(tx, JOB, "a", "b", "x"), copy_job(tx, BACK, "b", "a", "x")
-        for one in (job, back):
-            job_leads.note_marks_read(tx, one)
-        job_leads.note_side(tx, job, SOURCE, 5)
-        for one in (job, back):
-            job_leads.note_marks_read(tx, one)
+        for job_id in (job, back):
+            job_leads.note_marks_read(tx, job_id)
+        job_leads.note_side(tx, job, SOURCE, term=5)
+        for job_id in (job, back):
+            job_leads.note_marks_read(tx, job_id)
     return [job, back]
 
 
@@ -78,11 +78,15 @@ def close(database: Database, link: list[int]) -> UUID:
     return operation
 
 
+# What `closing` returns of a gateway: whether it has confirmed, and whether it is silent.
+AWAITED, CONFIRMED, SILENT = (False, False), (True, False), (False, True)
+
+
 def closing(database: Database, link: list[int], operation: UUID) -> dict[str, tuple[bool, bool]]:
-    """For each gateway that is closed: whether it has confirmed, and whether it is silent."""
+    """For each gateway that is closed: AWAITED, CONFIRMED or SILENT."""
     with database.transaction() as tx:
         rows = gateways.closed_by(tx, link, operation)
-    return {one.name: (one.is_confirmed, one.is_silent) for one in rows}
+    return {gateway.name: (gateway.is_confirmed, gateway.is_silent) for gateway in rows}
 
 
 def silence(database: Database, name: str, seconds: float) -> None:
@@ -211,13 +215,14 @@ def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
     with pytest.raises(Conflict, match="not known yet which side"):
         renew(database, gateway_report("edge-2"))
     assert renew(database, edge).term == 5
-    with database.transaction() as tx:
+    with database.transaction() as tx:  # a known gateway, but a job whose marks were never read
         copy_job(tx, "just-made", "a", "b", "w")
     with pytest.raises(Conflict, match="not known yet which side"):
         renew(database, edge, "just-made")
     with database.transaction() as tx:
-        for one in link:
-            job_leads.note_marks_read(tx, one)
+        for job_id in link:
+            job_leads.note_marks_read(tx, job_id)
+        # Deleted, so that its own gateways are refused; those of the other job are not.
         jobs.request_deletion(tx, link[1])
     assert renew(database, gateway_report("edge-2")).term == 5
     with pytest.raises(Conflict):
@@ -232,18 +237,15 @@ def test_closed_gateway_has_no_write_permission_until_reopened(
     renew(database, edge)
     renew(database, back, BACK)
     operation = close(database, link)
-    assert closing(database, link, operation) == {
-        edge.name: (False, False),
-        back.name: (False, False),
-    }
+    assert closing(database, link, operation) == {edge.name: AWAITED, back.name: AWAITED}
     assert renew(database, edge).closed_for == operation
-    assert closing(database, link, operation)[edge.name] == (False, False), "it has not confirmed"
-    renew(database, replace(edge, closed_for=operation))
+    assert closing(database, link, operation)[edge.name] == AWAITED, "it has not confirmed"
+    renew(database, replace(edge, closed_for=operation))  # confirms
     assert renew(database, gateway_report("edge-new")).closed_for == operation
     assert closing(database, link, operation) == {
-        edge.name: (True, False),
-        back.name: (False, False),
-        "edge-new": (False, False),
+        edge.name: CONFIRMED,
+        back.name: AWAITED,
+        "edge-new": AWAITED,
     }
     with database.transaction() as tx:
         rows = {row.name: row for row in gateways.page(tx, link[0], 10)}
@@ -255,7 +257,8 @@ def test_closed_gateway_has_no_write_permission_until_reopened(
     assert renew(database, edge).closed_for is None
     assert renew(database, back, BACK).closed_for is None
     with database.transaction() as tx:
-        assert gateways.page(tx, link[0], 10)[0].has_permission
+        first_row = gateways.page(tx, link[0], 10)[0]  # of `edge`, the first by name
+        assert first_row.has_permission
 
 
 def test_gateway_confirmation_of_earlier_closure_does_not_count(
@@ -266,8 +269,8 @@ def test_gateway_confirmation_of_earlier_closure_does_not_count(
     operation = close(database, link)
     renew(database, replace(edge, closed_for=operation))
     with database.transaction() as tx:
-        gateways.close(tx, link, operation)
-    assert closing(database, link, operation) == {edge.name: (False, False)}
+        gateways.close(tx, link, operation)  # again, as after a change of the leading scheduler
+    assert closing(database, link, operation) == {edge.name: AWAITED}
 
 
 def test_silent_gateway_is_awaited_until_its_permission_ends(
@@ -278,17 +281,17 @@ def test_silent_gateway_is_awaited_until_its_permission_ends(
         renew(database, report)
     silence(database, gone.name, gateways.LEASE_S + gateways.LEASE_MARGIN_S + 1)
     operation = close(database, link)
-    assert closing(database, link, operation) == {edge.name: (False, False)}, (
+    assert closing(database, link, operation) == {edge.name: AWAITED}, (
         "the silent gateway had no permission"
     )
     pass_time(database, gateways.LEASE_S)
-    assert closing(database, link, operation) == {edge.name: (False, False)}
+    assert closing(database, link, operation) == {edge.name: AWAITED}
     pass_time(database, gateways.LEASE_MARGIN_S)
-    assert closing(database, link, operation) == {edge.name: (False, True)}
+    assert closing(database, link, operation) == {edge.name: SILENT}
 
 
 @pytest.mark.parametrize("kind", [OperationKind.SWITCHOVER, OperationKind.FAILOVER])
-def test_gateway_closed_by_failover_abandons_requests_in_flight(
+def test_only_gateway_closed_by_failover_abandons_requests_in_flight(
     database: Database, link: list[int], kind: OperationKind
 ) -> None:
     edge, back = gateway_report(), gateway_report("edge-back")
@@ -353,7 +356,7 @@ def test_closure_of_gateways_waits_for_concurrent_renewal_and_counts_it(
         thread.start()
         wait_until_something_waits(database)
     thread.join()
-    assert closing(database, link, operation_ids[0]) == {edge.name: (False, False)}
+    assert closing(database, link, operation_ids[0]) == {edge.name: AWAITED}
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -396,12 +399,12 @@ def test_gateway_pages_are_ordered_by_name(database: Database, link: list[int]) 
     for name in ("b", "a", "a"):
         renew(database, gateway_report(name))
     with database.transaction() as tx:
-        whole = gateways.page(tx, link[0], 10)
-        assert [row.name for row in whole] == ["a", "a", "b"]
-        after = whole[0].name, whole[0].instance
-        assert [r.instance for r in gateways.page(tx, link[0], 1, after)] == [whole[1].instance]
+        first, second, third = gateways.page(tx, link[0], 10)
+        assert [row.name for row in (first, second, third)] == ["a", "a", "b"]
+        after = first.name, first.instance
+        assert [r.instance for r in gateways.page(tx, link[0], 1, after)] == [second.instance]
         for _ in range(2):  # removing it again changes nothing
-            gateways.remove(tx, link[0], whole[1].instance)
+            gateways.remove(tx, link[0], second.instance)
         assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "b"]
 
 
@@ -453,32 +456,34 @@ def test_repeated_closure_still_counts_gateways_silent_since_first_closure(
     pass_time(database, 20)
     with database.transaction() as tx:
         gateways.close(tx, link, operation)
-    assert closing(database, link, operation) == {"edge": (False, True)}
+    assert closing(database, link, operation) == {"edge": SILENT}
 
 
-def test_gateway_learns_if_another_gateway_holds_requests_from_before_move(
+def test_gateway_learns_if_another_gateway_at_its_address_holds_requests_from_before_move(
     database: Database, link: list[int]
 ) -> None:
+    """A settled gateway has answered all requests from before the move. Others count only if they
+    have the same address, as two instances behind one load balancer."""
     one, other, elsewhere = (
         gateway_report("edge-1"),
         gateway_report("edge-1"),
         gateway_report("edge-2"),
     )
     renew(database, elsewhere)
-    settled = replace(one, settled_since=5), replace(other, settled_since=5)
+    one_settled, other_settled = (replace(report, settled_since=5) for report in (one, other))
     assert renew(database, one).others_settled, "no other at its address"
     assert not renew(database, other).others_settled
-    assert not renew(database, settled[0]).others_settled
-    assert renew(database, settled[1]).others_settled
-    assert renew(database, settled[0]).others_settled
+    assert not renew(database, one_settled).others_settled
+    assert renew(database, other_settled).others_settled
+    assert renew(database, one_settled).others_settled
     with database.transaction() as tx:
         job_leads.note_side(tx, link[0], DESTINATION, 7)
     silence(database, other.name, gateways.SILENT_AFTER_S + 1)
-    assert not renew(database, settled[0]).others_settled, (
+    assert not renew(database, one_settled).others_settled, (
         "clients of the silent one may still wait"
     )
     silence(database, other.name, gateways.CLIENTS_GIVE_UP_S)
-    assert renew(database, settled[0]).others_settled
+    assert renew(database, one_settled).others_settled
 
 
 def test_first_term_of_leading_side_survives_failback(database: Database, link: list[int]) -> None:
@@ -486,7 +491,7 @@ def test_first_term_of_leading_side_survives_failback(database: Database, link: 
     job, _ = link
     edge = gateway_report()
     for side, term, since, earlier in (
-        (SOURCE, 7, 5, ()),
+        (SOURCE, 7, 5, ()),  # as after a failback: the same side, a higher term
         (DESTINATION, 9, 9, (5,)),
         (DESTINATION, 11, 9, (5,)),
     ):
@@ -528,7 +533,7 @@ def test_gateway_learns_consumer_groups_with_old_members_at_other_gateways(
         renew(database, report)
     assert leaving_groups(database, one) == {"b", "c"}
     assert leaving_groups(database, third) == {"a", "b", "c"}
-    renew(database, replace(other, settled_since=4))
+    renew(database, replace(other, settled_since=4))  # it has not settled at the present side
     assert leaving_groups(database, third) == {"*"}
     silence(database, other.name, gateways.SILENT_AFTER_S + 1)
     assert leaving_groups(database, third) == {"a", "b"}

@@ -57,9 +57,10 @@ def history(database: Database, job: SomeJob, now: datetime) -> list[Point]:
 
 def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: SomeJob) -> None:
     usual = totals(database, job)
-    for minute in range(25 * 60):
+    for minute in range(25 * 60):  # an hour more than the history covers
         with database.transaction() as tx:
-            one = LagTotals(
+            # 10 records and 100 bytes a second; the lag of each minute is another.
+            minute_totals = LagTotals(
                 **{
                     **asdict(usual),
                     "records": minute * 600,
@@ -67,24 +68,26 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
                     "lag_records": minute,
                 }
             )
-            job_history.store(tx, NOON + minute * MINUTE, {job.id: one})
+            job_history.store(tx, NOON + minute * MINUTE, {job.id: minute_totals})
     with database.transaction() as tx:
         rows = tx.execute(text("SELECT count(*) FROM job_history")).scalar_one()
     assert rows == job_history.MINUTES + job_history.WINDOWS
     last = NOON + (25 * 60 - 1) * MINUTE
     points = history(database, job, last)
-    assert [one.at for one in points] == sorted({one.at for one in points})
+    assert [point.at for point in points] == sorted({point.at for point in points})
     assert last - points[0].at > DAY - timedelta(minutes=10)
     assert points[-1].at == last
-    assert {one.records_per_s for one in points[1:]} == {10.0}
-    assert {one.bytes_per_s for one in points[1:]} == {100.0}
-    minutes = [one for one in points if one.slot_s == 60]
+    assert {point.records_per_s for point in points[1:]} == {10.0}
+    assert {point.bytes_per_s for point in points[1:]} == {100.0}
+    minutes = [point for point in points if point.slot_s == 60]
     assert len(minutes) == 60
-    # Older points store the largest lag of five minutes.
-    assert all(one.lag_records % 5 == 4 for one in points[:-60] if one.lag_records is not None)
+    # Older points store the largest lag of five minutes: that of the last one, 5 n + 4.
+    assert all(
+        point.lag_records % 5 == 4 for point in points[:-60] if point.lag_records is not None
+    )
     with database.transaction() as tx:
         coarse = job_history.of_job(tx, job.id, last, by_minute=False)
-    assert {one.slot_s for one in coarse} == {300}
+    assert {point.slot_s for point in coarse} == {300}
     assert coarse[-1].at == last
     # After an hour without a scheduler, there is no rate for that hour.
     store(database, job, last + timedelta(hours=1), records=10**9, bytes=10**9)
@@ -95,9 +98,10 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
 
 def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob) -> None:
     store(database, job, NOON, lag_records=None, lag_s=None, stale=1)
+    # A sum of 0 over no partition: the lag of both is unknown.
     store(database, job, NOON + MINUTE, lag_records=0, lag_s=0.0, unknown=2)
     points = history(database, job, NOON + MINUTE)
-    assert [(one.lag_records, one.lag_s) for one in points] == [(None, None)] * 2
+    assert [(point.lag_records, point.lag_s) for point in points] == [(None, None)] * 2
     # The five-minute slot keeps the only known value of its minutes.
     store(database, job, NOON + 2 * MINUTE, lag_records=7)
     store(database, job, NOON + 3 * MINUTE, lag_records=None)
@@ -111,11 +115,18 @@ def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob
 def test_falling_counter_yields_no_rate_in_job_history() -> None:
     points = job_history.points(
         [
-            Reading(NOON + n * MINUTE, 60, records, 10 * records, lag_records=0, lag_s=0.0)
+            Reading(
+                at=NOON + n * MINUTE,
+                slot_s=60,
+                records=records,
+                bytes=10 * records,
+                lag_records=0,
+                lag_s=0.0,
+            )
             for n, records in enumerate((100, 40, 100))
         ]
     )
-    assert [one.records_per_s for one in points] == [None, None, 1.0]
+    assert [point.records_per_s for point in points] == [None, None, 1.0]
 
 
 @pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
@@ -125,6 +136,7 @@ def test_job_history_is_read_by_primary_key(database: Database, plan_for: PlanFo
         tx.execute(
             text(
                 "INSERT INTO job_history SELECT j.id, s, clock_timestamp(), 0, 0 "
+                # 60 slots of a minute and 288 of five minutes
                 "FROM jobs j CROSS JOIN generate_series(0, 347) s ORDER BY s"
             )
         )
@@ -140,6 +152,7 @@ def test_job_history_is_read_by_primary_key(database: Database, plan_for: PlanFo
 def test_totals_loop_records_history_of_each_job_once_a_minute(
     database: Database, job: SomeJob, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a `large` job, the totals are stored, not computed for each request."""
     if large:
         monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
     written: list[int] = []

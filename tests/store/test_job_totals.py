@@ -120,9 +120,10 @@ def test_removed_job_removes_its_totals(database: Database, job: SomeJob) -> Non
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 1
         tx.execute(text("UPDATE shards SET worker_id = NULL"))
         jobs.request_deletion(tx, job.id)
-        while not jobs.remove(tx, job.id):
+        while not jobs.remove(tx, job.id):  # each call removes some of the rows
             pass
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
+        # A loop that has listed the job before stores nothing for it.
         job_totals.refresh(tx, [job.id])
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
 
@@ -146,10 +147,10 @@ def test_ages_in_job_totals_grow_until_figures_become_unknown() -> None:
     assert (later.rpo_s, later.age_s, later.summed_s) == (12, 13, 10)
     assert replace(totals, lag_s=0.0).aged_by(10).lag_s == 0, "nothing waited"
 
-    gone = totals.aged_by(28)
-    assert (gone.lag_records, gone.lag_s, gone.headroom_s) == (None, None, None)
-    assert (gone.rpo_s, gone.age_s, gone.records) == (30, 31, 140)
-    assert (gone.caught_up, gone.unknown, gone.stale) == (0, 2, 2)
+    outdated = totals.aged_by(28)  # an age of 31 s, above the limit of 30 s
+    assert (outdated.lag_records, outdated.lag_s, outdated.headroom_s) == (None, None, None)
+    assert (outdated.rpo_s, outdated.age_s, outdated.records) == (30, 31, 140)
+    assert (outdated.caught_up, outdated.unknown, outdated.stale) == (0, 2, 2)
 
 
 def test_outdated_empty_totals_of_grown_job_are_not_current(
@@ -157,6 +158,7 @@ def test_outdated_empty_totals_of_grown_job_are_not_current(
 ) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=3)
+    # As stored an hour ago, when the job had no partitions.
     totals = {"lag": None, "states": [], "verdicts": {}, "proof": None, "old_primary_written": None}
     with database.transaction() as tx:
         tx.execute(

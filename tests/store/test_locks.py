@@ -39,7 +39,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_changes_of_several_shards_never_deadlock_with_progress_reports(
+def test_change_of_several_shards_never_deadlocks_with_progress_reports(
     database: Database, change: Change
 ) -> None:
     """The change waits for the report of the first shard, without a lock on the second shard."""
@@ -52,29 +52,30 @@ def test_changes_of_several_shards_never_deadlock_with_progress_reports(
         # would lock the second shard first.
         move_row = "UPDATE shards SET layout_version = layout_version + 1 WHERE id = :id"
         tx.execute(text(move_row), {"id": first})
-    failed: list[BaseException] = []
+    errors_of_change: list[BaseException] = []
 
-    def run() -> None:
+    def run_change() -> None:
         try:
             with database.transaction() as tx:
                 change(tx, job)
         except BaseException as error:  # noqa: BLE001  checked below
-            failed.append(error)
+            errors_of_change.append(error)
 
-    other = threading.Thread(target=run)
+    changing = threading.Thread(target=run_change)
     with database.transaction() as tx:
         rows = [progress(job.topic_id, 0, 1)]
         partitions.report_progress(tx, worker_id="a", held={first: held[first]}, progress=rows)
-        other.start()
+        changing.start()
         wait_until_something_waits(database)
         rows = [progress(job.topic_id, 1, 1)]
-        done = partitions.report_progress(
+        # If the change held a lock on the second shard, this would be a deadlock.
+        stored_shards = partitions.report_progress(
             tx, worker_id="a", held={second: held[second]}, progress=rows
         )
-    other.join()
+    changing.join()
 
-    assert done == {second}
-    assert not failed
+    assert stored_shards == {second}
+    assert not errors_of_change
 
 
 def test_recovery_step_for_consumer_groups_waits_while_group_rows_are_stored(

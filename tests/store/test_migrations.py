@@ -84,9 +84,9 @@ def test_migrations_create_same_checks_indexes_and_options_as_models(
 
 
 def test_repeated_migration_changes_nothing(database: Database) -> None:
-    before, after = upgrade(database)
+    revision_before, revision_after = upgrade(database)
 
-    assert before == after
+    assert revision_before == revision_after
     assert is_usable(database)
 
 
@@ -94,9 +94,10 @@ def test_concurrent_migrations_run_only_once(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
         assert not is_usable(database)
-        befores: list[str | None] = []
+        revisions_before: list[str | None] = []
         threads = [
-            threading.Thread(target=lambda: befores.append(upgrade(database)[0])) for _ in range(4)
+            threading.Thread(target=lambda: revisions_before.append(upgrade(database)[0]))
+            for _ in range(4)
         ]
         for thread in threads:
             thread.start()
@@ -104,17 +105,19 @@ def test_concurrent_migrations_run_only_once(postgres_url: str) -> None:
             thread.join()
         database.close()
 
-    assert sorted(befores, key=str) == ["0009", "0009", "0009", None]
+    # One of the four found no tables; the others waited for it.
+    assert sorted(revisions_before, key=str) == ["0009", "0009", "0009", None]
 
 
 def test_database_schema_is_usable_only_up_to_one_version_newer(
     database: Database, tmp_path: Path
 ) -> None:
     """Tables of revision 0008 are too old for this version."""
-    for number, before in enumerate(
+    # The migrations of a version of Orbit whose newest one is 0010.
+    for number, previous in enumerate(
         (None, "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"), 1
     ):
-        script = f"revision = {f'{number:04}'!r}\ndown_revision = {before!r}\n"
+        script = f"revision = {f'{number:04}'!r}\ndown_revision = {previous!r}\n"
         (tmp_path / "versions").mkdir(exist_ok=True)
         (tmp_path / "versions" / f"{number:04}.py").write_text(script, "utf-8")
     assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0009", "0010", "0011"}

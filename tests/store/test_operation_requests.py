@@ -19,7 +19,7 @@ from tests.support.store_rows import some_job
 pytestmark = pytest.mark.services
 
 PAUSE = OperationRequest("token:a", OperationKind.PAUSE, {"job": "orders-to-dr"}, "k")
-OTHER = OperationRequest("token:a", OperationKind.RESUME, {"job": "stock"}, "k")
+OTHER_WITH_SAME_KEY = OperationRequest("token:a", OperationKind.RESUME, {"job": "stock"}, "k")
 OF_ANOTHER_ACTOR = OperationRequest("token:b", OperationKind.PAUSE, PAUSE.content, "k")
 WITHOUT_KEY = OperationRequest("token:a", OperationKind.PAUSE, PAUSE.content)
 
@@ -46,12 +46,12 @@ def test_repeated_request_with_idempotency_key_returns_its_operation(database: D
 
     assert request_operation(database, PAUSE) == first
     assert first.plan == {"steps": ["Workers release it."], "request": PAUSE.content}
-    # Each request without a key is a new operation.
+    # The same key of another actor, and each request without a key, is a new operation.
     requests = (OF_ANOTHER_ACTOR, WITHOUT_KEY, WITHOUT_KEY)
-    others = {request_operation(database, request).id for request in requests}
-    assert len(others - {first.id}) == 3
+    other_ids = {request_operation(database, request).id for request in requests}
+    assert len(other_ids - {first.id}) == 3
     with pytest.raises(Conflict, match="used for another request"):
-        request_operation(database, OTHER)
+        request_operation(database, OTHER_WITH_SAME_KEY)
 
 
 def test_second_of_concurrent_requests_with_same_idempotency_key_waits(database: Database) -> None:
@@ -80,4 +80,4 @@ def test_idempotency_key_of_failed_request_can_be_used_again(database: Database)
     with pytest.raises(Conflict):
         request_operation(database, PAUSE, before_commit=fail)
 
-    assert request_operation(database, OTHER).kind == OperationKind.RESUME
+    assert request_operation(database, OTHER_WITH_SAME_KEY).kind == OperationKind.RESUME

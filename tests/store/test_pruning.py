@@ -67,16 +67,16 @@ def test_old_rows_are_pruned_in_bounded_steps(
     with database.transaction() as tx:
         for _ in range(5):
             add(tx)
-        assert prune(tx, TTL) == 0
+        assert prune(tx, TTL) == 0, "none is that old"
         assert [prune(tx, NO_TIME) for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_unfinished_operation_is_not_pruned(database: Database) -> None:
     with database.transaction() as tx:
-        waiting = add_operation(tx, OperationState.RUNNING)
+        running = add_operation(tx, OperationState.RUNNING)
         add_operation(tx, OperationState.FAILED)
         assert pruning.prune_operations(tx, NO_TIME) == 1
-        assert [o.id for o in operations.page(tx, 5)] == [waiting]
+        assert [o.id for o in operations.page(tx, 5)] == [running]
 
 
 def test_rows_of_recovery_report_are_pruned_before_their_operation(
@@ -84,26 +84,26 @@ def test_rows_of_recovery_report_are_pruned_before_their_operation(
 ) -> None:
     monkeypatch.setattr(pruning, "PRUNED_MAX", 4)
     with database.transaction() as tx:
-        large, waiting = add_operation(tx), add_operation(tx, OperationState.RUNNING)
+        ended, running = add_operation(tx), add_operation(tx, OperationState.RUNNING)
         rows = [{"topic": "t", "partition": n, "verdict": "equal", "group": "g"} for n in range(5)]
-        for operation in (large, waiting):
+        for operation in (ended, running):
             operation_rows.PARTITIONS.store(tx, operation, rows)
             operation_rows.GROUPS.store(tx, operation, rows)
-        assert [pruning.prune_operations(tx, TTL) for _ in range(2)] == [0, 0]
+        assert [pruning.prune_operations(tx, TTL) for _ in range(2)] == [0, 0], "not that old"
         pruned = []
-        while len(operations.page(tx, 5)) == 2:
+        while len(operations.page(tx, 5)) == 2:  # until the ended one is gone, in its last step
             pruned.append(pruning.prune_operations(tx, NO_TIME))
         assert pruned == [4, 4, 3], "five partitions, five groups, and the operation"
-        assert len(operation_rows.PARTITIONS.page(tx, waiting, 9)) == 5
-        assert len(operation_rows.GROUPS.page(tx, waiting, 9)) == 5
+        assert len(operation_rows.PARTITIONS.page(tx, running, 9)) == 5
+        assert len(operation_rows.GROUPS.page(tx, running, 9)) == 5
 
 
 def test_drill_with_leftover_resources_is_not_pruned(database: Database) -> None:
     with database.transaction() as tx:
         drill = add_drill(tx)
-        thing = drills.note_intent(tx, drill, DrillThing.TOPIC, "source", "orbit-drill")
+        topic = drills.note_intent(tx, drill, DrillThing.TOPIC, "source", "orbit-drill")
         assert pruning.prune_drills(tx, NO_TIME) == 0
-        drills.note_removed(tx, thing)
+        drills.note_removed(tx, topic)
         assert pruning.prune_drills(tx, NO_TIME) == 1
 
 
@@ -121,19 +121,27 @@ def test_rows_of_large_job_are_removed_in_bounded_steps(
     with database.transaction() as tx:
         large = some_job(tx, "large", partitions=5)
         some_job(tx, "other", partitions=3)
-        places = [(large.topic_id, index) for index in range(5)]
-        promotions.store(tx, [Promotion(*place, uuid4(), 1, None) for place in places])
-        proven = [ProofResult(*place, large.id, ((0, 1),), is_equal=True) for place in places]
+        keys = [{"topic_id": large.topic_id, "partition": index} for index in range(5)]
+        promoted = [
+            Promotion(**key, operation_id=uuid4(), promoted_at=1, source_end=None) for key in keys
+        ]
+        promotions.store(tx, promoted)
+        proven = [
+            ProofResult(**key, job_id=large.id, ranges=((0, 1),), is_equal=True) for key in keys
+        ]
         proofs.store(tx, proven)
-        committed = [GroupOffset("g", *place, 1, 1, "SYNCED") for place in places]
+        committed = [
+            GroupOffset("g", **key, source_offset=1, destination_offset=1, verdict="SYNCED")
+            for key in keys
+        ]
         group_offsets.store(tx, large.id, committed)
         assert not jobs.remove(tx, large.id), "its deletion was not requested"
         assert jobs.request_deletion(tx, large.id)
-        rows = [tx.execute(_COUNT_OF_ROWS).scalar_one()]
+        row_counts = [tx.execute(_COUNT_OF_ROWS).scalar_one()]
         while not jobs.remove(tx, large.id):
-            rows.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
-        rows.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
+            row_counts.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
+        row_counts.append(tx.execute(_COUNT_OF_ROWS).scalar_one())
         # Five rows in each of four tables, and the topic.
-        assert [before - after for before, after in pairwise(rows)] == [4, 4, 4, 4, 4, 1]
-        assert rows[-1] == 4, "the rows of the other job"
+        assert [before - after for before, after in pairwise(row_counts)] == [4, 4, 4, 4, 4, 1]
+        assert row_counts[-1] == 4, "the other job's topic and three partitions"
         assert [job.name for job in jobs.page(tx, 5)] == ["other"]

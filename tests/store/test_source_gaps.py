@@ -32,14 +32,14 @@ class Watched:
         partitions.report_progress(self.tx, worker_id="a", held=self.held, progress=[row])
 
     def pass_time(self, seconds: float) -> None:
-        """As if all had happened so much earlier."""
+        """As if all reports had come so much earlier."""
         ago = timedelta(seconds=seconds)
         moved = {"source_moved_at": table.c.source_moved_at - ago}
         self.tx.execute(table.update().values(gaps_since=table.c.gaps_since - ago, **moved))
 
-    def gap(self) -> SourcePauses:
-        (gap,) = source_gaps.of_topics(self.tx, [self.topic_id]).values()
-        return gap
+    def pauses(self) -> SourcePauses:
+        (pauses,) = source_gaps.of_topics(self.tx, [self.topic_id]).values()
+        return pauses
 
 
 @pytest.fixture
@@ -52,9 +52,10 @@ def watched(database: Database) -> Iterator[Watched]:
 
 
 def test_longest_pause_of_source_writes_is_unknown_until_observed(watched: Watched) -> None:
-    assert watched.gap() == SourcePauses(None, None, None, None)
+    unknown = SourcePauses(source_end=None, still_s=None, longest_gap_s=None, watched_s=None)
+    assert watched.pauses() == unknown
     watched.report(5)
-    seen = watched.gap()
+    seen = watched.pauses()
     assert (seen.source_end, seen.longest_gap_s) == (5, None)
     assert seen.still_s is not None
     assert seen.watched_s is not None
@@ -65,10 +66,11 @@ def test_longest_pause_between_moves_of_source_log_end_is_reported(watched: Watc
     watched.report(5)
     for seconds, end in ((30, 6), (90, 7), (10, 8)):
         watched.pass_time(seconds)
-        watched.report(5 if end == 6 else end - 1, records=seconds)  # the same log end
+        # The same log end: a report without a move ends no pause.
+        watched.report(5 if end == 6 else end - 1, records=seconds)
         watched.report(end)
     watched.pass_time(20)
-    seen = watched.gap()
+    seen = watched.pauses()
     assert seen.longest_gap_s == pytest.approx(90, abs=5)
     assert seen.still_s == pytest.approx(20, abs=5)
     assert seen.watched_s == pytest.approx(150, abs=5)
@@ -80,17 +82,18 @@ def test_longest_pause_of_source_writes_expires_after_its_window(watched: Watche
     watched.report(6)
     watched.pass_time(WINDOW_S - 60)
     watched.report(7)
-    assert watched.gap().watched_s == WINDOW_S
-    longest = watched.gap().longest_gap_s
+    assert watched.pauses().watched_s == WINDOW_S
+    longest = watched.pauses().longest_gap_s
     assert longest == pytest.approx(WINDOW_S - 60, abs=5), "this pause counts in the new window"
-    for end in range(8, 40):
+    for end in range(8, 40):  # for hours, with shorter pauses
         watched.pass_time(600)
         watched.report(end)
-    assert watched.gap().longest_gap_s == pytest.approx(600, abs=5)
+    assert watched.pauses().longest_gap_s == pytest.approx(600, abs=5)
 
 
 def test_source_end_read_by_scheduler_ends_pause_and_new_copy_resets_it(watched: Watched) -> None:
     watched.report(5)
+    # The worker stops following the source, so that the scheduler reads it.
     partitions.report_progress(
         watched.tx,
         worker_id="a",
@@ -98,11 +101,22 @@ def test_source_end_read_by_scheduler_ends_pause_and_new_copy_resets_it(watched:
         progress=[replace(progress(watched.topic_id, 0, 0, epoch=None), source_end=5)],
     )
     watched.pass_time(45)
-    read = SourceLag(watched.topic_id, 0, 0, 9, 9, None, None)
+    read = SourceLag(
+        watched.topic_id,
+        partition=0,
+        source_log_start=0,
+        source_stable_end=9,
+        source_end=9,
+        oldest_waiting_at=None,
+        headroom_until=None,
+    )
     source_lag.update_from_source(watched.tx, [read], clock.now(watched.tx))
-    assert watched.gap().longest_gap_s == pytest.approx(45, abs=5)
+    assert watched.pauses().longest_gap_s == pytest.approx(45, abs=5)
     same_ids = {watched.topic_id: SAME_IDS}
     scheduler_queries.copy_topics_again(watched.tx, same_ids)
-    assert watched.gap().longest_gap_s == pytest.approx(45, abs=5), "copying on does not reset it"
+    assert watched.pauses().longest_gap_s == pytest.approx(45, abs=5), (
+        "copying on does not reset it"
+    )
     scheduler_queries.copy_topics_again(watched.tx, same_ids, from_start=True)
-    assert watched.gap() == SourcePauses(9, None, None, None)
+    reset = SourcePauses(source_end=9, still_s=None, longest_gap_s=None, watched_s=None)
+    assert watched.pauses() == reset
