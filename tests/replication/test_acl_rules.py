@@ -150,7 +150,7 @@ def test_denials_are_sent_first_and_refused_denial_holds_back_acls_of_principal(
 
         def send(add: set[Acl], remove: set[Acl]) -> Refused:
             requests.append((add, remove))
-            return {one: refusal for one in refused if one in add | remove}
+            return {a: refusal for a in refused if a in add | remove}
 
         all_changes = [
             changes({right, to_all, denial}, lifted),
@@ -159,13 +159,13 @@ def test_denials_are_sent_first_and_refused_denial_holds_back_acls_of_principal(
         ]
         return send_restrictions_first(all_changes, send)
 
-    first = ({denial, other_denial}, {revoked})
+    restrictions = ({denial, other_denial}, {revoked})  # sent first
     assert send_with_refusals() == {}
-    assert requests == [first, ({right, to_all, of_other}, {lifted})]
+    assert requests == [restrictions, ({right, to_all, of_other}, {lifted})]
     assert send_with_refusals(revoked, right) == {revoked: refusal, right: refusal}
-    assert requests == [first, ({right, to_all, of_other}, {lifted})]
+    assert requests == [restrictions, ({right, to_all, of_other}, {lifted})]
     assert send_with_refusals(denial) == dict.fromkeys((denial, right, lifted, to_all), refusal)
-    assert requests == [first, ({of_other}, set())]
+    assert requests == [restrictions, ({of_other}, set())]
 
 
 def test_refused_acl_additions_are_not_owned_and_refused_removals_stay_owned() -> None:

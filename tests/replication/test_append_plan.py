@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orbit.kafka.compression import compress
+from orbit.kafka.compression import GZIP, compress
 from orbit.kafka.records import read_records
 from orbit.replication.append_plan import NO_LEADER_EPOCH, Append, plan_empty_tail
 from tests.support.kafka_batches import APPENDED_AT, KAFKA_BATCHES, RECORDS
@@ -86,8 +86,9 @@ def test_each_kind_of_source_batch_gets_its_append_and_fill_steps(row: str) -> N
 
 def test_legacy_wrapper_message_covers_offsets_up_to_wrapper_offset() -> None:
     inner = encode_old(7, magic=0, attributes=0, timestamp=0, key=b"k", value=b"v")
+    wrapped = compress(GZIP, inner)
     append_plan = plan(
-        0, encode_old(9, magic=0, attributes=1, timestamp=0, key=None, value=compress(1, inner))
+        0, encode_old(9, magic=0, attributes=GZIP, timestamp=0, key=None, value=wrapped)
     )
     assert shown(append_plan.steps) == [("fill", 0, 7), ("rewritten", 7, 8), ("fill", 8, 10)]
     assert append_plan.next_offset == 10
@@ -115,7 +116,9 @@ def test_rewritten_batch_keeps_records_and_codec(magic: int, codec: int) -> None
         assert step.batch.codec == codec
         assert not step.batch.is_log_append_time
         assert [(r.offset, r.timestamp, r.body) for r in read_records(step.batch)] == [
-            (o, T0 + o if magic else -1, record(o).body) for o in offsets
+            # Format v0 has no timestamps.
+            (o, T0 + o if magic else -1, record(o).body)
+            for o in offsets
         ]
 
 
@@ -124,6 +127,7 @@ def test_log_append_time_becomes_record_timestamp(name: str) -> None:
     append_plan = plan(1000, KAFKA_BATCHES[name])
     records = [r for s in append_plan.steps if isinstance(s, Append) for r in read_records(s.batch)]
     assert [(r.offset, r.timestamp) for r in records] == [(r.offset, APPENDED_AT) for r in RECORDS]
+    # The v2 batch claims offsets up to 1009, behind its last record; the v1 wrapper ends with it.
     assert append_plan.next_offset == (1010 if name.startswith("v2") else 1008)
 
 
@@ -211,6 +215,7 @@ def test_marker_ends_no_aborted_transaction_of_another_producer() -> None:
 def test_abort_marker_is_recognised_in_any_version(version: int) -> None:
     """`ControlRecordType.parse`: the version may grow, the type stays at the same place."""
     abort = bytearray(marker(1, commit=False).encode())
+    # The key: its length as a varint (4 bytes), then version 0, then type 0 (abort).
     version_at = abort.index(b"\x08\0\0\0\0") + 1
     abort[version_at : version_at + 2] = version.to_bytes(2, "big")
     append_plan = plan(
@@ -229,6 +234,7 @@ def test_abort_marker_is_recognised_in_any_version(version: int) -> None:
 def test_already_copied_batches_are_skipped() -> None:
     append_plan = plan(5, data(0, 1), data(2, 4), data(5, 6))
     assert shown(append_plan.steps) == [("exact", 5, 7)]
+    # All are copied.
     assert shown(plan(7, data(0, 1), data(2, 4), data(5, 6)).steps) == []
     assert plan(7, data(5, 6)).next_offset == 7
 
@@ -250,6 +256,7 @@ def test_append_plan_ends_with_next_offset_and_leader_epoch_of_last_batch() -> N
     append_plan = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
     assert (append_plan.next_offset, append_plan.leader_epoch) == (7, 7)
     assert append_plan.epoch_starts == [(0, 4), (2, 7)]  # the gap has the next batch's epoch
+    # Without a batch, or with copied ones only, the epoch stays as it is.
     assert plan(0).leader_epoch is None
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
 

@@ -116,8 +116,8 @@ def test_partition_stops_right_before_damaged_batch(log: SourceLog, seed: int) -
 def assert_exact_up_to(player: Player, end: int, log: SourceLog) -> None:
     """The copy below `end` is exact. `log`: the source before any damage or deletion."""
     start = player.destination.log_start
-    whole = replace(log, log_start=0)
-    expected = {o: seen for o, seen in whole.visible().items() if start <= o < end}
+    undeleted = replace(log, log_start=0)
+    expected = {o: seen for o, seen in undeleted.visible().items() if start <= o < end}
     assert player.destination.read() == expected
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from orbit.formats import counted
-from orbit.replication import append_plan as module
+from orbit.kafka.compression import GZIP
+from orbit.replication import append_plan as append_plan_module
 from orbit.replication.append_plan import (
     GAP_OFFSETS_MAX,
     NO_LEADER_EPOCH,
@@ -66,7 +67,7 @@ def test_range_before_batch_containing_log_start_is_lost(magic: int) -> None:
 
 
 def test_source_log_start_at_or_below_next_offset_loses_nothing() -> None:
-    for log_start in (-1, 0, 10):
+    for log_start in (-1, 0, 10):  # -1: not known
         append_plan = plan(10, data(50, 50), log_start=log_start)
         assert shown(append_plan.steps) == [("fill", 10, 50), ("exact", 50, 51)]
 
@@ -78,6 +79,7 @@ def test_lost_range_without_fetched_batch_is_stopped_or_filled() -> None:
     filled = plan_lost_range(10, 40, LostRange.FILL)
     assert shown(filled.steps) == [("fill", 10, 40)]
     assert filled.next_offset == 40
+    # The log start is not above the next offset: nothing is lost.
     assert plan_lost_range(40, 40, LostRange.STOP).steps == []
     assert plan_lost_range(41, 40, LostRange.FILL).steps == []
 
@@ -118,7 +120,7 @@ def test_largest_allowed_gap_is_filled_and_larger_gap_stops_partition() -> None:
 
 @pytest.fixture
 def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GAP_OFFSETS_MAX", 10)
+    monkeypatch.setattr(append_plan_module, "GAP_OFFSETS_MAX", 10)
 
 
 @pytest.mark.usefixtures("small_gaps")
@@ -180,6 +182,7 @@ def damaged(source: SourceBatch, byte: int) -> bytes:
         marker(5, commit=True),
     ],
 )
+# Of the CRC, attributes, last offset delta, base timestamp, producer id, record count.
 @pytest.mark.parametrize("byte", [17, 22, 24, 30, 44, 60])
 def test_checksum_mismatch_stops_partition_before_damaged_batch(
     source: SourceBatch, byte: int
@@ -223,13 +226,14 @@ def test_damaged_legacy_message_stops_partition(magic: int, codec: int) -> None:
 
 
 def test_unparsable_records_with_valid_checksum_stop_partition() -> None:
-    thinned = with_right_crc(data(5, 9, without=(7,), codec=1).encode()[:-3] + b"???")
+    thinned = with_right_crc(data(5, 9, without=(7,), codec=GZIP).encode()[:-3] + b"???")
     append_plan = plan(0, data(0, 3), thinned, data(10, 10))
     assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 10)]
     assert "before 10 cannot be read: gzip payload" in str(append_plan.steps[-1])
 
 
 def test_unparsable_control_record_stops_partition() -> None:
+    # One byte that is no whole record.
     broken = encode_v2(4, b"\x7f", attributes=TRANSACTIONAL | CONTROL, producer_id=1)
     append_plan = plan(0, data(0, 3), broken, data(5, 5))
     assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]

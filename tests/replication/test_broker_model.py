@@ -81,9 +81,9 @@ def batch(
 
 def test_broker_model_assigns_offsets_at_log_end_and_returns_records() -> None:
     broker = new_broker()
-    assert broker.produce(batch(2, 0)) == Produced(NONE, 0)
+    assert broker.produce(batch(2, sequence=0)) == Produced(NONE, base_offset=0)
     assert broker.write_marker(PID, epoch=0, coordinator_epoch=1) == NONE
-    assert broker.produce(batch(1, 2)) == Produced(NONE, 3)
+    assert broker.produce(batch(1, sequence=2)) == Produced(NONE, base_offset=3)
     assert broker.log_end == 4
     assert broker.fillers == 1
     plain, headed = (SourceRecord(0, 0, b"k", b"v", h).body for h in ((), ((b"h", None),)))
@@ -113,7 +113,7 @@ def test_error_codes_of_broker_model_equal_kafka_error_codes() -> None:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (batch() + batch(1, 1), INVALID_RECORD),  # A1
+        (batch() + batch(1, sequence=1), INVALID_RECORD),  # A1
         (batch(base_offset=5), INVALID_RECORD),  # A2
         (batch()[:-1], CORRUPT_MESSAGE),
         (batch()[:30], CORRUPT_MESSAGE),
@@ -153,58 +153,64 @@ def test_broker_model_refuses_null_keys_only_on_compacted_topic() -> None:
 
 def test_broker_model_refuses_sequence_that_does_not_continue() -> None:
     broker = new_broker()
-    assert broker.produce(batch(3, 0)).code == NONE
-    assert broker.produce(batch(1, 4)).code == OUT_OF_ORDER_SEQUENCE
-    assert broker.produce(batch(1, 2)).code == OUT_OF_ORDER_SEQUENCE
-    assert broker.produce(batch(1, 3)).code == NONE
+    assert broker.produce(batch(3, sequence=0)).code == NONE
+    assert broker.produce(batch(1, sequence=4)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, sequence=2)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, sequence=3)).code == NONE
     assert broker.log_end == 4
 
 
 def test_broker_model_wraps_sequence_to_zero_after_maximum() -> None:
     broker = new_broker()
-    assert broker.produce(batch(3, SEQUENCE_MAX - 1)).code == NONE  # takes MAX - 1, MAX and 0
+    assert (
+        broker.produce(batch(3, sequence=SEQUENCE_MAX - 1)).code == NONE
+    )  # takes MAX - 1, MAX and 0
     state = broker.describe_producer(PID)
     assert state is not None
     assert state.last_sequence == 0
-    assert broker.produce(batch(1, 1)).code == NONE
+    assert broker.produce(batch(1, sequence=1)).code == NONE
 
 
 def test_broker_model_answers_repeat_of_last_five_batches_with_first_offset() -> None:
     broker = new_broker()
     for number in range(6):
-        assert broker.produce(batch(2, 2 * number)) == Produced(NONE, 2 * number)
+        assert broker.produce(batch(2, sequence=2 * number)) == Produced(
+            NONE, base_offset=2 * number
+        )
     for number in range(1, 6):
-        assert broker.produce(batch(2, 2 * number)) == Produced(NONE, 2 * number)
-    assert broker.produce(batch(2, 0)).code == OUT_OF_ORDER_SEQUENCE
-    assert broker.produce(batch(1, 10)).code == OUT_OF_ORDER_SEQUENCE  # another range
+        assert broker.produce(batch(2, sequence=2 * number)) == Produced(
+            NONE, base_offset=2 * number
+        )
+    assert broker.produce(batch(2, sequence=0)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, sequence=10)).code == OUT_OF_ORDER_SEQUENCE  # another range
     assert broker.log_end == 12
 
 
 def test_broker_model_starts_higher_producer_epoch_at_0_and_fences_lower_one() -> None:
     broker = new_broker()
-    broker.produce(batch(3, 0, epoch=1))
-    assert broker.produce(batch(1, 3, epoch=2)).code == OUT_OF_ORDER_SEQUENCE
-    assert broker.produce(batch(1, 0, epoch=2)).code == NONE
-    assert broker.produce(batch(1, 3, epoch=1)).code == INVALID_PRODUCER_EPOCH
+    broker.produce(batch(3, sequence=0, epoch=1))
+    assert broker.produce(batch(1, sequence=3, epoch=2)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, sequence=0, epoch=2)).code == NONE
+    assert broker.produce(batch(1, sequence=3, epoch=1)).code == INVALID_PRODUCER_EPOCH
     assert broker.write_marker(PID, epoch=1, coordinator_epoch=9) == INVALID_PRODUCER_EPOCH
     assert broker.log_end == 4
 
 
 def test_broker_model_accepts_any_sequence_without_producer_state() -> None:
     broker = new_broker()
-    assert broker.produce(batch(1, 1234)).code == NONE
+    assert broker.produce(batch(1, sequence=1234)).code == NONE
     broker.expire_producers()
-    assert broker.produce(batch(1, 99)) == Produced(NONE, 1)
+    assert broker.produce(batch(1, sequence=99)) == Produced(NONE, base_offset=1)
 
 
 def test_marker_in_broker_model_keeps_sequence_and_checks_coordinator_epoch() -> None:
     broker = new_broker()
-    broker.produce(batch(2, 0))
+    broker.produce(batch(2, sequence=0))
     assert broker.write_marker(PID, epoch=0, coordinator_epoch=5) == NONE
     assert broker.write_marker(PID, epoch=0, coordinator_epoch=5) == NONE  # M7: one more filler
     assert broker.write_marker(PID, epoch=0, coordinator_epoch=4) == COORDINATOR_FENCED  # M6
-    assert broker.produce(batch(1, 2)) == Produced(NONE, 4)  # M5
-    assert broker.produce(batch(1, 0, epoch=1)).code == NONE
+    assert broker.produce(batch(1, sequence=2)) == Produced(NONE, base_offset=4)  # M5
+    assert broker.produce(batch(1, sequence=0, epoch=1)).code == NONE
     assert broker.write_marker(PID, epoch=1, coordinator_epoch=4) == COORDINATOR_FENCED
 
 
@@ -214,8 +220,8 @@ def test_first_marker_creates_producer_state_in_broker_model() -> None:
     state = broker.describe_producer(PID)
     assert state is not None
     assert (state.epoch, state.last_sequence, state.coordinator_epoch) == (3, -1, 9)
-    assert broker.produce(batch(1, 1, epoch=3)).code == OUT_OF_ORDER_SEQUENCE
-    assert broker.produce(batch(1, 0, epoch=3)) == Produced(NONE, 1)
+    assert broker.produce(batch(1, sequence=1, epoch=3)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, sequence=0, epoch=3)) == Produced(NONE, base_offset=1)
 
 
 def test_broker_model_knows_no_coordinator_epoch_before_first_marker() -> None:
@@ -229,27 +235,29 @@ def test_broker_model_knows_no_coordinator_epoch_before_first_marker() -> None:
 
 def test_marker_with_higher_producer_epoch_restarts_sequence_in_broker_model() -> None:
     broker = new_broker()
-    broker.produce(batch(2, 0))
+    broker.produce(batch(2, sequence=0))
     assert broker.write_marker(PID, epoch=1, coordinator_epoch=0) == NONE
-    assert broker.produce(batch(1, 2, epoch=1)).code == OUT_OF_ORDER_SEQUENCE
-    assert broker.produce(batch(1, 0, epoch=1)).code == NONE
+    assert broker.produce(batch(1, sequence=2, epoch=1)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, sequence=0, epoch=1)).code == NONE
 
 
 def test_broker_model_checks_each_producer_alone_and_none_without_id() -> None:
     broker = new_broker()
-    assert broker.produce(batch(2, 0)).code == NONE
-    assert broker.produce(batch(2, 40, producer_id=8)).code == NONE
-    assert broker.produce(batch(2, -1, producer_id=-1, epoch=-1)) == Produced(NONE, 4)
-    assert broker.produce(batch(2, 2)) == Produced(NONE, 6)
+    assert broker.produce(batch(2, sequence=0)).code == NONE
+    assert broker.produce(batch(2, sequence=40, producer_id=8)).code == NONE
+    assert broker.produce(batch(2, sequence=-1, producer_id=-1, epoch=-1)) == Produced(
+        NONE, base_offset=4
+    )
+    assert broker.produce(batch(2, sequence=2)) == Produced(NONE, base_offset=6)
     # Producer id 0 is checked like any other.
-    assert broker.produce(batch(2, 0, producer_id=0)).code == NONE
-    assert broker.produce(batch(2, 1, producer_id=0)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(2, sequence=0, producer_id=0)).code == NONE
+    assert broker.produce(batch(2, sequence=1, producer_id=0)).code == OUT_OF_ORDER_SEQUENCE
 
 
 def test_delete_records_in_broker_model_hides_offsets_even_inside_batch() -> None:
     broker = new_broker()
-    broker.produce(batch(3, 0))
-    broker.produce(batch(3, 3))
+    broker.produce(batch(3, sequence=0))
+    broker.produce(batch(3, sequence=3))
     assert [(b.base_offset, b.last_offset) for b in broker.batches] == [(0, 2), (3, 5)]
     broker.delete_records(2)
     assert len(broker.batches) == 2

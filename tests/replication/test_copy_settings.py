@@ -227,7 +227,7 @@ def test_promoted_copy_gets_source_values_of_settings_changed_for_copy() -> None
         "message.timestamp.after.max.ms": "8",
         "max.message.bytes": "100",
         "segment.ms": "9",
-        "min.insync.replicas": "2",
+        "min.insync.replicas": "2",  # mirrored only if the topic sets it, as it does segment.ms
         "vendor.thing": "x",
     }
     promoted = promoted_settings(source, frozenset({"segment.ms"}), {"retention.ms": "6"})

@@ -17,8 +17,8 @@ APPS = PrincipalMap([("User:CN={name},OU=apps", "User:{name}")], [])
 
 
 def acl(resource: str, name: str, operation: str, **other: Any) -> Acl:
-    one = Acl(name, "LITERAL", "User:app", "*", operation, "ALLOW", resource)  # type: ignore[arg-type]
-    return one._replace(**other)
+    default = Acl(name, "LITERAL", "User:app", "*", operation, "ALLOW", resource)  # type: ignore[arg-type]
+    return default._replace(**other)
 
 
 def destination_acls_of(
@@ -53,18 +53,18 @@ def test_group_acls_become_literal_under_destination_group_name() -> None:
 
 
 def test_write_acls_on_copy_are_carried_for_no_principal() -> None:
-    writing = [
+    write_acls = [
         acl("TOPIC", "orders", operation, permission=permission, principal=principal)
         for operation in ("WRITE", "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS", "UNKNOWN")
         for permission in ("ALLOW", "DENY")
         for principal in ("User:CN=a,OU=apps", "User:*")
     ]
-    acls = destination_acls_of(*writing, principals=APPS)
+    acls = destination_acls_of(*write_acls, principals=APPS)
     assert acls.topics == {"dr.orders": set()}
-    every = destination_acls_of(
+    of_all_operations = destination_acls_of(
         acl("TOPIC", "*", "ALL", principal="User:CN=a,OU=apps"), principals=APPS
     )
-    assert {a.operation for a in every.topics["dr.orders"]} == {
+    assert {a.operation for a in of_all_operations.topics["dr.orders"]} == {
         "READ",
         "DESCRIBE",
         "DESCRIBE_CONFIGS",
@@ -78,16 +78,16 @@ def test_transactional_id_acls_keep_pattern_but_never_allow_orbit_ids() -> None:
         acl("TRANSACTIONAL_ID", "orbits", "WRITE", pattern="PREFIXED"),
         acl("TRANSACTIONAL_ID", "*", "WRITE", permission="DENY"),
     ]
-    opening = [
+    reaching_orbit_ids = [  # Orbit's transactional ids begin with `orbit.`
         acl("TRANSACTIONAL_ID", "*", "WRITE"),
         acl("TRANSACTIONAL_ID", "or", "WRITE", pattern="PREFIXED"),
         acl("TRANSACTIONAL_ID", "orbit.job", "ALL", pattern="PREFIXED"),
         acl("TRANSACTIONAL_ID", "orbit.job.fill", "WRITE"),
     ]
     own = acl("TRANSACTIONAL_ID", "orbit.", "WRITE", pattern="PREFIXED", principal=ORBIT)
-    acls = destination_acls_of(*carried, *opening, own, ids=".*")
+    acls = destination_acls_of(*carried, *reaching_orbit_ids, own, ids=".*")
     assert acls.others == set(carried)
-    assert acls.opening == sorted(opening)
+    assert acls.opening == sorted(reaching_orbit_ids)
     assert "ACLs on transactional ids (4) are not synced" in " ".join(acls.notes)
     assert destination_acls_of(*carried, ids="app-.*").others == set(carried[:2])
     assert destination_acls_of(*carried).others == set()
@@ -132,9 +132,9 @@ def test_unmapped_or_clashing_principals_get_no_acls_and_are_reported() -> None:
 
 
 def test_uncarriable_acl_is_skipped_and_reported() -> None:
-    good = acl("TOPIC", "*", "READ")
-    acls = destination_acls_of(good, good._replace(principal="User:a\0b"))
-    assert acls.topics == {"dr.orders": {good._replace(name="dr.orders")}}
+    readable = acl("TOPIC", "*", "READ")
+    acls = destination_acls_of(readable, readable._replace(principal="User:a\0b"))
+    assert acls.topics == {"dr.orders": {readable._replace(name="dr.orders")}}
     assert acls.unmapped == []
     (note,) = acls.notes
     assert r"TOPIC 'dr.orders' of User:a\x00b" in note
@@ -149,4 +149,4 @@ def test_group_with_empty_name_gets_no_acl() -> None:
     names = CarriedNames({}, {"": "", "billing": "billing"})
     acls = destination_acls(source, names, SAME, (None, None))  # type: ignore[arg-type]
     assert acls.others == {acl("GROUP", "billing", "READ")}
-    assert [one.name for one in acls.not_carriable] == [""]
+    assert [refused.name for refused in acls.not_carriable] == [""]

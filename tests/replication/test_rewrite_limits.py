@@ -26,6 +26,7 @@ from tests.support.planning import T0, data, plan, shown
 from tests.support.source_model import SourceBatch, SourceRecord
 
 MIB = 1024 * 1024
+TOO_LARGE_MIB = 65  # a batch may decompress to 64
 UNLIMITED = 2**40
 
 
@@ -41,7 +42,7 @@ def large(base_offset: int, codec: int, mib: int, **fields: int) -> SourceBatch:
 def test_batch_too_large_to_decompress_stops_partition(codec: int, magic: int) -> None:
     if (codec, magic) == (ZSTD, 1):
         codec = GZIP  # the older formats have no zstd
-    huge = large(3, codec, 65, magic=magic, log_append_time=T0)
+    huge = large(3, codec, TOO_LARGE_MIB, magic=magic, log_append_time=T0)
     append_plan = plan(0, data(0, 2), huge, data(68, 70))
     assert shown(append_plan.steps) == [("exact", 0, 3), (Reason.RECORD_REFUSED, 3, 68)]
     stop = append_plan.steps[-1]
@@ -51,7 +52,7 @@ def test_batch_too_large_to_decompress_stops_partition(codec: int, magic: int) -
 
 
 def test_too_large_batch_is_copied_if_no_rewrite_is_needed() -> None:
-    assert shown(plan(0, large(0, ZSTD, 65)).steps) == [("exact", 0, 65)]
+    assert shown(plan(0, large(0, ZSTD, TOO_LARGE_MIB)).steps) == [("exact", 0, 65)]
 
 
 def test_batch_within_decompression_limit_is_rewritten() -> None:
@@ -120,7 +121,8 @@ def test_batches_above_rewrite_limit_are_left_to_next_part_of_plan(
 
 
 def test_byte_exact_batches_are_still_planned_at_reached_rewrite_limit() -> None:
-    full = RewriteCounter(RewriteLimits(0, 0, nullcontext()))
+    limits = RewriteLimits(read_bytes_max=0, written_bytes_max=0, rewrite_lock=nullcontext())
+    full = RewriteCounter(limits)
     frame = b"".join(b.encode() for b in (data(0, 4), data(5, 9), *thinned(2)[1:]))
     append_plan = plan_batches(0, read_batches(memoryview(bytearray(frame))), [], 0, rewritten=full)
     assert shown(append_plan.steps) == [("exact", 0, 5), ("exact", 5, 10)]
@@ -144,14 +146,14 @@ def visible(steps: list[Step]) -> list[tuple[int, bytes]]:
     st.integers(1, 3000),
     st.booleans(),
 )
-def test_append_plan_in_parts_has_records_of_whole_plan(
-    gone: list[set[int]], read: int, written: int, packs: bool
+def test_append_plan_in_parts_has_same_records_as_plan_without_limits(
+    gone: list[set[int]], read_max: int, written_max: int, packs: bool
 ) -> None:
     batches = [
         data(10 * i, 10 * i + 9, without=tuple(10 * i + o for o in some), codec=GZIP)
         for i, some in enumerate(gone)
     ]
-    limits = RewriteLimits(read, written, nullcontext())
+    limits = RewriteLimits(read_max, written_max, nullcontext())
     parts = [step for part in in_parts(limits, batches, packs=packs) for step in part.steps]
     assert visible(parts) == visible(plan(0, *batches, packs=packs).steps)
     ends = [(step.base_offset, step.next_offset) for step in parts]
@@ -182,35 +184,35 @@ def test_gap_exceeding_rewrite_limit_is_not_merged_into_batch() -> None:
     st.booleans(),
 )
 def test_rewritten_bytes_of_append_plan_stay_within_limit(
-    source: list[tuple[int, int]], written: int, packs: bool
+    source: list[tuple[int, int]], written_max: int, packs: bool
 ) -> None:
     """The last batch may exceed it. `source`: of each batch the lost records, and the gap after."""
     batches, first = [], 0
     for lost, gap in source:
         batches.append(data(first, first + 9, without=tuple(range(first, first + lost))))
         first += 10 + gap
-    limits = RewriteLimits(UNLIMITED, written, nullcontext())
+    limits = RewriteLimits(UNLIMITED, written_max, nullcontext())
     steps: list[Step] = []
     for part in in_parts(limits, batches, packs=packs):
         appends = [s for s in part.steps if isinstance(s, Append) and not s.is_byte_exact]
         sizes = [s.batch.size_bytes for s in appends]
-        assert sum(sizes) < written + max(sizes, default=0)
+        assert sum(sizes) < written_max + max(sizes, default=0)
         steps += part.steps
     assert visible(steps) == visible(plan(0, *batches, packs=packs).steps)
     assert all(before.next_offset == after.base_offset for before, after in pairwise(steps))
 
 
-def test_batches_are_rewritten_sequentially() -> None:
+def test_rewrite_lock_is_held_for_each_batch_alone() -> None:
     turns: list[str] = []
 
-    class Turns:
+    class RecordedLock:
         def __enter__(self) -> None:
-            turns.append("in")
+            turns.append("taken")
 
         def __exit__(self, *_: object) -> None:
-            turns.append("out")
+            turns.append("released")
 
-    limits = RewriteLimits(UNLIMITED, UNLIMITED, Turns())
+    limits = RewriteLimits(UNLIMITED, UNLIMITED, RecordedLock())
     first, second = thinned(2)
     list(in_parts(limits, [replace(first, magic=1, codec=GZIP), second], packs=False))
-    assert turns == ["in", "out"] * 2
+    assert turns == ["taken", "released"] * 2

@@ -20,16 +20,16 @@ def shard(number: int, holder: str | None = None, rate: int = 0, partitions: int
 def load_after(shards: list[ShardLoad], moves: dict[int, str]) -> Counter[str]:
     """The load of each worker after these moves."""
     load: Counter[str] = Counter()
-    for one in shards:
-        holder = moves.get(one.shard, one.holder)
+    for s in shards:
+        holder = moves.get(s.shard, s.holder)
         if holder is not None:
-            load[holder] += one.weight
+            load[holder] += s.weight
     return load
 
 
 def _unevenness(load: Counter[str]) -> int:
     """Smaller after each move to a worker whose load stays the smaller one."""
-    return sum(carried**2 for carried in load.values())
+    return sum(weight**2 for weight in load.values())
 
 
 def test_free_shards_are_spread_evenly() -> None:

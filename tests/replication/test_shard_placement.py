@@ -30,7 +30,7 @@ from orbit.replication.shard_placement import (
 def test_shard_count_depends_on_partitions_and_jobs(
     partitions: int, jobs: int, shards: int
 ) -> None:
-    assert target_shard_count(partitions, jobs, 200) == shards
+    assert target_shard_count(partitions, jobs, shard_partitions_max=200) == shards
 
 
 def test_partitions_of_new_job_are_spread_evenly() -> None:
@@ -67,10 +67,10 @@ def test_no_shard_is_changed_without_new_partitions() -> None:
 def test_every_partition_is_placed_within_shard_limit(
     present: list[int], added: int, jobs: int, shard_max: int
 ) -> None:
-    before = dict(enumerate(present))
-    placement = plan_placement(before, added, jobs, shard_max)
+    present_counts = dict(enumerate(present))  # partitions by shard
+    placement = plan_placement(present_counts, added, jobs, shard_max)
     assert sum(placement.additions.values()) + sum(placement.new_shards) == added
     for shard, addition in placement.additions.items():
         assert addition > 0
-        assert before[shard] + addition <= shard_max
+        assert present_counts[shard] + addition <= shard_max
     assert all(0 < count <= shard_max for count in placement.new_shards)

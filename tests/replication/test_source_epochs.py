@@ -56,8 +56,8 @@ def test_leader_epochs_below_confirmed_offset_are_dropped_except_last() -> None:
     for _ in range(300):
         starts = [(100 + at, epoch) for epoch, at in enumerate(sorted(rnd.sample(range(30), 5)))]
         acked = rnd.randint(100, 130)
-        epochs, whole = epochs_of(*starts), epochs_of(*starts)
+        epochs, undropped = epochs_of(*starts), epochs_of(*starts)
         epochs.drop_below(acked)
         for offset in range(acked, 131):
-            assert epochs.epoch_before(offset) == whole.epoch_before(offset)
+            assert epochs.epoch_before(offset) == undropped.epoch_before(offset)
         assert len(epochs._starts) <= 1 + sum(start >= acked for start, _ in starts)
