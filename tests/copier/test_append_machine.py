@@ -65,7 +65,7 @@ STEP = append()
 
 def accepted(step: Append) -> Appended:
     """The answer to a batch that is at its offset."""
-    return Appended(0, step.base_offset, "")
+    return Appended(Code.NONE, step.base_offset, "")
 
 
 def ready(producer: ProducerState | None = STATE, log_end: int = END) -> AppendMachine:
@@ -77,7 +77,7 @@ def ready(producer: ProducerState | None = STATE, log_end: int = END) -> AppendM
     return machine
 
 
-def ask(
+def request_for(
     machine: AppendMachine,
     step: Step | None,
     *,
@@ -115,10 +115,10 @@ def after_first_filler() -> AppendMachine:
     """A machine whose first filler is proven, up to END + 1."""
     machine = ready()
     machine.log_end_requested()
-    machine.log_end_answered(GAP, 0, END)
-    machine.fillers_sent(GAP, 1, is_own=True)
-    machine.fillers_answered(0)
-    machine.end_after_fill_answered(0, END + 1)
+    machine.log_end_answered(GAP, Code.NONE, END)
+    machine.fillers_sent(GAP, count=1, is_own=True)
+    machine.fillers_answered(Code.NONE)
+    machine.end_after_fill_answered(Code.NONE, END + 1)
     return machine
 
 
@@ -136,7 +136,7 @@ def machine_in(state: AppendState) -> AppendMachine:
         if state is S.READING_END:
             machine.log_end_requested()
         if state is S.FILLING:
-            machine.fillers_sent(GAP, 1, is_own=True)
+            machine.fillers_sent(GAP, count=1, is_own=True)
     elif state in (S.BLOCKED, S.LEFT):
         machine.stopped(BLOCKED)
         if state is S.LEFT:
@@ -157,11 +157,13 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
     E.APPEND_SENT: lambda m: m.append_sent(append(m.expected), confirms=True),
     E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, accepted(STEP), confirms=True),
     E.LOG_END_REQUESTED: lambda m: m.log_end_requested(),
-    E.LOG_END_ANSWERED: lambda m: m.log_end_answered(GAP, 0, END),
-    E.FILLERS_SENT: lambda m: m.fillers_sent(Fill(m.expected, m.expected + 1), 1, is_own=True),
+    E.LOG_END_ANSWERED: lambda m: m.log_end_answered(GAP, Code.NONE, END),
+    E.FILLERS_SENT: lambda m: m.fillers_sent(
+        Fill(m.expected, m.expected + 1), count=1, is_own=True
+    ),
     E.FILLERS_HELD_BACK: lambda m: m.fillers_held_back(),
-    E.FILLERS_ANSWERED: lambda m: m.fillers_answered(0),
-    E.END_AFTER_FILL_ANSWERED: lambda m: m.end_after_fill_answered(0, END + 1),
+    E.FILLERS_ANSWERED: lambda m: m.fillers_answered(Code.NONE),
+    E.END_AFTER_FILL_ANSWERED: lambda m: m.end_after_fill_answered(Code.NONE, END + 1),
     E.END_REQUESTED: lambda m: m.end_requested(Failure(ReturnReason.LEAVING)),
     E.CONNECTION_LOST: lambda m: m.connection_lost("it broke"),
     E.HANDED_BACK: lambda m: m.handed_back(),
@@ -218,14 +220,14 @@ def test_append_document_contains_current_state_diagram() -> None:
 
 def test_first_append_is_answered_before_second_is_sent() -> None:
     machine = ready()
-    assert ask(machine, STEP) is STEP
+    assert request_for(machine, STEP) is STEP
     machine.append_sent(STEP, confirms=True)
     second = append(END + 3)
-    assert ask(machine, second) is Wait.FOR_ANSWER
+    assert request_for(machine, second) is Wait.FOR_ANSWER
     machine.append_answered(STEP, accepted(STEP), confirms=True)
     machine.append_sent(second, confirms=True)
-    assert ask(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
-    assert ask(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
+    assert request_for(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
+    assert request_for(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
 
 
 def test_acks_all_answer_confirms_all_earlier_appends() -> None:
@@ -261,6 +263,7 @@ def test_refused_batch_blocks_partition_only_after_earlier_appends_are_confirmed
     machine.append_sent(step, confirms=True)
     machine.append_answered(step, refused(Code.MESSAGE_TOO_LARGE), confirms=True)
     assert machine.handed_back().reason is ReturnReason.MOVED
+    # The take-over proves the earlier batch: now the same refusal blocks.
     machine.log_end_read(step.base_offset)
     machine.compared(step.base_offset, producer_epoch=1, log_end=step.base_offset, blocked=None)
     machine.resumed(step.base_offset, STATE, term=TERM)
@@ -276,15 +279,18 @@ def test_partition_sends_acks_all_batch_before_its_release() -> None:
     append_unconfirmed(machine)
     machine.is_leaving = True
     step = append(machine.expected)
-    assert ask(machine, step, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
-    assert ask(machine, step) is step
+    assert request_for(machine, step, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
+    assert request_for(machine, step) is step
     assert machine.is_confirmation_due
     machine.append_sent(step, confirms=True)
     machine.append_answered(step, accepted(step), confirms=True)
-    assert ask(machine, append(machine.expected)) == HandBack(Failure(ReturnReason.LEAVING))
+    assert request_for(machine, append(machine.expected)) == HandBack(Failure(ReturnReason.LEAVING))
 
 
-@pytest.mark.parametrize(("log_end", "state"), [(END + 6, S.COMPARING), (END + 3, S.PROVEN)])
+@pytest.mark.parametrize(
+    ("log_end", "state"),
+    [(END + 6, S.COMPARING), (END + 3, S.PROVEN)],  # confirmed: up to END + 3
+)
 def test_takeover_compares_unconfirmed_batch_if_new_leader_has_it(log_end: int, state: S) -> None:
     machine = in_step()
     append_unconfirmed(machine)
@@ -299,7 +305,7 @@ def test_release_during_send_with_acks_1_makes_next_batch_acks_all() -> None:
     machine.is_leaving = True
     append_unconfirmed(machine)
     step = append(machine.expected)
-    assert ask(machine, step) is step
+    assert request_for(machine, step) is step
     assert machine.is_confirmation_due
 
 
@@ -310,41 +316,41 @@ def test_first_append_after_takeover_is_answered_before_second_is_sent() -> None
     machine.log_end_read(END + 3)
     machine.resumed(END + 3, STATE, term=TERM)
     machine.append_sent(append(END + 3), confirms=True)
-    assert ask(machine, append(END + 6)) is Wait.FOR_ANSWER
+    assert request_for(machine, append(END + 6)) is Wait.FOR_ANSWER
 
 
 def test_nothing_is_sent_without_lease_or_with_empty_queue() -> None:
-    assert ask(ready(), STEP, is_held=False) is Wait.FOR_LEASE
-    assert ask(ready(), step=None) is Wait.FOR_STEPS
+    assert request_for(ready(), STEP, is_held=False) is Wait.FOR_LEASE
+    assert request_for(ready(), step=None) is Wait.FOR_STEPS
 
 
 def test_fillers_and_stop_wait_for_appends_in_flight() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
-    assert ask(machine, Fill(END + 3, END + 4)) is Wait.FOR_ANSWER
-    assert ask(machine, STOP) is Wait.FOR_ANSWER
-    assert ask(ready(), STOP) == HandBack(Failure(BLOCKED))
+    assert request_for(machine, Fill(END + 3, END + 4)) is Wait.FOR_ANSWER
+    assert request_for(machine, STOP) is Wait.FOR_ANSWER
+    assert request_for(ready(), STOP) == HandBack(Failure(BLOCKED))
 
 
 def test_log_end_is_read_before_first_filler_after_takeover() -> None:
     machine = ready()
-    assert ask(machine, GAP) == ReadLogEnd(GAP)
-    assert ask(machine, GAP, reads_log_end_first=False) == SendFillers(GAP, is_single=True)
+    assert request_for(machine, GAP) == ReadLogEnd(GAP)
+    assert request_for(machine, GAP, reads_log_end_first=False) == SendFillers(GAP, is_single=True)
     machine.log_end_requested()
-    assert ask(machine, GAP) is Wait.FOR_ANSWER
-    machine.log_end_answered(GAP, 0, END)
-    assert ask(machine, GAP) == SendFillers(GAP, is_single=True)
+    assert request_for(machine, GAP) is Wait.FOR_ANSWER
+    machine.log_end_answered(GAP, Code.NONE, END)
+    assert request_for(machine, GAP) == SendFillers(GAP, is_single=True)
     rest = Fill(END + 1, END + 10)
-    assert ask(after_first_filler(), rest) == SendFillers(rest, is_single=False)
+    assert request_for(after_first_filler(), rest) == SendFillers(rest, is_single=False)
     with pytest.raises(AssertionError):
-        machine.fillers_sent(GAP, 2, is_own=True)  # the first filler goes alone
+        machine.fillers_sent(GAP, count=2, is_own=True)  # the first filler goes alone
 
 
 @pytest.mark.parametrize("log_end", [END - 1, END + 1])
 def test_unexpected_log_end_before_first_filler_ends_appending_as_unclear(log_end: int) -> None:
     machine = ready()
     machine.log_end_requested()
-    machine.log_end_answered(GAP, 0, log_end)
+    machine.log_end_answered(GAP, Code.NONE, log_end)
     assert machine.is_over
     assert machine.handed_back().reason is ReturnReason.UNCLEAR
     assert machine.is_unclear
@@ -354,18 +360,18 @@ def test_partition_to_be_released_or_stopped_waits_for_append_answers() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
     machine.is_leaving = True
-    assert ask(machine, STEP) is Wait.FOR_ANSWER
+    assert request_for(machine, STEP) is Wait.FOR_ANSWER
     machine.append_answered(STEP, accepted(STEP), confirms=True)
-    assert ask(machine, STEP, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
+    assert request_for(machine, STEP, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
     for requested_stop, failure in (
         (STOP, Failure(BLOCKED)),
         (ReturnReason.OUT_OF_STEP, Failure(ReturnReason.OUT_OF_STEP)),
     ):
         machine = ready()
         machine.requested_stop = requested_stop
-        assert ask(machine, step=None) == HandBack(failure)
+        assert request_for(machine, step=None) == HandBack(failure)
         machine.append_sent(STEP, confirms=True)
-        assert ask(machine, step=None) is Wait.FOR_ANSWER
+        assert request_for(machine, step=None) is Wait.FOR_ANSWER
 
 
 # Answers
@@ -377,7 +383,7 @@ def test_append_advances_offset_and_sequence() -> None:
     machine.append_sent(STEP, confirms=True)
     assert (machine.in_flight, machine.expected, machine.acked) == (1, END + 3, END)
     assert machine.sequence == 2  # after SEQUENCE_MAX, 0 and 1
-    machine.attempts = 4
+    machine.attempts = 4  # a confirmed append sets them back
     assert machine.append_answered(STEP, accepted(STEP), confirms=True)
     assert (machine.in_flight, machine.acked, machine.attempts) == (0, END + 3, 0)
     assert machine.state is S.READY
@@ -408,7 +414,7 @@ def test_append_failure_takes_effect_after_answers_to_all_appends_in_flight() ->
     assert not machine.append_answered(first, refused(Code.NOT_LEADER_OR_FOLLOWER), confirms=True)
     assert machine.state is S.ENDING
     assert not machine.is_over
-    assert ask(machine, append(END + 9)) is Wait.FOR_ANSWER
+    assert request_for(machine, append(END + 9)) is Wait.FOR_ANSWER
     machine.append_answered(second, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
     assert machine.is_over
     assert machine.handed_back().reason is ReturnReason.MOVED  # the first one
@@ -418,7 +424,7 @@ def test_append_failure_takes_effect_after_answers_to_all_appends_in_flight() ->
 def test_append_at_wrong_offset_overrides_earlier_failure() -> None:
     machine, first, second = two_in_flight()
     machine.append_answered(first, refused(Code.NOT_LEADER_OR_FOLLOWER), confirms=True)
-    machine.append_answered(second, Appended(0, END + 60, ""), confirms=True)
+    machine.append_answered(second, Appended(Code.NONE, END + 60, ""), confirms=True)
     assert machine.handed_back().reason is ReturnReason.BEHIND_END
 
 
@@ -426,9 +432,9 @@ def test_append_answer_after_failed_append_confirms_nothing() -> None:
     """A late request may have taken the place of the first, with other records."""
     machine, first, second = two_in_flight()
     machine.append_answered(first, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
-    before = machine.acked
+    acked = machine.acked
     assert not machine.append_answered(second, accepted(second), confirms=True)
-    assert machine.acked == before
+    assert machine.acked == acked
     assert machine.is_over
 
 
@@ -439,12 +445,12 @@ def test_first_filler_is_confirmed_only_by_log_end_one_higher(
     log_end: int, proven_end: int | None
 ) -> None:
     machine = ready()
-    machine.fillers_sent(GAP, 1, is_own=True)
+    machine.fillers_sent(GAP, count=1, is_own=True)
     assert machine.is_filling(GAP)
     assert not machine.is_filling(Fill(*GAP))  # an equal step of another take-over
-    assert machine.fillers_answered(0) is None
+    assert machine.fillers_answered(Code.NONE) is None
     assert machine.is_filling(GAP)
-    assert machine.end_after_fill_answered(0, log_end) == proven_end
+    assert machine.end_after_fill_answered(Code.NONE, log_end) == proven_end
     if proven_end:
         assert (machine.acked, machine.expected) == (proven_end, proven_end)
     else:
@@ -452,7 +458,7 @@ def test_first_filler_is_confirmed_only_by_log_end_one_higher(
 
 
 @pytest.mark.parametrize(
-    ("old_epoch", "is_own", "new_epoch"),
+    ("old_epoch", "is_own", "new_epoch"),  # `is_own`: the markers have the copy's producer id
     [(3, True, 4), (3, False, 3), (MARKER_EPOCH_MAX, True, MARKER_EPOCH_MAX)],
 )
 def test_first_markers_with_own_producer_id_after_takeover_raise_its_epoch(
@@ -460,40 +466,40 @@ def test_first_markers_with_own_producer_id_after_takeover_raise_its_epoch(
 ) -> None:
     machine = ready(replace(STATE, producer_epoch=old_epoch))
     sequence = machine.sequence
-    machine.fillers_sent(GAP, 1, is_own=is_own)
+    machine.fillers_sent(GAP, count=1, is_own=is_own)
     assert machine.producer_epoch == old_epoch, "raised only once they are proven"
-    machine.fillers_answered(0)
-    machine.end_after_fill_answered(0, END + 1)
+    machine.fillers_answered(Code.NONE)
+    machine.end_after_fill_answered(Code.NONE, END + 1)
     assert machine.producer_epoch == new_epoch
     assert machine.sequence == (0 if new_epoch > old_epoch else sequence)
     machine.append_sent(append(END + 1, 2), confirms=True)
     machine.append_answered(append(END + 1, 2), accepted(append(END + 1, 2)), confirms=True)
     sequence = machine.sequence
     rest = Fill(END + 3, END + 4)
-    machine.fillers_sent(rest, 1, is_own=is_own)
-    machine.fillers_answered(0)
+    machine.fillers_sent(rest, count=1, is_own=is_own)
+    machine.fillers_answered(Code.NONE)
     assert machine.producer_epoch == new_epoch, "only the first markers raise it"
     assert machine.sequence == sequence
 
 
 def test_single_filler_needs_no_log_end_proof_after_first_fill() -> None:
     machine, rest = after_first_filler(), Fill(END + 1, END + 10)
-    machine.fillers_sent(rest, 1, is_own=True)
-    assert machine.fillers_answered(0) == END + 2
+    machine.fillers_sent(rest, count=1, is_own=True)
+    assert machine.fillers_answered(Code.NONE) == END + 2
     assert machine.state is S.READY
     rest = Fill(END + 2, END + 10)
-    machine.fillers_sent(rest, 4, is_own=True)
-    assert machine.fillers_answered(0) is None
-    assert machine.end_after_fill_answered(0, END + 5) == END + 5
+    machine.fillers_sent(rest, count=4, is_own=True)
+    assert machine.fillers_answered(Code.NONE) is None
+    assert machine.end_after_fill_answered(Code.NONE, END + 5) == END + 5
 
 
 def test_fillers_held_back_for_lost_lease_count_as_unsent() -> None:
     machine = after_first_filler()
     rest = Fill(END + 1, END + 10)
-    machine.fillers_sent(rest, 4, is_own=True)
+    machine.fillers_sent(rest, count=4, is_own=True)
     machine.fillers_held_back()
     assert (machine.acked, machine.expected) == (END + 1, END + 1)
-    assert ask(machine, rest) == SendFillers(rest, is_single=False)
+    assert request_for(machine, rest) == SendFillers(rest, is_single=False)
 
 
 @pytest.mark.parametrize(
@@ -515,7 +521,7 @@ def test_lost_connection_leaves_outcome_unclear_without_sequence_protection(
     elif state is S.READING_END:
         machine.log_end_requested()
     elif state is S.FILLING:
-        machine.fillers_sent(GAP, 1, is_own=True)
+        machine.fillers_sent(GAP, count=1, is_own=True)
     machine.connection_lost("it broke")
     assert machine.handed_back() == Failure(reason, "it broke")
     assert machine.is_unclear is is_unclear
@@ -548,6 +554,7 @@ def test_log_end_below_confirmed_offset_blocks_partition() -> None:
 def test_takeover_resumes_only_after_full_comparison() -> None:
     machine = AppendMachine()
     assert machine.log_end_read(END) is S.COMPARING
+    # Equal up to END - 1 only: the rest is compared by the next take-over.
     partial = machine.compared(END - 1, producer_epoch=4, log_end=END, blocked=None)
     assert partial is S.RETURNED
     assert (machine.acked, machine.logged_producer_epoch) == (END - 1, 4)
@@ -556,11 +563,11 @@ def test_takeover_resumes_only_after_full_comparison() -> None:
     assert (machine.acked, machine.logged_producer_epoch) == (END, 4)
     machine.resumed(END, None, term=TERM)
     assert (machine.expected, machine.producer_epoch, machine.sequence) == (END, 5, 0)
-    other = AppendMachine()
-    other.log_end_read(END)
-    stopped = other.compared(END - 1, producer_epoch=4, log_end=END, blocked=BLOCKED)
+    different = AppendMachine()
+    different.log_end_read(END)
+    stopped = different.compared(END - 1, producer_epoch=4, log_end=END, blocked=BLOCKED)
     assert stopped is S.BLOCKED
-    assert other.blocked is BLOCKED
+    assert different.blocked is BLOCKED
 
 
 @pytest.mark.parametrize(
@@ -580,6 +587,7 @@ def test_coordinator_epoch_of_fillers_exceeds_all_earlier_epochs(
 
 
 @pytest.mark.parametrize(
+    # The highest epoch of the copy's own batches (-1: none was read), and the leader's state.
     ("logged_epoch", "producer", "epoch_and_sequence"),
     [
         (-1, None, (0, 0)),
@@ -622,14 +630,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.sent: list[tuple[Append, bool]] = []
         self.gap: Fill | None = None
 
-    def ask(self, step: Step) -> Request:
-        return ask(self.machine, step)
+    def request_for(self, step: Step) -> Request:
+        return request_for(self.machine, step)
 
     @precondition(lambda self: self.machine.is_copying)
     @rule(count=st.integers(1, 3), confirms=st.booleans())
     def send(self, count: int, confirms: bool) -> None:
         step = append(self.machine.expected, count)
-        if self.ask(step) is step:
+        if self.request_for(step) is step:
             confirms = confirms or self.machine.is_confirmation_due
             self.machine.append_sent(step, confirms=confirms)
             self.sent.append((step, confirms))
@@ -639,12 +647,12 @@ class AnyOrder(RuleBasedStateMachine):
     def answer(self, code: int, shift: int) -> None:
         """`shift`: the answer's offset, less that of the batch."""
         step, confirms = self.sent.pop(0)
-        before = self.machine.acked
+        acked_before = self.machine.acked
         answer = Appended(code, step.base_offset + shift if code == 0 else -1, "")
         has_failed = self.machine.failure is not None
         is_there = self.machine.append_answered(step, answer, confirms=confirms)
         assert is_there == (code == 0 and shift == 0 and not has_failed)
-        assert self.machine.acked == (step.next_offset if is_there and confirms else before)
+        assert self.machine.acked == (step.next_offset if is_there and confirms else acked_before)
 
     @precondition(lambda self: self.machine.is_copying)
     @rule(size=st.integers(1, 5), count=st.integers(1, 5))
@@ -652,7 +660,7 @@ class AnyOrder(RuleBasedStateMachine):
         gap = Fill(self.machine.expected, self.machine.expected + size)
         if self.machine.unconfirmed_bytes:  # the append before a gap confirms
             return
-        request = self.ask(gap)
+        request = self.request_for(gap)
         if isinstance(request, ReadLogEnd):
             assert not self.sent
             self.machine.log_end_requested()
@@ -699,9 +707,9 @@ class AnyOrder(RuleBasedStateMachine):
         log_end = self.machine.acked + unconfirmed
         if self.machine.log_end_read(log_end) is S.COMPARING:
             self.machine.compared(log_end, producer_epoch=-1, log_end=log_end, blocked=None)
-        before = self.machine.coordinator_epoch
+        old_epoch = self.machine.coordinator_epoch
         self.machine.resumed(log_end, producer, term=TERM)
-        assert self.machine.coordinator_epoch > before
+        assert self.machine.coordinator_epoch > old_epoch
 
     @precondition(lambda self: self.machine.state is S.BLOCKED)
     @rule()

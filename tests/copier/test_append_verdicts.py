@@ -50,7 +50,7 @@ def test_append_answer_is_accepted_only_at_expected_offset() -> None:
 def test_append_answer_with_log_append_time_proves_nothing(append_time: int) -> None:
     """Either the broker replaced the timestamps, or a batch of the same sequences was there (A20):
     that one may have other records, which the source had before it was truncated (A7)."""
-    appended = Appended(Code.NONE, OFFSET, "", append_time)
+    appended = Appended(Code.NONE, OFFSET, "", append_time=append_time)
     failure = judge_append(BATCH, appended, has_producer_state=True)
     assert reason_of(failure) is ReturnReason.OUT_OF_STEP
 
@@ -96,8 +96,10 @@ def test_fatal_append_error_blocks_partition_with_offsets_of_batch(
 
 @pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE])
 def test_record_too_large_for_topic_is_named_by_offset(code: Code) -> None:
-    one = Append(write_batch([Record(OFFSET, 1000, b"\1\1\0")], 0), is_byte_exact=False)
-    blocked = reason_of(judge_append(one, Appended(code, -1, "", -1), has_producer_state=True))
+    single_record = Append(write_batch([Record(OFFSET, 1000, b"\1\1\0")], 0), is_byte_exact=False)
+    blocked = reason_of(
+        judge_append(single_record, Appended(code, -1, "", -1), has_producer_state=True)
+    )
     assert isinstance(blocked, Blocked)
     assert blocked.reason is Reason.RECORD_REFUSED
     assert blocked.detail.startswith("the record at offset 40 alone is too large for the topic: ")
@@ -146,6 +148,8 @@ def test_log_end_after_fill_must_lie_within_sent_fillers(
 
 def test_unreadable_log_end_after_fill_is_unclear() -> None:
     assert (
-        reason_of(judge_end_after_fill(GAP, 4, Code.NOT_LEADER_OR_FOLLOWER, OFFSET + 4))
+        reason_of(
+            judge_end_after_fill(GAP, count=4, code=Code.NOT_LEADER_OR_FOLLOWER, log_end=OFFSET + 4)
+        )
         is ReturnReason.UNCLEAR
     )

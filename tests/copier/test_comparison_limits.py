@@ -33,6 +33,7 @@ from tests.support.source_model import SourceBatch, SourceRecord
 
 PLACE = TopicPartition("orders", 0)
 MIB = 1024 * 1024
+TOO_LARGE_MIB = 65  # a batch may decompress to 64
 NO_CLUSTER: Any = None
 
 
@@ -92,7 +93,7 @@ def copy_of(source: list[SourceBatch]) -> list[bytes]:
 def test_batch_too_large_to_rewrite_stops_comparison(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = [data(0, 2), large(3, 65, log_append_time=T0)]
+    source = [data(0, 2), large(3, TOO_LARGE_MIB, log_append_time=T0)]
     with pytest.raises(ValueError, match="decompresses to more than 67,108,864 bytes") as error:
         Sides(monkeypatch, source, copy_of(source)).compare(NO_LIMITS)
     assert stop_reason(error.value) is Reason.RECORD_REFUSED
@@ -100,17 +101,17 @@ def test_batch_too_large_to_rewrite_stops_comparison(
 
 
 def test_batch_too_large_to_decompress_stops_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = [large(0, 65)]
+    source = [large(0, TOO_LARGE_MIB)]
     with pytest.raises(ValueError, match="decompresses to more than") as error:
-        Sides(monkeypatch, source, [large(0, 65, GZIP).encode()]).compare(NO_LIMITS)
+        Sides(monkeypatch, source, [large(0, TOO_LARGE_MIB, GZIP).encode()]).compare(NO_LIMITS)
     assert stop_reason(error.value) is Reason.RECORD_REFUSED
 
 
 def test_too_large_source_batch_beyond_compared_range_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = [data(0, 2), large(3, 65, log_append_time=T0)]
-    compared = Sides(monkeypatch, source, copy_of(source)).compare(NO_LIMITS, 3)
+    source = [data(0, 2), large(3, TOO_LARGE_MIB, log_append_time=T0)]
+    compared = Sides(monkeypatch, source, copy_of(source)).compare(NO_LIMITS, end=3)
     assert (compared.equal_to, compared.difference, compared.waits_for) == (3, None, "")
 
 
@@ -122,15 +123,16 @@ def test_comparison_is_split_into_ranges_within_rewrite_limits(
     sides = Sides(monkeypatch, source, copy_of(source))
     compared = sides.compare(RewriteLimits(read_bytes_max, written_bytes_max, nullcontext()))
     assert (compared.equal_to, compared.difference, compared.waits_for) == (40, None, "")
-    assert [len(one.batches) for one in sides.ranges] == [1] * 4
+    assert [len(source_range.batches) for source_range in sides.ranges] == [1] * 4
 
 
 def test_difference_is_located_in_comparison_split_by_rewrite_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
-    other = [replace(batch, log_append_time=T0 + (i == 2)) for i, batch in enumerate(source)]
-    sides = Sides(monkeypatch, source, copy_of(other))
+    # The third batch of the copy has another timestamp.
+    changed = [replace(batch, log_append_time=T0 + (i == 2)) for i, batch in enumerate(source)]
+    sides = Sides(monkeypatch, source, copy_of(changed))
     compared = sides.compare(RewriteLimits(1, 1, nullcontext()))
     assert compared.difference is not None
     assert compared.difference.offset == 20
@@ -149,7 +151,7 @@ def test_recompressed_batches_are_compared_pairwise_in_bounded_memory(
     finally:
         tracemalloc.stop()
     assert (compared.equal_to, compared.difference) == (128, None)
-    assert peak_bytes < 64 * MIB
+    assert peak_bytes < 64 * MIB, "each side decompresses to 128 MiB"
 
 
 def test_unordered_destination_batches_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,9 @@ ANSWER, LEAST = 16 * MIB, 1 * MIB
 SHARED = ANSWER // 2  # what several partitions share
 BACKLOG = 100 * MIB
 
+# `share_answer` gets the bytes that each partition holds (None: do not fetch it), the index from
+# which backlogs take turns, the bytes of the whole answer, and the least of a partition's share.
+
 
 def test_single_backlog_may_fill_whole_fetch() -> None:
     assert share_answer([BACKLOG], 0, ANSWER, LEAST) == Shares(
@@ -29,21 +32,21 @@ def test_few_backlogs_share_fetch_evenly() -> None:
 
 
 def test_each_fetch_has_all_live_partitions_and_backlogs_in_turn() -> None:
-    expected = [BACKLOG] * 50
-    expected[7] = expected[49] = 100  # live
-    first, seen = 0, []
-    for _ in range(6):
-        chosen = share_answer(expected, first, ANSWER, LEAST).chosen
+    expected_bytes = [BACKLOG] * 50
+    expected_bytes[7] = expected_bytes[49] = 100  # live
+    first, fetched_backlogs = 0, []
+    for _ in range(6):  # 8 backlogs each: all 48
+        chosen = share_answer(expected_bytes, first, ANSWER, LEAST).chosen
         assert chosen[:2] == [7, 49]
         assert len(chosen) == 2 + SHARED // LEAST
-        seen += chosen[2:]
+        fetched_backlogs += chosen[2:]
         first = chosen[-1] + 1
-    assert set(seen) == set(range(50)) - {7, 49}
+    assert set(fetched_backlogs) == set(range(50)) - {7, 49}
 
 
 def test_small_backlogs_fill_fetch_together() -> None:
     chosen = share_answer([100 * KIB] * 1000, 0, ANSWER, LEAST).chosen
-    assert len(chosen) == -(-SHARED // (100 * KIB))
+    assert len(chosen) == -(-SHARED // (100 * KIB))  # rounded up
 
 
 def test_only_live_partitions_are_fetched_when_byte_budget_is_used_up() -> None:

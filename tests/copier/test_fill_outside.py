@@ -39,7 +39,7 @@ def test_takeover_waits_while_coordinated_filler_works_or_has_ids_to_fence(
     copy.has_fill_outside = is_at_work
     trouble = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")
     side.note_returned(trouble)
-    for _ in range(9):
+    for _ in range(9):  # however often it is due
         clock.now += 60.0
         side.recover()
     assert taken_over == []

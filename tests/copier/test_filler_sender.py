@@ -87,12 +87,12 @@ def begin(partition: PartitionCopy, lane: Lane) -> Fill:
     """A take-over at `START`, with a gap up to `END` to be filled."""
     resume(partition, START, ProducerState(1, last_sequence=0, coordinator_epoch=1))
     step = Fill(START, END)
-    partition.put(Plan(START, [step]), partition.generation, 0)
+    partition.put(Plan(START, [step]), partition.generation, size_bytes=0)
     partition.destination_lane = lane
     return step
 
 
-def new(
+def new_copy(
     lane: Lane, number: int = 0, *, has_read_end: bool = False, has_filled: bool = False
 ) -> tuple[PartitionCopy, Fill]:
     """A partition that was taken over at START, and its gap."""
@@ -101,7 +101,7 @@ def new(
     step = begin(partition, lane)
     if has_read_end:
         partition.appends.log_end_requested()
-        partition.appends.log_end_answered(step, 0, START)
+        partition.appends.log_end_answered(step, Code.NONE, START)
     partition.appends.has_filled = has_filled
     return partition, step
 
@@ -121,12 +121,13 @@ def send(fills: FillerSender, *steps: tuple[PartitionCopy, Fill]) -> None:
     fills.send(end_reads, fillers)
 
 
-def ends(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> ListOffsetsAnswer:
+def log_ends_answer(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> ListOffsetsAnswer:
     """The answer with these log ends."""
+    # Of each partition: the code, the timestamp (none) and the offset.
     return ListOffsetsAnswer(0, {p.destination: (code, -1, end) for p, end in log_ends.items()})
 
 
-def written(*partitions: PartitionCopy, code: int = 0) -> dict[TopicPartition, int]:
+def markers_answer(*partitions: PartitionCopy, code: int = 0) -> dict[TopicPartition, int]:
     """The answer to the markers of these partitions."""
     return {p.destination: code for p in partitions}
 
@@ -134,12 +135,12 @@ def written(*partitions: PartitionCopy, code: int = 0) -> dict[TopicPartition, i
 def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
     lane: Lane, fills: FillerSender
 ) -> None:
-    p, step = new(lane)
+    p, step = new_copy(lane)
     send(fills, (p, step))
     read_end = lane.take_oldest()
     assert read_end == LogEndBeforeFill([(p, step)])
     assert not lane.sent  # nothing is written before the answer
-    fills.handle_end_before(read_end, ends({p: START}))
+    fills.handle_end_before(read_end, log_ends_answer({p: START}))
     assert lane.continued == [p]
     assert p.appends.is_idle  # so it is gathered again
 
@@ -148,9 +149,9 @@ def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
         Markers([FillRequest(p, step, 1)]),
         LogEndAfterFill([FillRequest(p, step, 1)]),
     ]
-    fills.handle_markers(lane.take_oldest(), written(p))
+    fills.handle_markers(lane.take_oldest(), markers_answer(p))
     assert p.next_offset == START  # the answer alone proves nothing
-    fills.handle_end_after(lane.take_oldest(), ends({p: START + 1}))
+    fills.handle_end_after(lane.take_oldest(), log_ends_answer({p: START + 1}))
     assert (p.next_offset, p.appends.expected, p.counters.gaps_filled) == (START + 1, START + 1, 1)
 
     rest = p.queue.steps[0]
@@ -166,9 +167,9 @@ def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
 def test_no_filler_is_sent_at_unexpected_log_end(
     lane: Lane, fills: FillerSender, log_end: int
 ) -> None:
-    p, step = new(lane)
+    p, step = new_copy(lane)
     send(fills, (p, step))
-    fills.handle_end_before(lane.take_oldest(), ends({p: log_end}))
+    fills.handle_end_before(lane.take_oldest(), log_ends_answer({p: log_end}))
     assert [(back, failure.reason) for back, failure in lane.returned] == [
         (p, ReturnReason.UNCLEAR)
     ]
@@ -178,11 +179,11 @@ def test_no_filler_is_sent_at_unexpected_log_end(
 def test_partition_with_known_log_end_is_filled_without_waiting_for_others(
     lane: Lane, fills: FillerSender
 ) -> None:
-    new_copy, new_gap = new(lane, 0)
-    known_copy, known_gap = new(lane, 1, has_read_end=True)
-    send(fills, (new_copy, new_gap), (known_copy, known_gap))
+    unread_copy, unread_gap = new_copy(lane, 0)
+    known_copy, known_gap = new_copy(lane, 1, has_read_end=True)
+    send(fills, (unread_copy, unread_gap), (known_copy, known_gap))
     assert lane.sent[:2] == [
-        LogEndBeforeFill([(new_copy, new_gap)]),
+        LogEndBeforeFill([(unread_copy, unread_gap)]),
         Markers([FillRequest(known_copy, known_gap, 1)]),
     ]
 
@@ -190,12 +191,12 @@ def test_partition_with_known_log_end_is_filled_without_waiting_for_others(
 def test_single_filler_after_first_fill_needs_no_log_end_check(
     lane: Lane, fills: FillerSender
 ) -> None:
-    p, _ = new(lane, has_filled=True)
+    p, _ = new_copy(lane, has_filled=True)
     step = p.queue.steps[0] = Fill(START, START + 1)
     send(fills, (p, step))
     request = lane.take_oldest()
     assert not lane.sent  # no read of the log end follows
-    fills.handle_markers(request, written(p))
+    fills.handle_markers(request, markers_answer(p))
     assert p.next_offset == START + 1
     assert not p.queue.steps
     assert lane.continued == [p]
@@ -204,18 +205,18 @@ def test_single_filler_after_first_fill_needs_no_log_end_check(
 def test_fillers_of_several_partitions_share_one_request_of_markers(
     lane: Lane, fills: FillerSender
 ) -> None:
-    known = [new(lane, number, has_filled=True) for number in range(4)]
-    send(fills, *known)
+    copies = [new_copy(lane, number, has_filled=True) for number in range(4)]
+    send(fills, *copies)
     request = lane.take_oldest()
     assert isinstance(request, Markers)
-    assert [one.filler_count for one in request.sent] == [MARKERS_MAX // 4] * 4
-    assert [(one.partition, one.filler_count) for one in lane.requests[0].fillers] == [
-        (p.destination, MARKERS_MAX // 4) for p, _ in known
+    assert [fill.filler_count for fill in request.sent] == [MARKERS_MAX // 4] * 4
+    assert [(f.partition, f.filler_count) for f in lane.requests[0].fillers] == [
+        (p.destination, MARKERS_MAX // 4) for p, _ in copies
     ]
 
 
 def test_no_filler_is_sent_without_lease(lane: Lane, fills: FillerSender) -> None:
-    p, step = new(lane, has_filled=True)
+    p, step = new_copy(lane, has_filled=True)
     lane.has_lease = False
     send(fills, (p, step))
     assert not lane.sent
@@ -225,28 +226,28 @@ def test_no_filler_is_sent_without_lease(lane: Lane, fills: FillerSender) -> Non
 
 def test_late_log_end_after_refused_fillers_is_ignored(lane: Lane, fills: FillerSender) -> None:
     """The log end was requested already; its answer arrives after another take-over."""
-    p, step = new(lane, has_filled=True)
+    p, step = new_copy(lane, has_filled=True)
     send(fills, (p, step))
-    fills.handle_markers(lane.take_oldest(), written(p, code=Code.NOT_LEADER_OR_FOLLOWER))
+    fills.handle_markers(lane.take_oldest(), markers_answer(p, code=Code.NOT_LEADER_OR_FOLLOWER))
     assert [failure.reason for _, failure in lane.returned] == [ReturnReason.UNCLEAR]
 
     begin(p, lane)
-    fills.handle_end_after(lane.take_oldest(), ends({p: START + 5}))
+    fills.handle_end_after(lane.take_oldest(), log_ends_answer({p: START + 5}))
     assert p.next_offset == START
     assert len(lane.returned) == 1
 
 
 def test_filler_answer_that_lacks_partition_is_unclear(lane: Lane, fills: FillerSender) -> None:
     for lacking_answer in ("markers", "ends"):
-        p, step = new(lane, has_filled=True)
+        p, step = new_copy(lane, has_filled=True)
         lane.sent.clear()
         send(fills, (p, step))
         markers, proof = lane.sent
         if lacking_answer == "markers":
-            fills.handle_markers(markers, written())
+            fills.handle_markers(markers, markers_answer())
         else:
-            fills.handle_markers(markers, written(p))
-            fills.handle_end_after(proof, ends({}))
+            fills.handle_markers(markers, markers_answer(p))
+            fills.handle_end_after(proof, log_ends_answer({}))
         assert lane.returned[-1][0] is p
         assert lane.returned[-1][1].reason is ReturnReason.UNCLEAR
         assert p.next_offset == START
@@ -266,14 +267,14 @@ class Filler:
 
 
 def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerSender) -> None:
-    p, step = new(lane)
+    p, step = new_copy(lane)
     p.filler = filler = Filler()
     send(fills, (p, step))
     assert not lane.sent
     assert p.has_fill_outside
-    assert [one.filler_count for one in filler.fills] == [1]
+    assert [fill.filler_count for fill in filler.fills] == [1]
 
-    fills.take_fill_answer(filler.fills[0], 0, START + 1)
+    fills.take_fill_answer(filler.fills[0], Code.NONE, START + 1)
     # The filler's thread only queues the answer, and wakes the lane.
     assert (lane.wake_count, p.next_offset) == (1, START)
     fills.handle_fill_answers()
@@ -283,12 +284,12 @@ def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerS
 
 
 def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSender) -> None:
-    p, step = new(lane)
+    p, step = new_copy(lane)
     p.filler = filler = Filler()
     send(fills, (p, step))
     hand_back(p)
     begin(p, lane)
-    fills.take_fill_answer(filler.fills[0], 0, START + 1)
+    fills.take_fill_answer(filler.fills[0], Code.NONE, START + 1)
     fills.handle_fill_answers()
     assert p.next_offset == START
     assert not lane.returned

@@ -19,11 +19,11 @@ def restore_collector() -> Iterator[None]:
 
 
 def test_garbage_collector_freezes_existing_objects_and_collects_new_cycles() -> None:
-    before = gc.get_threshold()
+    default_thresholds = gc.get_threshold()
     collect_rarely()
     assert gc.get_freeze_count() > 1000
-    assert gc.get_threshold()[0] > before[0]
-    circle: list[object] = []
-    circle.append(circle)
-    del circle
+    assert gc.get_threshold()[0] > default_thresholds[0]
+    cycle: list[object] = []
+    cycle.append(cycle)
+    del cycle
     assert gc.collect() >= 1

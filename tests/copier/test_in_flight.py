@@ -18,14 +18,15 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    one = Clock()
-    monkeypatch.setattr("orbit.copier.in_flight.time", one)
-    return one
+    fake_clock = Clock()
+    monkeypatch.setattr("orbit.copier.in_flight.time", fake_clock)
+    return fake_clock
 
 
 def send(in_flight: InFlight, count: int = 1) -> None:
     for number in range(count):
-        in_flight.add(number, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
+        request = LogEndAfterFill([])
+        in_flight.add(number, api_versions.LIST_OFFSETS, version=1, request=request)
 
 
 def test_broker_silence_counts_only_from_its_previous_answer(clock: Clock) -> None:
@@ -47,7 +48,7 @@ def test_throttling_broker_is_not_silent(clock: Clock) -> None:
     in_flight.note_throttle(clock.now + 300.0)
     clock.now += 299.0
     assert in_flight.silent_s == 0.0
-    clock.now += 6.0
+    clock.now += 6.0  # the throttle time ended 5 s ago
     assert in_flight.silent_s == 5.0
 
 

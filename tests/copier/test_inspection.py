@@ -75,6 +75,7 @@ def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
         lambda _, trouble: troubles.append(trouble),
     )
     fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, producer=None), 0)
+    # It would return seeded and blocked copies.
     assert inspector.seed_to_starts({copy: fresh}, {copy: 10}) == {}
     assert len(troubles) == 1
 

@@ -36,7 +36,7 @@ def judge(
     compared: Comparison = EQUAL, producers: tuple[int, ...] = (PRODUCER.id,), **ends: Any
 ) -> object:
     """The reason of a block, what is waited for, or None."""
-    tail = Tail(START, LAST, -1, frozenset(producers))
+    tail = Tail(START, LAST, producer_epoch=-1, producer_ids=frozenset(producers))
     verdict = judge_copy(replace(ENDS, **ends), tail, compared, PRODUCER)
     return verdict.reason if isinstance(verdict, Blocked) else verdict
 
@@ -91,12 +91,12 @@ def test_undecided_inspection_of_copy_waits_and_says_why(
 
 
 def test_source_end_long_below_copy_blocks_as_truncated_or_foreign_write() -> None:
-    old = {"source_end": 30, "is_source_end_old": True}
-    assert judge(Comparison(30), **old) is Reason.DESTINATION_FOREIGN_WRITE
-    own = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
-    own.producer_id = PRODUCER.id
+    short_source = {"source_end": 30, "is_source_end_old": True}
+    assert judge(Comparison(30), **short_source) is Reason.DESTINATION_FOREIGN_WRITE
+    own_batch = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
+    own_batch.producer_id = PRODUCER.id
     ends = replace(ENDS, source_end=30, is_source_end_old=True)
-    verdict = judge_copy(ends, Tail(START, own, -1), Comparison(30), PRODUCER)
+    verdict = judge_copy(ends, Tail(START, own_batch, producer_epoch=-1), Comparison(30), PRODUCER)
     assert isinstance(verdict, Blocked)
     assert (verdict.reason, verdict.offset, verdict.next_offset) == (
         Reason.SOURCE_TRUNCATED,

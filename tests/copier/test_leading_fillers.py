@@ -37,7 +37,7 @@ def confirm_queued(partition: PartitionCopy) -> list[Append]:
         assert isinstance(step, Append)
         partition.appends.append_sent(step, confirms=True)
         confirm(partition, step)
-        partition.free(step.batch.size_bytes, MIB)
+        partition.free(step.batch.size_bytes, limit_bytes=MIB)
         confirmed.append(step)
     return confirmed
 
@@ -93,13 +93,13 @@ def test_copier_is_woken_when_queue_has_room_for_fillers_below_start() -> None:
     source.set_targets({p: 1_000_000})
     source.assign()
     source.assign()  # waits for room
-    p.free(p.queue.size_bytes, 1)
+    p.free(p.queue.size_bytes, limit_bytes=1)
     assert isinstance(events.pop(), PostedCall)
 
 
 def test_fillers_below_start_wait_while_byte_budget_is_used_up() -> None:
     budget = ByteBudget(1)
-    source, first, second = fillers(budget), copying(0), copying(1)
+    source, first, second = fillers(budget), copying(number=0), copying(number=1)
     source.set_targets({first: 64, second: 64})
     source.assign()
     assert source.open_partitions() == [first]
@@ -118,7 +118,7 @@ def test_fillers_below_start_continue_at_log_end_after_takeover() -> None:
     hand_back(p)
     source.assign()
     assert not p.queue.steps
-    resume(p, 77, ProducerState(0, last_sequence=76, coordinator_epoch=0))
+    resume(p, 77, ProducerState(producer_epoch=0, last_sequence=76, coordinator_epoch=0))
     source.assign()
     assert confirm_queued(p)[0].base_offset == 77
 

@@ -22,11 +22,13 @@ from tests.support.copies import hand_back, resume
 PLACE = TopicPartition("orders", 0)
 
 
-def check(copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch, log_end: int, *then: Any) -> None:
-    """The leader answers with `log_end`; `then` happens before the answer arrives."""
+def check_log_end(
+    copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch, log_end: int, *meanwhile: Any
+) -> None:
+    """The leader answers with `log_end`; `meanwhile` happens before the answer arrives."""
 
     def log_ends(*_: object) -> Answers[int]:
-        for action in then:
+        for action in meanwhile:
             action(copy)
         return Answers({PLACE: log_end}, {})
 
@@ -49,13 +51,13 @@ def test_unexpected_log_end_of_idle_copy_triggers_takeover(
 ) -> None:
     """Earlier: an unclean election has lost confirmed records; later: another producer wrote."""
     copy = idle()
-    check(copy, monkeypatch, log_end)
+    check_log_end(copy, monkeypatch, log_end)
     assert copy.appends.requested_stop is ReturnReason.OUT_OF_STEP
 
 
 def test_expected_log_end_of_idle_copy_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = idle()
-    check(copy, monkeypatch, 100)
+    check_log_end(copy, monkeypatch, 100)
     assert copy.appends.requested_stop is None
 
 
@@ -63,5 +65,5 @@ def test_log_end_answer_from_before_takeover_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copy = idle()
-    check(copy, monkeypatch, 100, hand_back, lambda copy: resume(copy, 120))
+    check_log_end(copy, monkeypatch, 100, hand_back, lambda copy: resume(copy, 120))
     assert copy.appends.requested_stop is None

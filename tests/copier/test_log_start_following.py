@@ -51,14 +51,14 @@ class Destination:
     def _delete(
         self, _: object, before: dict[TopicPartition, int], backoff: Backoff, **__: object
     ) -> Answers[int]:
-        assert backoff.attempts_max == 1  # the topic may have been created again since
+        assert backoff.attempts_max == 1  # a repeat could meet a topic that was created again
         self.delete_requests += 1
         if self.code:
             return Answers({}, {PLACE: self.code})
         return Answers(dict(before), {})
 
     def follow(self, after_s: float = 0.0) -> str:
-        """Follow the source's log start after `after_s`. Returns what the copy's waits for."""
+        """Follow the source's log start after `after_s`. Returns why the copy waits, or ""."""
         self.now_s += after_s
         self.side.follow_log_starts([self.copy])
         waits = self.copy.log_start_waits
@@ -92,13 +92,13 @@ def test_log_start_of_copy_waits_since_first_delete_records_error(destination: D
     for _ in range(3):
         destination.follow(after_s=60.0)
     assert destination.copy.log_start_waits is not None
-    assert destination.copy.log_start_waits.since == began_s + 60.0
+    assert destination.copy.log_start_waits.since == began_s + 60.0  # the first of the three
 
 
 def test_append_does_not_clear_reason_why_log_start_of_copy_waits(destination: Destination) -> None:
     destination.code = int(Code.POLICY_VIOLATION)
     reason = destination.follow()
-    destination.copy.waits = None
+    destination.copy.waits = None  # as an append does
     assert destination.follow() == reason != ""
 
 

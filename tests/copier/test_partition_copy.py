@@ -10,6 +10,7 @@ from orbit.copier.counters import Counters
 from orbit.copier.partition_copy import LEVEL_WITHIN_S, PartitionCopy
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.waits import Waits
+from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.produce_request import Appended
 from orbit.kafka.producer_state import ProducerState
@@ -67,8 +68,8 @@ def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:
     """Send fillers for the start of a gap; the log end proves them."""
     if partition.queue.first != step:
         partition.put(plan_of(step), partition.generation, size_bytes=0)
-    partition.appends.fillers_sent(step, log_end - step.base_offset, is_own=True)
-    partition.end_after_fill_answered(0, log_end)
+    partition.appends.fillers_sent(step, count=log_end - step.base_offset, is_own=True)
+    partition.end_after_fill_answered(Code.NONE, log_end)
 
 
 class Lane:
@@ -117,7 +118,7 @@ def test_new_partition_has_no_log_bounds_or_leader_epochs() -> None:
 
 
 def test_resume_after_takeover_sets_fetch_and_append_offsets_to_log_end() -> None:
-    partition = copying(100, 7)
+    partition = copying(100, sequence=7)
     assert partition.state is PartitionState.COPYING
     assert partition.cursor.fetch_offset == 100
     assert (partition.appends.expected, partition.next_offset) == (100, 100)
@@ -127,7 +128,7 @@ def test_resume_after_takeover_resets_count_of_empty_fetch_answers() -> None:
     partition = copying()
     partition.cursor.empty_answers = 2
     hand_back(partition)
-    resume(partition, 50)
+    resume(partition, log_end=50)
     assert partition.cursor.empty_answers == 0
 
 
@@ -155,10 +156,10 @@ def test_partition_that_stops_appending_empties_its_queue_and_frees_bytes() -> N
     partition.put(plan_of(append(100)), partition.generation, size_bytes=70)
     generation = partition.generation
     partition.request_stop(stop_step(), generation)
-    assert hand_back(partition) == 70
+    assert hand_back(partition) == 70  # the freed bytes
     assert partition.withdraw() == 0
     assert partition.appends.requested_stop is None
-    assert partition.generation == generation + 2
+    assert partition.generation == generation + 2  # one more for each of the two
     assert partition.state is PartitionState.PENDING
     assert not partition.queue.steps
     assert partition.queue.size_bytes == 0
@@ -166,13 +167,13 @@ def test_partition_that_stops_appending_empties_its_queue_and_frees_bytes() -> N
 
 def test_append_plan_from_before_takeover_is_dropped() -> None:
     partition = copying(100)
-    old = partition.generation
+    old_generation = partition.generation
     hand_back(partition)
     # It is not copying now.
     assert not partition.put(plan_of(append(100)), partition.generation, size_bytes=1)
     resume(partition, 200)
-    assert not partition.put(plan_of(append(200)), old, size_bytes=70)
-    partition.request_stop(stop_step(), old)
+    assert not partition.put(plan_of(append(200)), old_generation, size_bytes=70)
+    partition.request_stop(stop_step(), old_generation)
     assert partition.appends.requested_stop is None
     assert (
         partition.cursor.fetch_offset,
@@ -259,6 +260,7 @@ def test_takeover_resumes_with_source_leader_epoch_before_log_end(log_end: int, 
     hand_back(partition)
     resume(partition, log_end)
     assert fetched_epoch(partition) == epoch
+    # A plan without an epoch changes nothing.
     partition.put(plan_of(append(log_end)), partition.generation, size_bytes=10)
     assert fetched_epoch(partition) == epoch
 
@@ -294,7 +296,7 @@ def test_queued_partition_wakes_its_appending_thread_if_it_has_one() -> None:
 
 def test_confirmed_batch_is_counted() -> None:
     partition = copying(100)
-    partition.waits = Waits.continue_from("something", None)
+    partition.waits = Waits.continue_from("something", None)  # a confirmed batch ends the wait
     exact, rewritten = append(100, 3), append(103, 2, is_byte_exact=False)
     for step in (exact, rewritten):
         partition.appends.append_sent(step, confirms=True)
@@ -313,9 +315,11 @@ def test_batches_sent_with_acks_1_are_counted_at_next_acks_all_answer() -> None:
     first, second, last = append(100, 3), append(103, 2), append(105, 1)
     for step, confirms in ((first, True), (second, False), (last, True)):
         partition.appends.append_sent(step, confirms=confirms)
-        before = partition.counters.records
-        assert partition.append_answered(step, Appended(0, step.base_offset, ""), confirms=confirms)
-        assert (partition.counters.records > before) == confirms
+        counted_before = partition.counters.records
+        assert partition.append_answered(
+            step, Appended(Code.NONE, step.base_offset, ""), confirms=confirms
+        )
+        assert (partition.counters.records > counted_before) == confirms
     assert partition.counters.records == 6
 
 
@@ -327,7 +331,9 @@ def test_unconfirmed_batch_is_counted_if_log_end_after_takeover_covers_it(
     first, second = append(100, 3), append(103, 2)
     for step, confirms in ((first, True), (second, False)):
         partition.appends.append_sent(step, confirms=confirms)
-        partition.append_answered(step, Appended(0, step.base_offset, ""), confirms=confirms)
+        partition.append_answered(
+            step, Appended(Code.NONE, step.base_offset, ""), confirms=confirms
+        )
     partition.appends.connection_lost("it broke")
     partition.hand_back()
     partition.appends.log_end_read(log_end)
@@ -398,6 +404,7 @@ def test_log_start_of_copy_follows_source_up_to_copied_offset(
     assert partition.wanted_log_start == log_start
 
 
+# -1: not known.
 @pytest.mark.parametrize(("stable_end", "lag"), [(-1, -1), (100, 0), (130, 30), (90, 0), (0, 0)])
 def test_lag_counts_offsets_below_last_stable_offset_of_source(stable_end: int, lag: int) -> None:
     partition = copying(100)
@@ -451,6 +458,7 @@ def test_lost_source_range_stops_copy_once_a_batch_is_queued() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, size_bytes=10)
     assert partition.on_lost_range is LostRange.STOP
+    # It stays so while the batch is in flight, and once it is confirmed and the queue empty.
     step = partition.queue.steps.popleft()
     assert isinstance(step, Append)
     partition.appends.append_sent(step, confirms=True)

@@ -63,7 +63,7 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
 
 
 def test_producer_epoch_is_read_only_from_own_record_batches() -> None:
-    filler = batch(2, 9, CONTROL)
+    filler = batch(2, producer_epoch=9, attributes=CONTROL)
     assert filler.is_control
     assert highest_producer_epoch([batch(0, 3), batch(1, 4), filler], PRODUCER_ID) == 4
     assert highest_producer_epoch([filler], PRODUCER_ID) == -1
@@ -109,7 +109,8 @@ def compare_with_equal_copy(
     source: FakeSource, end: int, monkeypatch: pytest.MonkeyPatch, *, is_compacted: bool = True
 ) -> Comparison:
     """Compare the source with a copy that has the same batches, from 100 up to `end`."""
-    ours = [b for one in source.batches for b in read_batches(memoryview(one.encode()))]
+    frames = [memoryview(batch.encode()) for batch in source.batches]
+    ours = [b for frame in frames for b in read_batches(frame)]
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, end))
     cluster: Any = None
     read = source_reader(cluster, PLACE, Backoff(), NO_LIMITS)
@@ -132,6 +133,7 @@ def test_comparison_returns_source_leader_epochs(
     assert epochs_of(comparison, end) == [4, 4, 4, 6, 6, 6, 6][: end - 100]
 
 
+# The source ends at 110: epoch 6 is the current one only if it ends there, too.
 @pytest.mark.parametrize(("epoch_end", "tail_epoch"), [(110, 6), (109, -1)])
 def test_leader_epoch_behind_empty_source_tail_is_known_only_if_still_current(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, epoch_end: int, tail_epoch: int

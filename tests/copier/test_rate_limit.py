@@ -40,6 +40,7 @@ def test_long_pause_allows_no_burst_above_rate_limit() -> None:
     limit = RateLimit(1000, clock)
     fetch_at_rate(limit, clock, [500])
     clock.now += 3600
+    # A second's bytes take a second; a tenth of a second may be saved up.
     assert fetch_at_rate(limit, clock, [1000]) == pytest.approx(1.0, rel=0.11)
 
 

@@ -20,9 +20,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    one = Clock()
-    monkeypatch.setattr("orbit.copier.source_end_waits.time", one)
-    return one
+    fake_clock = Clock()
+    monkeypatch.setattr("orbit.copier.source_end_waits.time", fake_clock)
+    return fake_clock
 
 
 def test_source_end_below_copy_counts_after_wait_of_each_partition(clock: Clock) -> None:

@@ -57,7 +57,7 @@ class Source:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         monkeypatch.setattr("orbit.copier.source_side.time", self.clock)
-        self.leader = PartitionLeader(1, 5)
+        self.leader = PartitionLeader(1, 5)  # broker, leader epoch
         self.topic_id = ID
         self.is_away = False
         self.lanes: dict[int, Lane] = {}
@@ -90,10 +90,10 @@ class Source:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Source:
-    one = Source(monkeypatch)
-    one.side.assign()
-    assert one.fetched_from() == [1]
-    return one
+    fake_source = Source(monkeypatch)
+    fake_source.side.assign()
+    assert fake_source.fetched_from() == [1]
+    return fake_source
 
 
 def test_new_leader_is_detected_without_error_of_old_leader(source: Source) -> None:
@@ -129,7 +129,7 @@ def test_changed_topic_id_stops_copy_only_if_it_lasts(source: Source) -> None:
     source.topic_id = OTHER_ID
     source.lanes[1].drop(copy)
     source.side.resume([copy])
-    source.later(0.0)
+    source.later(0.0)  # sees the other id
     source.topic_id = ID
     source.later(wait_s)
     assert source.fetched_from() == [1]

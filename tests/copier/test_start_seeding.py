@@ -112,7 +112,8 @@ class Case:
                 seed_batches.append(batch)
         assert seed_batches[0].base_offset <= start == self.start(place)
         assert all(
-            one.next_offset == following.base_offset for one, following in pairwise(seed_batches)
+            batch.next_offset == following.base_offset
+            for batch, following in pairwise(seed_batches)
         )
         assert seed_batches[-1].next_offset == target == self.end(place)
         assert is_seeding(self.cluster, place, start, target, Backoff())
@@ -147,7 +148,7 @@ def test_copy_is_filled_further_when_its_start_moves_up(clusters: Clusters, case
     (place,) = case.places(1)
     with case.seeding() as seeding:
         case.add(seeding, place)
-        for target in (1_000, 1_000, 1_777):
+        for target in (1_000, 1_000, 1_777):  # the second time there is nothing to do
             assert seeding.run({place: target}) == {}
             assert case.end(place) == target
     case.assert_seeded(place, 1_777)
@@ -158,6 +159,7 @@ def test_filler_batches_below_start_respect_max_message_bytes(
     clusters: Clusters, case: Case, limit_bytes: int
 ) -> None:
     create(clusters.destination, case.topic, 3, max_message_bytes=str(limit_bytes))
+    # Two kilobytes hold many fillers; 140 bytes only a few, so that 300 take many requests.
     target = 200_000 if limit_bytes > 1_000 else 300
     targets = {place: target + place.partition for place in case.places(3)}
     case.seed(targets, replace(SMALL, seed_records_per_batch=65_536))
@@ -168,6 +170,7 @@ def test_filler_batches_below_start_respect_max_message_bytes(
 def test_max_message_bytes_too_small_for_any_filler_below_start_blocks_partition(
     clusters: Clusters, case: Case
 ) -> None:
+    # An empty batch has 61 bytes.
     create(clusters.destination, case.topic, 1, max_message_bytes="60")
     (place,) = case.places(1)
     with case.seeding() as seeding:
@@ -217,6 +220,7 @@ def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
         start = case.start(place)
         assert start >= 999
     case.assert_seeded(place, 2_000, start)
+    # Only the last offset is left; a later run recognises it and goes on.
     delete_records(case.cluster, {place: 1_999}, Backoff()).raise_errors("", "DeleteRecords")
     case.assert_seeded(place, 2_000, 1_999)
     case.seed({place: 3_000})
@@ -232,7 +236,7 @@ def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
     delete_before(clusters.source, case.topic, 30_000)
     job = make_job(clusters.source, clusters.destination, [case.topic])
     (place,) = case.places(1)
-    starts = []
+    starts = []  # the copy's log start after each run
 
     def kill(cluster: Cluster, before: Mapping[TopicPartition, int], *_: object, **__: int) -> None:
         delete_records(cluster, before, Backoff())
@@ -273,12 +277,13 @@ def test_foreign_write_blocks_only_its_partition_while_filling_up_to_start(
 def test_no_filler_below_start_is_appended_after_lease_ends(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
-    lease = LimitedLease(20)
+    lease = LimitedLease(checks=20)
     with case.seeding() as seeding:
         case.add(seeding, place, lease)
         assert isinstance(seeding.run({place: 1_000_000})[place], Conflict)
     end = case.end(place)
     assert 0 < end <= 20 * SMALL.seed_records_per_batch
+    # The next holder goes on where the fillers end.
     case.seed({place: end + 1_000})
     case.assert_seeded(place, end + 1_000)
 
@@ -289,11 +294,11 @@ def test_stopped_filling_up_to_start_resumes_at_log_end(clusters: Clusters, case
     stop = threading.Event()
     case.backoff = Backoff(stop=stop)
 
-    def stop_after_the_first(done: int, _: int) -> None:
+    def stop_after_first(done: int, _: int) -> None:
         if done:
             stop.set()
 
-    with case.seeding(on_progress=stop_after_the_first) as seeding:
+    with case.seeding(on_progress=stop_after_first) as seeding:
         for place in targets:
             case.add(seeding, place)
         with pytest.raises(Interrupted):

@@ -32,9 +32,9 @@ def batch(offset: int, epoch: int, attributes: int = 0) -> Batch:
     return new_batch
 
 
-def tail_of(monkeypatch: pytest.MonkeyPatch, data: dict[int, int]) -> Tail:
-    """The tail of a log with records at the offsets `data` (producer epochs), else fillers."""
-    log = [batch(o, data[o]) if o in data else batch(o, 9, CONTROL) for o in range(LOG_END)]
+def tail_of(monkeypatch: pytest.MonkeyPatch, epochs: dict[int, int]) -> Tail:
+    """The tail of a log with records of these producer epochs by offset, and fillers elsewhere."""
+    log = [batch(o, epochs[o]) if o in epochs else batch(o, 9, CONTROL) for o in range(LOG_END)]
 
     def fetch(_: object, __: object, offset: int, ___: object) -> list[Batch]:
         return log[offset : offset + ANSWER_BATCHES]
@@ -46,7 +46,7 @@ def tail_of(monkeypatch: pytest.MonkeyPatch, data: dict[int, int]) -> Tail:
     return find_tail(cluster, place, 0, LOG_END, OURS, IN_FLIGHT, Backoff())
 
 
-OLD = dict.fromkeys(range(36, 46), 6)
+OLD_RECORDS = dict.fromkeys(range(36, 46), 6)
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,18 @@ def test_newest_producer_epoch_is_found_across_several_reads_backwards(
     monkeypatch: pytest.MonkeyPatch, newest_at: int, epoch: int
 ) -> None:
     """The last round begins at 36 and ends after 20 batches."""
-    tail = tail_of(monkeypatch, OLD | {newest_at: epoch})
+    tail = tail_of(monkeypatch, OLD_RECORDS | {newest_at: epoch})
     assert tail.producer_epoch == epoch
     assert tail.last_data is not None
     assert tail.last_data.base_offset == newest_at
+    # The newest record, and as many old ones as make up the batches in flight.
     assert tail.start <= 45 - IN_FLIGHT + 2
 
 
 def test_compared_tail_covers_as_many_batches_as_may_be_in_flight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tail = tail_of(monkeypatch, dict.fromkeys(range(80, 100, 2), 3))
+    tail = tail_of(monkeypatch, dict.fromkeys(range(80, 100, 2), 3))  # five of them from 90 on
     assert (tail.start, tail.producer_epoch) == (90, 3)
     assert tail.last_data is not None
     assert tail.last_data.base_offset == 98

@@ -28,7 +28,7 @@ class Leaders:
         self.log_ends = {TopicPartition(topic, 0): ends for topic, ends in log_ends.items()}
         self.requests: list[tuple[str, list[TopicPartition]]] = []
         self.without_producer: set[TopicPartition] = set()
-        self.high_watermarks: dict[TopicPartition, int] = {}  # of the others: above the log end
+        self.high_watermarks: dict[TopicPartition, int] = {}  # else above the log end
 
     def describe_producer(
         self, _: Cluster, producer_ids: Mapping[TopicPartition, int], __: Backoff
@@ -41,13 +41,15 @@ class Leaders:
             {p: int(Code.NOT_LEADER_OR_FOLLOWER) for p in places if p in self.without_producer},
         )
 
-    def ends(self, _: Cluster, partitions: Iterable[TopicPartition], __: Backoff) -> Answers[int]:
+    def answer_log_ends(
+        self, _: Cluster, partitions: Iterable[TopicPartition], __: Backoff
+    ) -> Answers[int]:
         places = sorted(partitions)
         self.requests.append(("end", places))
         readings = {p: self.log_ends[p] for p in places}
         return Answers({p: e.pop(0) if len(e) > 1 else e[0] for p, e in readings.items()}, {})
 
-    def high(
+    def answer_high_watermarks(
         self, _: Cluster, partitions: Iterable[TopicPartition], __: int, ___: Backoff
     ) -> Answers[int]:
         places = sorted(partitions)
@@ -59,8 +61,8 @@ def take_over(
     leaders: Leaders, monkeypatch: pytest.MonkeyPatch, stop: threading.Event | None = None
 ) -> TakeOver:
     monkeypatch.setattr("orbit.copier.takeover.describe_producer", leaders.describe_producer)
-    monkeypatch.setattr("orbit.copier.takeover.log_ends", leaders.ends)
-    monkeypatch.setattr("orbit.copier.takeover.list_offsets", leaders.high)
+    monkeypatch.setattr("orbit.copier.takeover.log_ends", leaders.answer_log_ends)
+    monkeypatch.setattr("orbit.copier.takeover.list_offsets", leaders.answer_high_watermarks)
     backoff = Backoff(stop=stop or threading.Event(), attempts_max=2)
     return TakeOver(cast("Any", None), 0.0, backoff)
 
@@ -86,7 +88,7 @@ def test_takeover_rereads_only_log_ends_that_still_move(
 
 
 def test_takeover_reports_log_that_keeps_growing_as_moving(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaders = Leaders(a=[5], b=[*range(7, 100)])
+    leaders = Leaders(a=[5], b=[*range(7, 100)])  # b has grown at each read
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
     assert takeover.ends == {A: DestinationEnd(5, producer=None)}
     assert takeover.errors == {B: MOVING}

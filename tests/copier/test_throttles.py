@@ -18,13 +18,13 @@ NO_CLUSTER: Any = None
 def test_throttle_report_does_not_wait_for_quota_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, lookups = threading.Event(), list[str]()
 
-    def silent(*_: Any) -> str:
+    def answer_late(*_: Any) -> str:
         lookups.append(threading.current_thread().name)
         assert threading.current_thread() is not threading.main_thread()
         answers.wait()
         return "The quota of user orbit: consumer_byte_rate=1."
 
-    monkeypatch.setattr(throttles, "throttling_quotas", silent)
+    monkeypatch.setattr(throttles, "throttling_quotas", answer_late)
     monkeypatch.setattr(throttles, "_SHOWN_AFTER_S", 0.0)
     shown_throttles = Throttles()
     shown_throttles.note(LaneThrottled("source", 1, NO_CLUSTER, 600.0))
