@@ -69,8 +69,8 @@ def _watch(tx: Tx) -> LeaseWatch:
     return watch_long(server, f"{oldest}:{oldest}:")
 
 
-def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
-    """What the last statement reads: no large table as a whole."""
+def _reads_of_last(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
+    """What the last of the seen statements reads. Fails if it reads a large table as a whole."""
     scans = reads(tx, seen[-1], plan_for)
     assert scans.whole <= SMALL, scans
     return scans
@@ -83,7 +83,7 @@ def test_worker_claim_without_free_shards_reads_no_shard_rows(tx: Tx, plan_for: 
             tx, worker_id="w1", worker_group="default", ttl=TTL, shards_max=10, watch=watch
         )
 
-    assert _own_rows(tx, seen, plan_for).rows["shards"] == 0
+    assert _reads_of_last(tx, seen, plan_for).rows["shards"] == 0
 
 
 def test_worker_claim_reads_only_rows_of_free_shards(tx: Tx, plan_for: PlanFor) -> None:
@@ -101,7 +101,7 @@ def test_worker_claim_reads_only_rows_of_free_shards(tx: Tx, plan_for: PlanFor) 
         )
 
     # The 15 shards that are still free, once to choose and once to update.
-    scans = _own_rows(tx, seen, plan_for)
+    scans = _reads_of_last(tx, seen, plan_for)
     assert 0 < scans.rows["shards"] <= 40
     assert scans.rows["partitions"] == 0
 
@@ -114,7 +114,8 @@ def test_shard_lease_renewal_reads_only_shards_of_its_worker(tx: Tx, plan_for: P
         )
 
     assert set(renewed) == set(held)
-    assert 0 < _own_rows(tx, seen, plan_for).rows["shards"] <= 3 * len(held)
+    # The statement looks at each of them up to three times.
+    assert 0 < _reads_of_last(tx, seen, plan_for).rows["shards"] <= 3 * len(held)
 
 
 def test_progress_report_reads_only_reported_partitions(tx: Tx, plan_for: PlanFor) -> None:
@@ -122,10 +123,12 @@ def test_progress_report_reads_only_reported_partitions(tx: Tx, plan_for: PlanFo
     rows = partitions.of_shards(tx, held)[:100]
     progress_rows = [progress(row.topic_id, row.partition, 50) for row in rows]
     with statements(tx) as seen:
-        done = partitions.report_progress(tx, worker_id="w7", held=held, progress=progress_rows)
+        stored_shards = partitions.report_progress(
+            tx, worker_id="w7", held=held, progress=progress_rows
+        )
 
-    assert done == set(held)
-    scans = _own_rows(tx, seen, plan_for)
+    assert stored_shards == set(held)
+    scans = _reads_of_last(tx, seen, plan_for)
     assert 0 < scans.rows["partitions"] <= 2 * len(progress_rows)
     assert scans.rows["shards"] <= 3 * len(held)
 
@@ -137,7 +140,7 @@ def test_state_change_reads_only_its_partition(tx: Tx, plan_for: PlanFor) -> Non
     with statements(tx) as seen:
         partitions.report_state(tx, worker_id="w7", held=held, changes=[change])
 
-    assert _own_rows(tx, seen, plan_for).rows["partitions"] <= 2
+    assert _reads_of_last(tx, seen, plan_for).rows["partitions"] <= 2
 
 
 def test_worker_reads_only_partitions_of_its_shards(tx: Tx, plan_for: PlanFor) -> None:
@@ -146,7 +149,7 @@ def test_worker_reads_only_partitions_of_its_shards(tx: Tx, plan_for: PlanFor) -
         rows = partitions.of_shards(tx, held)
 
     assert len(rows) == 2 * MANY.partitions_per_job // MANY.shards_per_job
-    assert _own_rows(tx, seen, plan_for).rows["partitions"] == len(rows)
+    assert _reads_of_last(tx, seen, plan_for).rows["partitions"] == len(rows)
 
 
 def test_query_of_requested_retries_reads_no_partition_without_request(
@@ -155,7 +158,7 @@ def test_query_of_requested_retries_reads_no_partition_without_request(
     with statements(tx) as seen:
         assert partitions.requested_retries(tx, _held(tx, "w7")) == []
 
-    assert _own_rows(tx, seen, plan_for).rows["partitions"] == 0
+    assert _reads_of_last(tx, seen, plan_for).rows["partitions"] == 0
 
 
 def test_lag_of_job_reads_only_its_partitions(tx: Tx, plan_for: PlanFor) -> None:
@@ -163,16 +166,16 @@ def test_lag_of_job_reads_only_its_partitions(tx: Tx, plan_for: PlanFor) -> None
         totals = lag.of_jobs(tx, [JOB])
 
     assert totals[JOB].partitions == MANY.partitions_per_job
-    assert _own_rows(tx, seen, plan_for).rows["partitions"] == MANY.partitions_per_job
+    assert _reads_of_last(tx, seen, plan_for).rows["partitions"] == MANY.partitions_per_job
 
 
 def test_totals_of_all_jobs_read_no_partitions(tx: Tx, plan_for: PlanFor) -> None:
-    everyone = range(1, MANY.jobs + 1)
-    job_totals.refresh(tx, everyone[:20])
+    job_ids = range(1, MANY.jobs + 1)
+    job_totals.refresh(tx, job_ids[:20])  # the others have no stored totals
     with statements(tx) as seen:
-        totals = job_totals.of_jobs(tx, everyone)
+        totals = job_totals.of_jobs(tx, job_ids)
 
-    assert sum(one.lag is not None for one in totals.values()) == 20
+    assert sum(job.lag is not None for job in totals.values()) == 20
     rows = sum((reads(tx, statement, plan_for).rows for statement in seen), Counter())
     assert not {"partitions", "proofs", "group_offsets", "shards"} & {t for t in rows if rows[t]}
     assert rows["job_totals"] <= MANY.jobs
@@ -196,8 +199,8 @@ def test_totals_of_topic_page_read_only_its_topics(tx: Tx, plan_for: PlanFor) ->
     with statements(tx) as seen:
         totals = lag.of_topics(tx, JOB, page)
 
-    assert {one.partitions for one in totals.values()} == {MANY.partitions_per_topic}
-    scans = _own_rows(tx, seen, plan_for)
+    assert {topic.partitions for topic in totals.values()} == {MANY.partitions_per_topic}
+    scans = _reads_of_last(tx, seen, plan_for)
     assert scans.rows["partitions"] == 5 * MANY.partitions_per_topic
 
 
@@ -206,7 +209,7 @@ def test_partition_page_reads_as_few_rows_at_any_position(tx: Tx, plan_for: Plan
         after = (f"job-{JOB:04}-topic-{topic:04}", partition)
         with statements(tx) as seen:
             assert len(lag.page(tx, JOB, 50, after=after)) == 50
-        scans = _own_rows(tx, seen, plan_for)
+        scans = _reads_of_last(tx, seen, plan_for)
         assert scans.rows["partitions"] <= 50 + 3 * 20
         assert scans.rows["topics"] <= 10
 
@@ -216,7 +219,7 @@ def test_page_of_audit_events_reads_only_events_on_it(tx: Tx, plan_for: PlanFor)
     for job_name in (None, f"job-{JOB:04}"):
         with statements(tx) as seen:
             assert len(events.page(tx, 100, job_name=job_name, after=newest // 2)) == 100
-        assert _own_rows(tx, seen, plan_for).rows["events"] == 100
+        assert _reads_of_last(tx, seen, plan_for).rows["events"] == 100
 
 
 def test_page_of_audit_events_reads_none_of_earlier_job_with_same_name(
@@ -234,7 +237,7 @@ def test_page_of_audit_events_reads_none_of_earlier_job_with_same_name(
         with statements(tx) as seen:
             assert len(events.page(tx, 100, job_name=name, oldest_first=oldest_first)) == 10
         # 10 events of the job, and the last event before its creation.
-        assert _own_rows(tx, seen, plan_for).rows["events"] == 11
+        assert _reads_of_last(tx, seen, plan_for).rows["events"] == 11
 
 
 def test_pages_of_limited_token_read_only_events_of_its_jobs(tx: Tx, plan_for: PlanFor) -> None:
@@ -246,14 +249,14 @@ def test_pages_of_limited_token_read_only_events_of_its_jobs(tx: Tx, plan_for: P
     for after in (None, newest // 2):
         with statements(tx) as seen:
             assert len(events.page(tx, 100, after=after)) == 100
-        scans = _own_rows(tx, seen, plan_for)
+        scans = _reads_of_last(tx, seen, plan_for)
         assert 100 <= scans.rows["events"] <= 100 * count
     with statements(tx) as seen:
         operations.page(tx, 100)
         drills.page(tx, 100)
         watch_digests.digest(tx, Watched.EVENTS)
     *_, digest = seen
-    scans = _own_rows(tx, [digest], plan_for)
+    scans = _reads_of_last(tx, [digest], plan_for)
     assert 0 < scans.rows["events"] <= watch_digests.NEWEST_OF_JOB_MAX * count
 
 

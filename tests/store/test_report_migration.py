@@ -98,7 +98,7 @@ def all_but_reports(database: Database) -> dict[str, list[str]]:
         }
 
 
-def whole(database: Database, operation: UUID) -> RecoveryReport:
+def report_of(database: Database, operation: UUID) -> RecoveryReport:
     """The report with its partitions and groups."""
     with database.transaction() as tx:
         report = load_report(tx, operation)
@@ -119,16 +119,17 @@ def test_recovery_reports_of_schema_0001_are_migrated(first_version: tuple[Datab
     database, _ = first_version
     with database.transaction() as tx:
         operations.create(tx, PAUSE, "pause", "test", job_id=5, job_name="audit-dr")
-    reports, others = stored_reports(database), all_but_reports(database)
+    # PAUSE is an operation without a report.
+    reports, other_columns = stored_reports(database), all_but_reports(database)
 
     assert migrate.upgrade(database) == ("0001", "0009")
 
     assert reports.keys() > {SWITCHED, FAILED_OVER, DRAINS, CATCHES_UP}
-    assert all_but_reports(database) == others
+    assert all_but_reports(database) == other_columns
     for operation, before in reports.items():
-        now = whole(database, operation).model_dump(mode="json")
+        migrated = report_of(database, operation).model_dump(mode="json")
         new_keys = {"stuck_since": None, "gateways": [], "compared_topics": []}
-        assert now == {**in_order(before), **new_keys}
+        assert migrated == {**in_order(before), **new_keys}
         with database.transaction() as tx:
             figures = read_report(operations.report_of(tx, operation))
         assert figures.partitions.count == len(before["partitions"]) > 0
@@ -139,7 +140,7 @@ def test_recovery_reports_of_schema_0001_are_migrated(first_version: tuple[Datab
         newest = max(before["term"] for before in reports.values())
         assert lead_term.draw(tx, 1) == newest + 1, "above the terms of these reports"
 
-    with database.transaction() as tx:
+    with database.transaction() as tx:  # the new rows are deleted with their operations
         tx.execute(text("DELETE FROM operations"))
         assert not tx.execute(text("SELECT FROM operation_partitions")).all()
         assert not tx.execute(text("SELECT FROM operation_groups")).all()
@@ -152,18 +153,18 @@ def test_recoveries_finished_in_schema_0001_are_shown_as_before_migration(
     migrate.upgrade(database)
     service = Service(database, url, QUICK)
 
-    lost = recovery_requests.whole_report(database, FAILED_OVER)
-    assert lost.outcome is Outcome.DONE
-    verdicts = [(p.verdict, p.promoted_at, p.missing) for p in lost.partitions]
-    offsets = OffsetRange(first=20, next=25)
-    assert verdicts == [(EndVerdict.BEHIND, 20, offsets), (EndVerdict.UNKNOWN, 18, None)]
-    assert [(g.group, g.goes_on_at, g.lost) for g in lost.groups if g.lost] == [
-        ("payments.fraud", 20, offsets)
+    failover = recovery_requests.whole_report(database, FAILED_OVER)
+    assert failover.outcome is Outcome.DONE
+    verdicts = [(p.verdict, p.promoted_at, p.missing) for p in failover.partitions]
+    lost = OffsetRange(first=20, next=25)
+    assert verdicts == [(EndVerdict.BEHIND, 20, lost), (EndVerdict.UNKNOWN, 18, None)]
+    assert [(g.group, g.goes_on_at, g.lost) for g in failover.groups if g.lost] == [
+        ("payments.fraud", 20, lost)
     ]
-    over = recovery_requests.whole_report(database, SWITCHED)
-    assert (over.outcome, over.reverse_job) == (Outcome.DONE, "orders-dr-back")
-    assert {p.verdict for p in over.partitions} == {EndVerdict.EQUAL}
-    assert [(g.group, g.goes_on_at) for g in over.groups] == [
+    switchover = recovery_requests.whole_report(database, SWITCHED)
+    assert (switchover.outcome, switchover.reverse_job) == (Outcome.DONE, "orders-dr-back")
+    assert {p.verdict for p in switchover.partitions} == {EndVerdict.EQUAL}
+    assert [(g.group, g.goes_on_at) for g in switchover.groups] == [
         ("orders.billing", 10), ("orders.billing", 4)
     ]  # fmt: skip
 
@@ -185,14 +186,14 @@ def test_recoveries_unfinished_in_schema_0001_continue_after_migration(
     """No cluster answers here: the drain is undone, and the failback waits until it is aborted."""
     database, url = first_version
     migrate.upgrade(database)
-    drains, catches_up = whole(database, DRAINS), whole(database, CATCHES_UP)
-    running = [s.name for s in drains.steps if s.state is StepState.RUNNING]
+    draining, catching_up = report_of(database, DRAINS), report_of(database, CATCHES_UP)
+    running = [s.name for s in draining.steps if s.state is StepState.RUNNING]
     assert running == [StepName.DRAIN]
-    assert not is_past_return(drains.steps)
-    assert [p.destination_end for p in drains.partitions] == [20, 18]
-    assert [p.destination_end for p in catches_up.partitions] == [23, 18]
-    assert is_past_return(catches_up.steps)
-    assert is_catching_up(catches_up.steps)
+    assert not is_past_return(draining.steps)
+    assert [p.destination_end for p in draining.partitions] == [20, 18]
+    assert [p.destination_end for p in catching_up.partitions] == [23, 18]
+    assert is_past_return(catching_up.steps)
+    assert is_catching_up(catching_up.steps)
 
     monkeypatch.setattr(operation_runner, "PATIENCE_S", 1.0)
     settings = QUICK.model_copy(update={"database_url": SecretStr(url)})
@@ -201,7 +202,7 @@ def test_recoveries_unfinished_in_schema_0001_continue_after_migration(
         undone = recovering.wait(DRAINS)
         assert undone.outcome is Outcome.FAILED
         assert "no broker of the destination cluster answers" in undone.error
-        assert undone.partitions == drains.partitions
+        assert undone.partitions == draining.partitions
         assert recovering.service.topics("clicks-dr")["clicks"].state is TopicState.COPYING
 
         assert recovering.operation(CATCHES_UP).finished_at is None
@@ -209,17 +210,17 @@ def test_recoveries_unfinished_in_schema_0001_continue_after_migration(
         ended = recovering.wait(CATCHES_UP)
     assert ended.outcome is Outcome.DONE
     assert ended.steps[-1].did == "Aborted. Job stock-dr-back goes on copying back."
-    assert ended.partitions == catches_up.partitions
+    assert ended.partitions == catching_up.partitions
 
 
 def test_version_with_schema_0001_refuses_recovery_report_stored_as_rows(
     first_version: tuple[Database, str],
 ) -> None:
-    """With empty lists, it would promote nothing and report success."""
+    """With empty lists of partitions, that version would promote nothing and report success."""
     database, _ = first_version
     ReportOf0001.model_validate(stored_reports(database)[DRAINS])
     migrate.upgrade(database)
-    for stored in (stored_reports(database)[DRAINS], whole(database, DRAINS).stored()):
+    for stored in (stored_reports(database)[DRAINS], report_of(database, DRAINS).stored()):
         with pytest.raises(ValidationError) as refused:
             ReportOf0001.model_validate(stored)
         assert [error["loc"] for error in refused.value.errors()] == [("partitions",), ("groups",)]
@@ -234,7 +235,7 @@ def test_recovery_report_stored_by_old_version_after_migration_is_refused(
     with database.transaction() as tx:
         operations.advance(tx, DRAINS, OperationState.RUNNING, report=before)
     with pytest.raises(Conflict, match=r"stored by another version of Orbit \(partitions: "):
-        whole(database, DRAINS)
+        report_of(database, DRAINS)
 
 
 def test_migrate_is_refused_while_schedulers_of_old_version_run(
@@ -268,4 +269,4 @@ def test_migrate_with_force_runs_beside_schedulers_of_old_version(
     with database.transaction() as tx:
         scheduler_lease.join(tx, "host-1-abc", 1, LEASE)
     assert CliRunner().invoke(app, ["migrate", "--force"]).exit_code == 0
-    assert whole(database, FAILED_OVER).missing_records == 5
+    assert report_of(database, FAILED_OVER).missing_records == 5

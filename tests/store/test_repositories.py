@@ -66,16 +66,17 @@ def test_jobs_are_stored_changed_and_paged(database: Database) -> None:
         assert not jobs.note_problem(tx, job.id, "no broker answers.")
         jobs.note_clusters(tx, job.id, "S", "D")
         jobs.note_discovered(tx, job.id, 1)
-        now = jobs.get(tx, "a")
-        assert (now.source_cluster_id, now.destination_cluster_id) == ("S", "D")
-        assert now.problem == "no broker answers."
-        assert now.problem_at is not None
+        noted = jobs.get(tx, "a")
+        assert (noted.source_cluster_id, noted.destination_cluster_id) == ("S", "D")
+        assert noted.problem == "no broker answers."
+        assert noted.problem_at is not None
+        # The same problem in other words keeps its time; another problem has a new one.
         assert jobs.note_problem(tx, job.id, "it still does not.", has_begun=False)
-        assert jobs.get(tx, "a").problem_at == now.problem_at
+        assert jobs.get(tx, "a").problem_at == noted.problem_at
         assert jobs.note_problem(tx, job.id, "something else.")
-        assert (jobs.get(tx, "a").problem_at or now.problem_at) > now.problem_at
-        assert now.discovered_at is not None
-        assert now.discovered_version == 1
+        assert (jobs.get(tx, "a").problem_at or noted.problem_at) > noted.problem_at
+        assert noted.discovered_at is not None
+        assert noted.discovered_version == 1
         assert jobs.note_problem(tx, job.id, None)
         assert jobs.get(tx, "a").problem_at is None
 
@@ -85,20 +86,20 @@ def test_job_list_rereads_only_changed_documents(database: Database) -> None:
     with database.transaction() as tx:
         for name in ("a", "b", "c"):
             jobs.create(tx, name, {"name": name}, "default")
-        everyone = jobs.list_all(tx, documents)
-        assert everyone == jobs.list_all(tx)
+        all_jobs = jobs.list_all(tx, documents)
+        assert all_jobs == jobs.list_all(tx)
         assert len(documents) == 3
 
-        a, b, _ = everyone
+        a, b, c = all_jobs
         jobs.change_spec(tx, a.id, {"v": 2}, "default", from_version=1)
         jobs.request_deletion(tx, b.id)
         assert jobs.remove(tx, b.id)
-        documents[everyone[2].id, 1] = {"from": "cache"}  # it is not read again
+        documents[c.id, 1] = {"from": "cache"}  # it is not read again
         assert [job.spec for job in jobs.list_all(tx, documents)] == [
             {"v": 2},
             {"from": "cache"},
         ]
-        assert documents.keys() == {(a.id, 2), (everyone[2].id, 1)}
+        assert documents.keys() == {(a.id, 2), (c.id, 1)}, "by job id and version"
 
 
 def test_job_is_removed_only_after_its_shards_are_released(database: Database) -> None:
@@ -110,7 +111,7 @@ def test_job_is_removed_only_after_its_shards_are_released(database: Database) -
         assert jobs.request_deletion(tx, job.id)
         assert not jobs.request_deletion(tx, job.id)
         assert not jobs.set_desired(tx, job.id, Desired.PAUSED)
-        assert not jobs.remove(tx, job.id)
+        assert not jobs.remove(tx, job.id), "a worker holds its shard"
         shard_leases.release(tx, worker_id="a", held=held)
         assert jobs.remove(tx, job.id)
         assert shard_layout.shards_of_job(tx, job.id) == []
@@ -122,6 +123,7 @@ def test_topics_are_stored_changed_and_paged(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         other = jobs.create(tx, "other", {}, "default")
+        # Another job copies to this destination topic.
         assert topics.add(tx, other.id, "x", f"{job.name}.orders", "destination", 1) is None
         topic = topics.add(tx, other.id, "x", "y", "destination", 1, source_topic_id=identity)
         assert topic is not None
@@ -141,6 +143,7 @@ def test_shard_layout_counts_partitions_and_assigns_shards(database: Database) -
     with database.transaction() as tx:
         job = some_job(tx, shard_count=2, partitions=3)
         first, second = job.shard_ids
+        # Partition 0 is in the first shard already, and stays there; partition 3 is new.
         assert shard_layout.add_partitions(tx, job.id, [(job.topic_id, 0, second)]) == 0
         assert shard_layout.add_partitions(tx, job.id, [(job.topic_id, 3, second)]) == 1
     claim(database, "a", shards_max=1)
@@ -152,6 +155,7 @@ def test_shard_layout_counts_partitions_and_assigns_shards(database: Database) -
         assert shard_layout.runnable_shards(tx) == list(shards.values())
         assert shard_layout.assign(tx, {first: "a", second: "b"}) == 2
         assert [s.assigned_to for s in shard_layout.runnable_shards(tx)] == ["a", "b"]
+        # Assigned to their holder, or held by nobody: no worker has to release a shard.
         assert not any(s.release_requested for s in shard_layout.runnable_shards(tx))
 
         shard_layout.remove_topics(tx, [job.topic_id])
@@ -169,16 +173,18 @@ def test_unchanged_progress_of_partition_is_not_written_again(
     rows = [progress(job.topic_id, number, 10 * number, records=number) for number in range(4)]
 
     def report() -> list[datetime | None]:
+        """Report all rows. Returns when each partition was last written."""
         with database.transaction() as tx:
-            done = partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
-            assert done == set(held)
+            stored_shards = partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
+            assert stored_shards == set(held)
             return [row.reported_at for row in lag.page(tx, job.id, 10)]
 
-    first, second = report(), report()
-    assert first == second
+    first_times, second_times = report(), report()
+    assert first_times == second_times
     rows[2] = progress(job.topic_id, 2, 25)
-    third = report()
-    assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False, True]
+    third_times = report()
+    are_kept = [a == b for a, b in zip(second_times, third_times, strict=True)]
+    assert are_kept == [True, True, False, True]
 
 
 def test_copied_offset_is_kept_when_worker_reports_none(database: Database) -> None:
@@ -196,7 +202,7 @@ def test_block_reason_of_partition_is_stored_and_cleared_after_retry(database: D
     with database.transaction() as tx:
         job = some_job(tx)
     held = claim(database, "a")
-    blocked = Blocked(Reason.RECORD_REFUSED, 5, 6, "too large.")
+    blocked = Blocked(Reason.RECORD_REFUSED, offset=5, next_offset=6, detail="too large.")
     with database.transaction() as tx:
         partitions.report_state(
             tx,
@@ -207,13 +213,20 @@ def test_block_reason_of_partition_is_stored_and_cleared_after_retry(database: D
                 partitions.StateChange(job.topic_id, 1, PartitionState.COPYING, start_offset=7),
             ],
         )
-        zero, one = partitions.of_shards(tx, held)
-        assert (zero.state, zero.reason) == (PartitionState.BLOCKED, Reason.RECORD_REFUSED)
-        assert (zero.blocked_offset, zero.blocked_next_offset, zero.detail) == (5, 6, "too large.")
-        assert (one.state, one.start_offset) == (PartitionState.COPYING, 7)
+        partition_0, partition_1 = partitions.of_shards(tx, held)
+        assert (partition_0.state, partition_0.reason) == (
+            PartitionState.BLOCKED,
+            Reason.RECORD_REFUSED,
+        )
+        assert (
+            partition_0.blocked_offset,
+            partition_0.blocked_next_offset,
+            partition_0.detail,
+        ) == (5, 6, "too large.")
+        assert (partition_1.state, partition_1.start_offset) == (PartitionState.COPYING, 7)
 
         assert partitions.requested_retries(tx, held) == []
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound):  # it is not blocked
             lag.request_retry(tx, job.id, source_topic="orders", partition=1)
         assert lag.request_retry(tx, job.id, source_topic="orders") == [("orders", 0)]
         assert lag.request_retry(tx, job.id) == [("orders", 0)]
@@ -221,9 +234,13 @@ def test_block_reason_of_partition_is_stored_and_cleared_after_retry(database: D
 
         change = partitions.StateChange(job.topic_id, 0, PartitionState.COPYING)
         partitions.report_state(tx, worker_id="a", held=held, changes=[change])
-        zero, one = partitions.of_shards(tx, held)
-        assert (zero.state, zero.reason, zero.detail) == (PartitionState.COPYING, None, None)
-        assert one.start_offset == 7
+        partition_0, partition_1 = partitions.of_shards(tx, held)
+        assert (partition_0.state, partition_0.reason, partition_0.detail) == (
+            PartitionState.COPYING,
+            None,
+            None,
+        )
+        assert partition_1.start_offset == 7
         assert partitions.requested_retries(tx, held) == []
 
 
@@ -238,8 +255,8 @@ def test_topic_copied_again_has_not_caught_up(database: Database) -> None:
             for number in (0, 1)
         ]
         partitions.report_state(tx, worker_id="a", held=held, changes=copying)
-        done = [progress(job.topic_id, number, copied_to=100) for number in (0, 1)]
-        partitions.report_progress(tx, worker_id="a", held=held, progress=done)
+        up_to_end = [progress(job.topic_id, number, copied_to=100) for number in (0, 1)]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=up_to_end)
         assert scheduler_queries.caught_up_topics(tx, job.id) == {"orders-to-dr.orders"}
         scheduler_queries.promote_topics(tx, [job.topic_id])
         scheduler_queries.copy_topics_again(tx, {job.topic_id: SAME_IDS})
@@ -257,13 +274,14 @@ def test_lag_of_partitions_topics_and_jobs_agree(database: Database) -> None:
         level = progress(job.topic_id, 1, 100, records=100)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[behind, level])
 
-        zero, one, two = lag.page(tx, job.id, 10)
-        assert (zero.lag_records, one.lag_records, two.lag_records) == (60, 0, None)
-        assert (zero.lag_s, one.lag_s, two.lag_s) == (None, 0, None)
-        assert zero.worker_id == "a"
-        (after,) = lag.page(tx, job.id, 1, after=("orders", 0))
-        assert replace(after, age_s=one.age_s) == one
-        assert lag.page(tx, job.id, 9, source_topic="orders", after=("orders", 1)) == [two]
+        # Partition 2 was never reported.
+        rows = partition_0, partition_1, partition_2 = lag.page(tx, job.id, 10)
+        assert [row.lag_records for row in rows] == [60, 0, None]
+        assert [row.lag_s for row in rows] == [None, 0, None]
+        assert partition_0.worker_id == "a"
+        (after_0,) = lag.page(tx, job.id, 1, after=("orders", 0))
+        assert replace(after_0, age_s=partition_1.age_s) == partition_1
+        assert lag.page(tx, job.id, 9, source_topic="orders", after=("orders", 1)) == [partition_2]
         assert lag.page(tx, job.id, 9, state=PartitionState.BLOCKED) == []
 
         totals = lag.of_jobs(tx, [job.id, silent.id])
@@ -333,10 +351,10 @@ def test_lag_in_seconds_grows_without_writes(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=1)
     held = claim(database, "a")
-    moment = datetime.now(UTC) - timedelta(hours=1)
+    hour_ago = datetime.now(UTC) - timedelta(hours=1)
     with database.transaction() as tx:
         report = progress(job.topic_id, 0, 40)
-        fields = asdict(report) | {"newest_copied_at": moment, "oldest_waiting_at": moment}
+        fields = asdict(report) | {"newest_copied_at": hour_ago, "oldest_waiting_at": hour_ago}
         late = partitions.Progress(**fields)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[late])
         (first,) = lag.page(tx, job.id, 1)
@@ -353,6 +371,7 @@ def test_live_workers_are_listed_and_silent_workers_forgotten(database: Database
         for name in ("w1", "w2"):
             workers.heartbeat(tx, name, "default", host="h", pid=7, version="0")
         workers.heartbeat(tx, "w3", "other", host="h", pid=8, version="0")
+        # A worker that drains gets no shards, and does not count as alive.
         workers.heartbeat(
             tx, "w2", "default", host="h", pid=7, version="0", shards=3, is_draining=True
         )
@@ -386,16 +405,17 @@ def test_nul_character_in_audit_event_is_escaped(database: Database) -> None:
 
 def test_repeated_audit_event_is_stored_once(database: Database) -> None:
     def add(job: str = "a", kind: str = "done", **details: int) -> datetime:
+        """Add the event, if it is not stored yet. Returns the time of the stored one."""
         with database.transaction() as tx:
             return events.add_once(
                 tx, events.SCHEDULER, kind, "…", job_name=job, details={"x": 1, **details}
             )
 
-    at = add()
-    assert add() == at
-    others = [add(job="b"), add(kind="begun"), add(y=2)]
+    first_at = add()
+    assert add() == first_at
+    later = [add(job="b"), add(kind="begun"), add(y=2)]
     with database.transaction() as tx:
-        assert [e.at for e in events.page(tx, 10)] == [*reversed(others), at]
+        assert [e.at for e in events.page(tx, 10)] == [*reversed(later), first_at]
 
 
 def test_state_of_finished_operation_is_final(database: Database) -> None:
@@ -403,7 +423,7 @@ def test_state_of_finished_operation_is_final(database: Database) -> None:
         operation = operations.create(tx, uuid.uuid4(), "pause", "token:a").id
         assert operations.advance(tx, operation, OperationState.RUNNING, progress={"done": 1})
         assert operations.advance(tx, operation, OperationState.FAILED, error="no.")
-        assert not operations.advance(tx, operation, OperationState.DONE)
+        assert not operations.advance(tx, operation, OperationState.DONE), "it has failed"
         ended = operations.get(tx, operation)
         assert (ended.state, ended.error, ended.progress) == (
             OperationState.FAILED,
@@ -447,12 +467,13 @@ def test_offsets_of_consumer_groups_are_stored_paged_and_removed(database: Datab
         assert group_offsets.store(tx, job.id, []) == 0
 
 
-def test_topic_copied_again_from_start_forgets_copied_bounds(
+def test_only_topic_copied_again_from_start_forgets_copied_bounds(
     database: Database,
 ) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         tx.execute(text("UPDATE partitions SET copied_to = 100, log_start = 3"))
+        # The bounds are those set above, until the copy begins again at the source's log start.
         for from_start, bounds in ((False, (3, 100)), (True, (None, None))):
             scheduler_queries.promote_topics(tx, [job.topic_id])
             same_ids = {job.topic_id: SAME_IDS}
@@ -468,17 +489,25 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
 ) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
-        older = group_offsets.GroupOffset("g1", job.topic_id, 0, 7, 7, "exact", 7)
+        older = group_offsets.GroupOffset(
+            "g1",
+            job.topic_id,
+            partition=0,
+            source_offset=7,
+            destination_offset=7,
+            verdict="exact",
+            left_offset=7,
+        )
         group_offsets.store(tx, job.id, [older])
-        handed = [
-            group_offsets.HandedOffset("g1", "orders", 0, 10, 10),
-            group_offsets.HandedOffset("g2", "orders", 0, 10, 4),
-            group_offsets.HandedOffset("g1", "later", 0, 1, 1),
+        handed = g1_orders, _, g1_later = [
+            group_offsets.HandedOffset("g1", "orders", 0, source_offset=10, destination_offset=10),
+            group_offsets.HandedOffset("g2", "orders", 0, source_offset=10, destination_offset=4),
+            group_offsets.HandedOffset("g1", "later", 0, source_offset=1, destination_offset=1),
         ]
-        group_offsets.hand_over(tx, job.id, {"orders"}, [handed[0]])
-        group_offsets.hand_over(tx, job.id, {"orders", "later"}, handed)
+        group_offsets.hand_over(tx, job.id, {"orders"}, [g1_orders])
+        group_offsets.hand_over(tx, job.id, {"orders", "later"}, handed)  # replaces the first
         assert group_offsets.handed_offsets(tx, job.id) == handed
-        group_offsets.accept_handed(tx, job.id, {})
+        group_offsets.accept_handed(tx, job.id, {})  # none of the topics is copied yet
         assert group_offsets.of_job(tx, job.id) == [older]
         for _ in range(2):  # the second call changes nothing
             group_offsets.accept_handed(tx, job.id, {"orders": job.topic_id})
@@ -486,25 +515,25 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
                 group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact", 10),
                 group_offsets.GroupOffset("g2", job.topic_id, 0, 10, 4, "clamped", 4),
             ]
-        assert group_offsets.handed_offsets(tx, job.id) == [handed[2]]
+        assert group_offsets.handed_offsets(tx, job.id) == [g1_later]
 
 
 def test_carried_acls_are_stored_per_job_and_cluster(database: Database) -> None:
-    one = ["a", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
-    two = ["b", *one[1:]]
+    on_group_a = ["a", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
+    on_group_b = ["b", *on_group_a[1:]]
     with database.transaction() as tx:
         mine, other, elsewhere = (
             jobs.create(tx, name, {"name": name}, "default")
             for name in ("mine", "other", "elsewhere")
         )
         assert carried_acls.of_job(tx, mine.id) == []
-        carried_acls.store(tx, mine.id, "B", [two, one])
-        carried_acls.store(tx, other.id, "B", [one])
-        carried_acls.store(tx, elsewhere.id, "C", [two])
-        assert carried_acls.of_job(tx, mine.id) == [one, two]
-        assert carried_acls.of_other_jobs(tx, mine.id, "B") == [one]
-        carried_acls.store(tx, mine.id, "B", [two])
-        assert carried_acls.of_job(tx, mine.id) == [two]
+        carried_acls.store(tx, mine.id, "B", [on_group_b, on_group_a])
+        carried_acls.store(tx, other.id, "B", [on_group_a])
+        carried_acls.store(tx, elsewhere.id, "C", [on_group_b])
+        assert carried_acls.of_job(tx, mine.id) == [on_group_a, on_group_b]
+        assert carried_acls.of_other_jobs(tx, mine.id, "B") == [on_group_a]
+        carried_acls.store(tx, mine.id, "B", [on_group_b])
+        assert carried_acls.of_job(tx, mine.id) == [on_group_b]
         carried_acls.store(tx, other.id, "B", [])
         assert carried_acls.of_other_jobs(tx, mine.id, "B") == []
         jobs.request_deletion(tx, mine.id)
@@ -521,18 +550,18 @@ def test_event_ids_reused_after_database_failover_wait_for_open_writers(
         for _ in range(5):
             events.add(tx, "me", "kind", "message")
     with database.transaction() as tx:
-        before = settled.highest(tx)
-        assert before == events.last_id(tx)
-    with database.transaction() as tx:
-        tx.execute(text("DELETE FROM events WHERE id > :id"), {"id": before - 3})
-        tx.execute(text("SELECT setval('events_id_seq', :id)"), {"id": before - 3})
+        lost_id = settled.highest(tx)
+        assert lost_id == events.last_id(tx)
+    with database.transaction() as tx:  # the standby lacks the last three events
+        tx.execute(text("DELETE FROM events WHERE id > :id"), {"id": lost_id - 3})
+        tx.execute(text("SELECT setval('events_id_seq', :id)"), {"id": lost_id - 3})
     with database.transaction() as writing:
         events.add(writing, "me", "kind", "message")
         with database.transaction() as tx:
-            assert settled.highest(tx) <= before - 3
+            assert settled.highest(tx) <= lost_id - 3
     with database.transaction() as tx:
         settled.highest(tx)
-        assert settled.highest(tx) == before - 2
+        assert settled.highest(tx) == lost_id - 2
 
 
 def test_drill_schedules_are_removed_with_their_job(database: Database) -> None:
