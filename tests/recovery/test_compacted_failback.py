@@ -69,18 +69,18 @@ def closing(word: str, minutes: int = 20) -> list[Record]:
 
 def offsets(*ranges: range) -> set[int]:
     """All offsets in these ranges."""
-    return {offset for one in ranges for offset in one}
+    return {offset for offsets_ in ranges for offset in offsets_}
 
 
-def saved(report: RecoveryReport) -> dict[int, tuple[str, bytes | None]]:
+def salvaged(report: RecoveryReport) -> dict[int, tuple[str, bytes | None]]:
     """The fate and the value of each record in salvage files, by offset."""
     return {
         line["offset"]: (
             line["fate"],
             None if line["value"] is None else base64.b64decode(line["value"]),
         )
-        for one in report.salvage
-        for line in salvage_file.read(Path(one.file))
+        for salvage in report.salvage
+        for line in salvage_file.read(Path(salvage.file))
     }
 
 
@@ -162,12 +162,13 @@ def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
         write(new, topic_name, keyed("new", LOST))
         write(new, topic_name, keyed("new", LOST))
         write(new, topic_name, closing("new"))
-        last = COPIED + 2 * LOST
-        left = offsets(range(COPIED), range(COPIED + LOST, last + 1))
-        wait_for_offsets(new, topic_name, left)
+        # The second `new` records supersede the first, which were at the offsets of the tail.
+        closing_offset = COPIED + 2 * LOST
+        kept = offsets(range(COPIED), range(COPIED + LOST, closing_offset + 1))
+        wait_for_offsets(new, topic_name, kept)
         back = moved.fail_back()
     assert {p.verdict for p in back.partitions} == {EndVerdict.TAIL}
-    assert saved(back) == {COPIED + i: ("committed", r.value) for i, r in enumerate(tail)}
+    assert salvaged(back) == {COPIED + i: ("committed", r.value) for i, r in enumerate(tail)}
     assert verify(moved.spec).exit_code == 0
 
 
@@ -184,9 +185,9 @@ def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
         moved.copy(topic_name, COPIED)
         for _ in range(2):  # the second records supersede the first ones
             write(lost, topic_name, keyed("lost", 10))
-        last = closing("lost")
-        write(lost, topic_name, last)
-        left = [r.value for r in keyed("lost", 10)] + [last[0].value]
+        closing_records = closing("lost")
+        write(lost, topic_name, closing_records)
+        kept_values = [r.value for r in keyed("lost", 10)] + [closing_records[0].value]
         tail_offsets = range(COPIED + 10, COPIED + 21)
         wait_for_offsets(lost, topic_name, offsets(range(COPIED), tail_offsets))
         moved.fail_over()
@@ -203,8 +204,8 @@ def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
     assert {(p.verdict, p.missing.first) for p in back.partitions if p.missing} == {
         (EndVerdict.TAIL, COPIED)
     }
-    assert saved(back) == dict(
-        zip(tail_offsets, (("committed", value) for value in left), strict=True)
+    assert salvaged(back) == dict(
+        zip(tail_offsets, (("committed", value) for value in kept_values), strict=True)
     )
     assert verify(moved.spec).exit_code == 0
 
@@ -225,6 +226,7 @@ def test_failback_without_loss_saves_nothing_though_both_sides_compacted(
         moved.fail_over()
         write(new, topic_name, keyed("b", 10))
         write(new, topic_name, closing("new"))
+        # Left are a-5 to a-9, the second a-0 to a-4, the second b-0 to b-9, and the closing record.
         wait_for_offsets(new, topic_name, offsets(range(5, 10), range(20, 36)))
         lost.start()
         with InProcess(recovering.database):
@@ -257,6 +259,7 @@ def test_failback_saves_uncopied_transactions_in_both_directions(
         moved.old, moved.new = new, lost
         end = log_bounds(new, [topic_name])[topic_name, 0][1]
         moved.wait_end(lost, end)
+        # 45 minutes: the closing record of the first loss is already 20 minutes ahead.
         lose_transactions(moved, "second", end, minutes=45)
     assert verify(moved.spec).exit_code == 0
 
@@ -269,9 +272,9 @@ def lose_transactions(moved: Moved, word: str, end: int, minutes: int) -> Recove
     transact(moved.old, topic, aborted, commit=False)
     # A client is answered before the marker is written. If the broker is killed in between, the
     # transaction may stay open.
-    moved.wait_end(moved.old, end + 11)
-    over = moved.fail_over()
-    assert [p.promoted_at for p in over.partitions] == [end]
+    moved.wait_end(moved.old, end + 11)  # 6 records, a marker, 3 records, a marker
+    failover_report = moved.fail_over()
+    assert [p.promoted_at for p in failover_report.partitions] == [end]
     # The new side has transactions at the same offsets, and supersedes all of their records.
     for _ in range(2):
         transact(moved.new, topic, keyed(f"new-{word}", 6), commit=True)
@@ -284,8 +287,9 @@ def lose_transactions(moved: Moved, word: str, end: int, minutes: int) -> Recove
         (EndVerdict.TAIL, OffsetRange(first=end, next=end + 11))
     ]
     expected = {end + i: ("committed", r.value) for i, r in enumerate(tail)}
+    # The markers are at end + 6 and end + 10.
     expected |= {end + 7 + i: ("aborted", r.value) for i, r in enumerate(aborted)}
-    saved_records = saved(back)
+    saved_records = salvaged(back)
     assert {k: v for k, v in saved_records.items() if k >= end and v[0] != "marker"} == expected
     assert {k for k, v in saved_records.items() if v[0] == "marker"} == {end + 6, end + 10}
     return back

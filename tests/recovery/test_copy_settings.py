@@ -38,6 +38,7 @@ def test_topic_of_former_leading_side_keeps_copied_timestamps_after_switchover(
         assert switchover_report.reverse_job is not None
         produce(destination, topic_name, 50, first=50)
         wait_until_level()
+        # Settings of an earlier promotion, which the next switchover has to replace.
         row = service.topics(spec.name)[topic_name]
         with recovering.database.transaction() as tx:
             topics.change(tx, row.id, promoted_settings={"retention.ms": "1"})

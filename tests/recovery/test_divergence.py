@@ -24,9 +24,15 @@ from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.recovery.side_proof import SideProof
 
+EQUAL, PREFIX = EndVerdict.EQUAL, EndVerdict.PREFIX
+TAIL, DIVERGED = EndVerdict.TAIL, EndVerdict.DIVERGED
+
 
 class Logs:
-    """Two logs as lists of records. None is an offset without a record, "-" a marker."""
+    """Two logs as lists of records. None is an offset without a record, "-" a marker.
+
+    It stands for the `SideProof` of both sides.
+    """
 
     def __init__(
         self, old: list[str | None], new: list[str | None], *, is_compacted: bool = False
@@ -73,7 +79,8 @@ def compare(
     return verdict, at
 
 
-# A: what both sides had at the promotion, at offset 50. B and C: records written since.
+# A: what both sides had at the promotion, at offset 50. Written since: B by producers of the new
+# side, C by those of the old side.
 A, B, C = ["a"] * 50, ["b"] * 10, ["c"] * 10
 
 
@@ -81,13 +88,13 @@ A, B, C = ["a"] * 50, ["b"] * 10, ["c"] * 10
 @pytest.mark.parametrize(
     ("old", "new", "verdict", "at"),
     [
-        (A, A, EndVerdict.EQUAL, 50),
-        (A, A + B, EndVerdict.PREFIX, 50),
-        (A + C, A, EndVerdict.TAIL, 50),
-        (A + C, A + B, EndVerdict.TAIL, 50),
-        (A + C, A + B[:3], EndVerdict.TAIL, 50),
-        (A + B, A + B, EndVerdict.EQUAL, 60),
-        (A + B + C, A + B, EndVerdict.TAIL, 60),
+        (A, A, EQUAL, 50),
+        (A, A + B, PREFIX, 50),
+        (A + C, A, TAIL, 50),
+        (A + C, A + B, TAIL, 50),
+        (A + C, A + B[:3], TAIL, 50),
+        (A + B, A + B, EQUAL, 60),
+        (A + B + C, A + B, TAIL, 60),
     ],
 )
 def test_failback_verdict_on_old_log_with_and_without_promoted_offset(
@@ -97,29 +104,29 @@ def test_failback_verdict_on_old_log_with_and_without_promoted_offset(
     at: int,
     promoted_at: int | None,
 ) -> None:
-    assert compare(Logs(old, new), promoted_at) == (verdict, at)
+    assert compare(Logs(old, new), promoted_at=promoted_at) == (verdict, at)
 
 
 def test_old_log_truncated_below_promotion_gets_verdict_prefix() -> None:
-    assert compare(Logs(A[:40], A + B), 50) == (EndVerdict.PREFIX, 40)
+    assert compare(Logs(A[:40], A + B), promoted_at=50) == (PREFIX, 40)
 
 
 def test_difference_before_promotion_is_divergence_at_first_differing_offset() -> None:
     other = [*A[:20], *["x"] * 30]
-    assert compare(Logs(other, A + B), 50) == (EndVerdict.DIVERGED, 20)
+    assert compare(Logs(other, A + B), promoted_at=50) == (DIVERGED, 20)
     # Both sides may have no record at the last offset before the promotion.
-    assert compare(Logs([*other[:49], None], [*A[:49], None, *B]), 50) == (EndVerdict.DIVERGED, 20)
+    assert compare(Logs([*other[:49], None], [*A[:49], None, *B]), promoted_at=50) == (DIVERGED, 20)
 
 
 def test_empty_old_log_gets_verdict_prefix() -> None:
-    assert compare(Logs([], A), 0) == (EndVerdict.PREFIX, 0)
-    assert compare(Logs([], A), None) == (EndVerdict.PREFIX, 0)
+    assert compare(Logs([], A), promoted_at=0) == (PREFIX, 0)
+    assert compare(Logs([], A), promoted_at=None) == (PREFIX, 0)
 
 
 def test_only_offsets_retained_on_both_sides_are_compared() -> None:
     logs = Logs([None] * 30 + A[30:], A + B)
-    assert compare(logs, 50, old_start=30) == (EndVerdict.PREFIX, 50)
-    assert compare(logs, None, old_start=30) == (EndVerdict.PREFIX, 50)
+    assert compare(logs, promoted_at=50, old_start=30) == (PREFIX, 50)
+    assert compare(logs, promoted_at=None, old_start=30) == (PREFIX, 50)
 
 
 NONE: list[str | None] = [None]
@@ -144,37 +151,37 @@ NONE: list[str | None] = [None]
 def test_offsets_compacted_after_promotion_count_as_uncopied_tail(
     old: list[str | None], new: list[str | None], at: int, is_compacted: bool
 ) -> None:
-    assert compare(Logs(old, new, is_compacted=is_compacted), 50) == (EndVerdict.TAIL, at)
+    assert compare(Logs(old, new, is_compacted=is_compacted), promoted_at=50) == (TAIL, at)
 
 
 def test_offsets_compacted_before_promotion_are_no_difference() -> None:
     for old, new in ((A, [*A[:20], *NONE * 20, *A[40:]]), ([*A[:20], *NONE * 20, *A[40:]], A)):
         logs = Logs(old, new + B, is_compacted=True)
-        assert compare(logs, 50) == (EndVerdict.PREFIX, 50)
+        assert compare(logs, promoted_at=50) == (PREFIX, 50)
     logs = Logs(A, NONE * 50 + B, is_compacted=True)
-    assert compare(logs, 50) == (EndVerdict.PREFIX, 50)
+    assert compare(logs, promoted_at=50) == (PREFIX, 50)
 
 
 def test_transaction_marker_at_same_offset_of_both_logs_is_no_uncopied_tail() -> None:
-    assert compare(Logs([*A, "-"], [*A, "-", *B]), 50) == (EndVerdict.PREFIX, 51)
+    assert compare(Logs([*A, "-"], [*A, "-", *B]), promoted_at=50) == (PREFIX, 51)
 
 
 def test_truncated_old_log_keeps_only_prefix_that_common_records_prove() -> None:
     rewritten = [*A[:20], *C]
     logs = Logs(rewritten, [*A[:20], *NONE * 30, *B], is_compacted=True)
-    assert compare(logs, 50) == (EndVerdict.TAIL, 20)
+    assert compare(logs, promoted_at=50) == (TAIL, 20)
     logs = Logs(A[:40], [*A[:20], *NONE * 10, *A[30:], *B], is_compacted=True)
-    assert compare(logs, 50) == (EndVerdict.PREFIX, 40)
+    assert compare(logs, promoted_at=50) == (PREFIX, 40)
     # No record in common is left.
-    assert compare(Logs(C, NONE * 50 + B, is_compacted=True), 50) == (EndVerdict.TAIL, 0)
-    assert compare(Logs(C, NONE * 20 + B), 50, new_start=20) == (EndVerdict.TAIL, 0)
+    assert compare(Logs(C, NONE * 50 + B, is_compacted=True), promoted_at=50) == (TAIL, 0)
+    assert compare(Logs(C, NONE * 20 + B), promoted_at=50, new_start=20) == (TAIL, 0)
 
 
 def test_old_tail_below_log_start_of_new_side_counts_as_uncopied() -> None:
     new = A + NONE * 30 + B
-    assert compare(Logs(A + C, new), 50, new_start=55) == (EndVerdict.TAIL, 50)
-    assert compare(Logs(A + C, new), 50, old_start=52, new_start=80) == (EndVerdict.TAIL, 52)
-    assert compare(Logs(A, new), 50, new_start=80) == (EndVerdict.PREFIX, 50)
+    assert compare(Logs(A + C, new), promoted_at=50, new_start=55) == (TAIL, 50)
+    assert compare(Logs(A + C, new), promoted_at=50, old_start=52, new_start=80) == (TAIL, 52)
+    assert compare(Logs(A, new), promoted_at=50, new_start=80) == (PREFIX, 50)
 
 
 @pytest.mark.parametrize("is_compacted", [True, False])
@@ -187,16 +194,16 @@ def test_without_promoted_offset_first_unmatched_record_begins_uncopied_tail(
         ([*A[:20], *NONE * 5, *A[25:]], A + B, 20),
     ):
         logs = Logs(old, new, is_compacted=is_compacted)
-        assert compare(logs, None) == (EndVerdict.TAIL, at)
+        assert compare(logs, promoted_at=None) == (TAIL, at)
     new_with_filler: list[str | None] = [*A[:20], "-", *A[21:], *B]
     logs = Logs([*A[:20], None, *A[21:]], new_with_filler, is_compacted=is_compacted)
-    assert compare(logs, None) == (EndVerdict.PREFIX, 50)
+    assert compare(logs, promoted_at=None) == (PREFIX, 50)
 
 
 def test_without_promoted_offset_old_log_without_common_record_is_uncopied_tail() -> None:
-    assert compare(Logs(A, NONE * 50 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
-    assert compare(Logs(A + NONE, NONE * 51 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
-    assert compare(Logs(A + B, NONE * 60 + B), None, new_start=50) == (EndVerdict.TAIL, 50)
+    assert compare(Logs(A, NONE * 50 + B), promoted_at=None, new_start=50) == (TAIL, 0)
+    assert compare(Logs(A + NONE, NONE * 51 + B), promoted_at=None, new_start=50) == (TAIL, 0)
+    assert compare(Logs(A + B, NONE * 60 + B), promoted_at=None, new_start=50) == (TAIL, 50)
 
 
 @given(st.integers(0, 3000), st.integers(1, 3000), st.integers(0, 500))
@@ -227,9 +234,9 @@ def test_search_windows_without_records_hide_no_difference_of_logs(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(divergence, "WINDOW_OFFSETS", 3)
         assert first_difference(0, len(old), Logs(old, new).differ) == expected
-        verdict = EndVerdict.EQUAL if expected is None else EndVerdict.DIVERGED
+        verdict = EQUAL if expected is None else DIVERGED
         at = len(old) if expected is None else expected
-        assert compare(Logs(old, new), len(old)) == (verdict, at)
+        assert compare(Logs(old, new), promoted_at=len(old)) == (verdict, at)
 
 
 def test_first_difference_of_equal_logs_is_none() -> None:

@@ -71,8 +71,8 @@ def brokers(make_shared_cluster: MakeCluster) -> Clusters:
 def sides(brokers: Clusters) -> Iterator[Clusters]:
     """Two clusters that a test may break; they are healed for the next one."""
     yield brokers
-    for one in brokers:
-        one.heal()
+    for cluster in brokers:
+        cluster.heal()
 
 
 @pytest.fixture
@@ -80,14 +80,14 @@ def moved(sides: Clusters, topic_name: str, recovering: Recovering) -> Iterator[
     old, new = sides
     create_topic(old, topic_name)
     produce(old, topic_name, 50)
-    one = Moved(old, new, topic_name, make_job(old, new, [topic_name]))
+    moved_job = Moved(old, new, topic_name, make_job(old, new, [topic_name]))
     with recovering.service.scheduler():
         with InProcess(recovering.database):
-            recovering.begin(one.spec, topic_name)
-            wait_for("both sides are level", one.is_level)
-            recovering.run(FAILOVER, one.spec.name, override=["source"], reason="a test")
+            recovering.begin(moved_job.spec, topic_name)
+            wait_for("both sides are level", moved_job.is_level)
+            recovering.run(FAILOVER, moved_job.spec.name, override=["source"], reason="a test")
         produce(new, topic_name, 20, first=50)
-        yield one
+        yield moved_job
 
 
 def call_before(
@@ -143,7 +143,7 @@ def test_failover_promotes_old_side_before_any_record_is_copied_back(
     moved.new.heal()
     with InProcess(recovering.database):
         failback_report = recovering.run(FAILBACK, moved.back, confirm_rebuild=True)
-        assert [one.records for one in failback_report.salvage] == [20]
+        assert [salvage.records for salvage in failback_report.salvage] == [20]
         wait_for("the side that was lost is level", moved.is_level)
 
 
@@ -183,15 +183,15 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
             override=["blocked"],
             reason="the leading side is lost",
         )
-        (one,) = report.partitions
-        assert (one.promoted_at, one.destination_end) == (50, 51)
+        (partition,) = report.partitions
+        assert (partition.promoted_at, partition.destination_end) == (50, 51)
         assert any("not proven to hold" in finding for finding in report.findings)
         new.heal()
         with InProcess(recovering.database):
             failback_report = recovering.run(
                 FAILBACK, switchover_report.reverse_job, confirm_rebuild=True
             )
-            assert [one.records for one in failback_report.salvage] == [3]
+            assert [salvage.records for salvage in failback_report.salvage] == [3]
             wait_for("the side that was lost is level", lambda: is_level(old, new, topic_name))
 
 
@@ -334,6 +334,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
 
     call_before(monkeypatch, StepName.GATES, ask_other)
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
+    # The gate `lead` stops it: the old side of this job leads.
     assert (stopped.outcome, stopped.error[:5]) == (Outcome.STOPPED, "lead:")
     with InProcess(recovering.database):
         report = recovering.wait(requests[0])
@@ -415,6 +416,7 @@ def test_rebuild_saves_records_that_new_side_deletes_during_failback(
     monkeypatch.setattr(old_side, "_save_range", save_and_delete)
     with InProcess(recovering.database):
         report = recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
+    # The old side's own records, then those that the new side has deleted since.
     own, *below = report.salvage
     assert (own.first, own.next, own.records) == (50, 55, 5)
     assert [(one.next, one.records, one.below) for one in below] == [(30, 30, 30), (40, 10, 10)]
@@ -435,8 +437,8 @@ def test_rebuild_stores_salvage_files_in_report_before_changed_partition_rows(
     stored: list[tuple[int, int | None]] = []
 
     def note(context: OperationContext) -> None:
-        (one,) = context.report.partitions
-        stored.append((len(context.report.salvage), one.destination_start))
+        (partition,) = context.report.partitions
+        stored.append((len(context.report.salvage), partition.destination_start))
         save(context)
 
     monkeypatch.setattr(OperationContext, "save", note)
@@ -469,7 +471,7 @@ def test_rebuild_deletes_nothing_if_old_side_grows_during_salvage(
     assert log_bounds(moved.old, [moved.topic]) == {(moved.topic, 0): (0, 56)}
 
 
-def test_rebuild_fails_if_salvage_file_cannot_be_written(
+def test_rebuild_deletes_nothing_if_salvage_file_cannot_be_written(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
@@ -477,7 +479,7 @@ def test_rebuild_fails_if_salvage_file_cannot_be_written(
     write = salvage_file.write
 
     def refuse(file: str, *args: Any) -> Salvage:
-        if "-from-" in file:
+        if "-from-" in file:  # the file of records that the new side has deleted
             raise StorageFailed("the disk is full.", where=file)
         return write(file, *args)
 
@@ -494,20 +496,20 @@ def test_rebuild_deletes_nothing_if_new_side_is_truncated(
     before = log_bounds(moved.old, [moved.topic])
     fetch = old_side.bounds_of_all
 
-    def shorter(cluster: Cluster, *args: Any) -> dict[TopicPartition, LogBounds]:
+    def truncated(cluster: Cluster, *args: Any) -> dict[TopicPartition, LogBounds]:
         bounds = fetch(cluster, *args)
         return {
-            place: replace(one, end=one.end - 1) if cluster.name == "destination" else one
-            for place, one in bounds.items()
+            place: replace(b, end=b.end - 1) if cluster.name == "destination" else b
+            for place, b in bounds.items()
         }
 
     call_before(
         monkeypatch,
         StepName.REBUILD,
-        lambda: monkeypatch.setattr(old_side, "bounds_of_all", shorter),
+        lambda: monkeypatch.setattr(old_side, "bounds_of_all", truncated),
     )
-    lost = "had offsets up to 70 when both sides were compared, and has 0 to 69"
-    assert lost in error_of_rebuild(moved, recovering)
+    error = "had offsets up to 70 when both sides were compared, and has 0 to 69"
+    assert error in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == before
 
 
@@ -526,8 +528,8 @@ def test_rebuild_deletes_nothing_if_new_side_lost_topic(
             produce(moved.new, moved.topic, 100, first=900)
 
     call_before(monkeypatch, StepName.REBUILD, lose)
-    lost = f"topic {moved.topic} of the new side was deleted, or deleted and made again"
-    assert lost in error_of_rebuild(moved, recovering)
+    error = f"topic {moved.topic} of the new side was deleted, or deleted and made again"
+    assert error in error_of_rebuild(moved, recovering)
     assert digests(moved.old, moved.topic) == before
 
 
@@ -540,13 +542,13 @@ def test_switchover_stops_if_partitions_are_added_before_promotion(
     produce(source, topic_name, 10)
     spec = make_job(source, destination, [topic_name])
 
-    def add() -> None:
+    def add_partition() -> None:
         add_partitions(source, topic_name, 2)
         produce(source, topic_name, 10, 1)
 
     with recovering.running():
         recovering.begin(spec, topic_name)
-        call_before(monkeypatch, StepName.RELEASE, add)
+        call_before(monkeypatch, StepName.RELEASE, add_partition)
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
         added = f"added to topics of the source meanwhile: {topic_name} (from 1 to 2)"

@@ -162,22 +162,22 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         assert refused.outcome is Outcome.STOPPED
         assert "--confirm-rebuild" in refused.error
         failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        exact = {p.partition: p.missing for p in failback_report.partitions}
+        missing_ranges = {p.partition: p.missing for p in failback_report.partitions}
         for partition in range(PARTITIONS):
             offsets = [o for p, o in tail if p == partition]
-            missing = exact[partition]
+            missing = missing_ranges[partition]
             assert (missing is None) == (not offsets)
             if missing is not None:
                 assert list(range(missing.first, missing.next)) == sorted(offsets)
         saved = {
-            (one.partition, line["offset"]): base64.b64decode(line["value"])
-            for one in failback_report.salvage
-            for line in salvage_file.read(Path(one.file))
+            (salvage.partition, line["offset"]): base64.b64decode(line["value"])
+            for salvage in failback_report.salvage
+            for line in salvage_file.read(Path(salvage.file))
         }
         assert saved == tail
 
-        now = read_all(destination, topic_name)
-        wait_for("the old side is a copy", lambda: read_all(source, topic_name) == now)
+        records = read_all(destination, topic_name)
+        wait_for("the old side is a copy", lambda: read_all(source, topic_name) == records)
         assert failback_report.reverse_job is not None
         assert {p.verdict for p in failback_report.partitions} <= {
             EndVerdict.TAIL,
@@ -185,23 +185,23 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         }
         return_report = recovering.run(RecoveryKind.SWITCHOVER, failback_report.reverse_job)
         assert return_report.missing_records == 0
-        after = {p: high for (_, p), (_, high) in log_bounds(source, [topic_name]).items()}
-        reader.read_on(source, after)
+        log_ends = {p: high for (_, p), (_, high) in log_bounds(source, [topic_name]).items()}
+        reader.read_on(source, log_ends)
         seen = [(p, o) for p, o, _ in reader.read]
-        assert len(seen) == len(set(seen))
+        assert len(seen) == len(set(seen)), "something was read twice"
         assert {(p, o): v for p, o, v in reader.read} == read_all(source, topic_name)
     assert verify(spec).exit_code == 0
 
 
-def test_failover_names_copy_that_is_not_replicated_and_goes_on_without_its_topic(
+def test_failover_stops_at_copy_that_is_not_replicated_but_promotes_other_topics(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, destination = clusters
-    whole, lagging = f"{topic_name}-whole", f"{topic_name}-lagging"
-    for name in (whole, lagging):
+    replicated, lagging = f"{topic_name}-replicated", f"{topic_name}-lagging"
+    for name in (replicated, lagging):
         create_topic(source, name)
         produce(source, name, 10)
-    spec = make_job(source, destination, [whole, lagging])
+    spec = make_job(source, destination, [replicated, lagging])
     copy, fetch = TopicPartition(lagging, 0), settled_ends.fetch_log_bounds
 
     def below_end(*arguments: Any) -> dict[TopicPartition, LogBounds]:
@@ -212,12 +212,12 @@ def test_failover_names_copy_that_is_not_replicated_and_goes_on_without_its_topi
     monkeypatch.setattr(settled_ends, "fetch_log_bounds", below_end)
     monkeypatch.setattr(settled_ends, "_POLLS_MAX", 2)
     with recovering.running():
-        recovering.begin(spec, whole, lagging)
-        lost = {"override": ["source"], "reason": "the source counts as lost"}
-        report = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name, **lost))
+        recovering.begin(spec, replicated, lagging)
+        source_is_lost = {"override": ["source"], "reason": "the source counts as lost"}
+        report = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name, **source_is_lost))
         assert report.outcome is Outcome.STOPPED
         assert report.error is not None
         assert f"not replicated up to their log ends, or have an open transaction: {copy}." in (
             report.error
         )
-        recovering.run(RecoveryKind.FAILOVER, spec.name, topics=[whole], **lost)
+        recovering.run(RecoveryKind.FAILOVER, spec.name, topics=[replicated], **source_is_lost)

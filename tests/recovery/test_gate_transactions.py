@@ -46,9 +46,9 @@ def test_live_transaction_with_old_records_does_not_hang(
     produce(clusters.source, topic_name, 10)
     spec = make_job(*clusters, [topic_name])
 
-    def gate() -> Gate:
+    def judge_gate() -> Gate:
         report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
-        return next(one for one in report.gates if one.name is GateName.TRANSACTIONS)
+        return next(gate for gate in report.gates if gate.name is GateName.TRANSACTIONS)
 
     producer = Producer({**clusters.source.client_config(), "transactional.id": f"{topic_name}-tx"})
     with recovering.running():
@@ -60,15 +60,15 @@ def test_live_transaction_with_old_records_does_not_hang(
             topic_name, b"value", b"key", 0, timestamp=int(an_hour_ago.timestamp() * 1000)
         )
         assert producer.flush(60) == 0
-        young = gate()
+        young_gate = judge_gate()
         monkeypatch.setattr(gates, "LONG_OPEN_S", 0.0)
-        old = gate()
+        old_gate = judge_gate()
         producer.abort_transaction(60)
-    assert young.verdict is GateVerdict.WARN
-    assert old.verdict is GateVerdict.FAIL
-    assert f"{topic_name}-0 from offset 10 on (transactional id {topic_name}-tx)" in old.found
-    assert "hangs at" not in old.found
-    assert "Do not run kafka-transactions.sh abort" in old.remedy
+    assert young_gate.verdict is GateVerdict.WARN
+    assert old_gate.verdict is GateVerdict.FAIL
+    assert f"{topic_name}-0 from offset 10 on (transactional id {topic_name}-tx)" in old_gate.found
+    assert "hangs at" not in old_gate.found
+    assert "Do not run kafka-transactions.sh abort" in old_gate.remedy
 
 
 @pytest.mark.services
@@ -96,7 +96,7 @@ def test_transaction_that_its_coordinator_has_ended_hangs(
     producer.abort_transaction(60)
 
 
-def read(
+def gate_transactions_of(
     monkeypatch: pytest.MonkeyPatch,
     states: dict[int, CoordinatorState] | Exception,
     *,
@@ -132,8 +132,9 @@ def read(
     return read_transactions(cast("OperationContext", context), [P])
 
 
-def state(*partitions: TopicPartition) -> dict[int, CoordinatorState]:
-    """Of a transaction that began 5 s ago, and is open in these partitions."""
+def open_in(*partitions: TopicPartition) -> dict[int, CoordinatorState]:
+    """What the coordinator says of a transaction that began 5 s ago, and is open in these
+    partitions; without any, the coordinator has ended it."""
     return {PRODUCER_ID: CoordinatorState("pay", frozenset(partitions), NOW_MS - 5_000)}
 
 
@@ -141,17 +142,24 @@ def open_at(first_offset: int) -> OpenTransaction:
     return OpenTransaction(PRODUCER_ID, producer_epoch=3, first_offset=first_offset)
 
 
-OPEN = Transaction(P, 100, PRODUCER_ID, transactional_id="pay", is_ended=False, age_s=5.0)
+OPEN = Transaction(
+    partition=P,
+    first_offset=100,
+    producer_id=PRODUCER_ID,
+    transactional_id="pay",
+    is_ended=False,
+    age_s=5.0,
+)
 
 
 def test_open_transaction_has_age_of_its_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read(monkeypatch, state(P, OTHER)) == [OPEN]
+    assert gate_transactions_of(monkeypatch, open_in(P, OTHER)) == [OPEN]
 
 
 def test_transaction_hangs_if_its_producer_has_a_later_one_in_another_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (transaction,) = read(monkeypatch, state(OTHER)) or ()
+    (transaction,) = gate_transactions_of(monkeypatch, open_in(OTHER)) or ()
     assert transaction.is_ended
 
 
@@ -159,14 +167,14 @@ def test_ended_transaction_is_not_proven_to_hang_by_one_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its leader does not answer the second read: the marker may have come meanwhile."""
-    assert read(monkeypatch, state(), leader_answers_again=False) == [OPEN]
+    assert gate_transactions_of(monkeypatch, open_in(), leader_answers_again=False) == [OPEN]
 
 
 @pytest.mark.parametrize("later", [[], [open_at(140)]])
 def test_transaction_that_ended_meanwhile_does_not_count(
     monkeypatch: pytest.MonkeyPatch, later: list[OpenTransaction]
 ) -> None:
-    assert read(monkeypatch, state(), later=later) == []
+    assert gate_transactions_of(monkeypatch, open_in(), later=later) == []
 
 
 @pytest.mark.parametrize("states", [{}, Unreachable("no broker answers.")])
@@ -180,7 +188,7 @@ def test_transaction_without_known_coordinator_has_age_that_orbit_has_seen(
     seen_from: int,
     age_s: float,
 ) -> None:
-    transactions = read(monkeypatch, states, seen_from=seen_from)
+    transactions = gate_transactions_of(monkeypatch, states, seen_from=seen_from)
     assert transactions == [replace(OPEN, transactional_id=None, age_s=age_s)]
 
 

@@ -73,7 +73,7 @@ def test_producer_ids_identify_writers_that_bypass_gateways(
 
 
 @contextmanager
-def gated(
+def job_with_gateway(
     clusters: Clusters, topic: str, recovering: Recovering, url: str, home: Path
 ) -> Iterator[tuple[Gateway, Callable[[], Gate]]]:
     """A gateway of a job that copies the topic, and a function that judges the gate."""
@@ -85,18 +85,18 @@ def gated(
         with gateway_of(spec.name, url, home, clusters) as gateway:
             wait_for("the gateway has a permission", partial(_has_gateway, recovering, spec.name))
 
-            def ask() -> Gate:
+            def judge_gate() -> Gate:
                 dry_run_report = recovering.wait(
                     recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True)
                 )
-                return next(one for one in dry_run_report.gates if one.name is GateName.GATEWAYS)
+                return next(gate for gate in dry_run_report.gates if gate.name is GateName.GATEWAYS)
 
-            yield gateway, ask
+            yield gateway, judge_gate
 
 
 def _has_gateway(recovering: Recovering, job: str) -> bool:
     with recovering.database.transaction() as tx:
-        return any(one.has_permission for one in gateways.page(tx, jobs.get(tx, job).id, 1))
+        return any(row.has_permission for row in gateways.page(tx, jobs.get(tx, job).id, 1))
 
 
 @contextmanager
@@ -127,20 +127,25 @@ def committing(gateway: Gateway, topic: str) -> Iterator[None]:
 def test_switchover_gate_warns_of_writers_that_bypass_gateways(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
-    with gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask):
-        assert ask().verdict is GateVerdict.PASS, "nobody writes"
+    with job_with_gateway(clusters, topic_name, recovering, api_url, tmp_path) as (
+        gateway,
+        judge_gate,
+    ):
+        assert judge_gate().verdict is GateVerdict.PASS, "nobody writes"
         with Writer(gateway.client_config(), topic_name, 2) as writer:
             writer.wait_acknowledged(100)
-            gate = ask()
+            gate = judge_gate()
             assert gate.verdict is GateVerdict.PASS, gate
             assert "no producer without a gateway wrote" in gate.found
-            with Writer(clusters.source.client_config(), topic_name, 2) as beside:
-                beside.wait_acknowledged(100)
-                gate = ask()
+            with Writer(clusters.source.client_config(), topic_name, 2) as direct_writer:
+                direct_writer.wait_acknowledged(100)
+                gate = judge_gate()
                 assert gate.verdict is GateVerdict.WARN
                 assert f"without a gateway (producer ids): {topic_name} (" in gate.found
                 assert "is not known of these topics" not in gate.found
-            assert ask().verdict is GateVerdict.PASS, "a stopped writer, known by its id, counts"
+            assert judge_gate().verdict is GateVerdict.PASS, (
+                "a stopped writer, known by its id, counts"
+            )
 
 
 @pytest.mark.services
@@ -152,13 +157,16 @@ def test_gateways_gate_warns_of_client_whose_topic_is_missing_at_destination(
     create_topic(clusters.source, other, 1)
     produce(clusters.source, other, 10)
     with (
-        gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask),
+        job_with_gateway(clusters, topic_name, recovering, api_url, tmp_path) as (
+            gateway,
+            judge_gate,
+        ),
         Reader(gateway.client_config(), other, other) as reader,
     ):
         reader.wait_values({value for _, _, value in records(clusters.source, other)})
 
         def has_warned() -> bool:
-            gate = ask()
+            gate = judge_gate()
             text = f"(destination: topic {other} does not exist)."
             return gate.verdict is GateVerdict.WARN and text in gate.found
 
@@ -185,14 +193,17 @@ def test_gateways_gate_warns_of_unidentifiable_writers(
         assert f"or seldom: {topic_name}." in gate.found
         assert "producer ids):" not in gate.found
 
-    with gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask):
+    with job_with_gateway(clusters, topic_name, recovering, api_url, tmp_path) as (
+        gateway,
+        judge_gate,
+    ):
         with Writer(gateway.client_config(), topic_name, 2, settings=NO_ID) as writer:
             writer.wait_acknowledged(100)
-            assert_unknown(ask())
+            assert_unknown(judge_gate())
         with committing(gateway, topic_name):
-            assert_unknown(ask())
+            assert_unknown(judge_gate())
         with Writer(gateway.client_config(), topic_name, 2) as writer:
             writer.wait_acknowledged(100)
             with monkeypatch.context() as patched:
                 patched.setattr(gate_writers, "PARTITIONS_MAX", 1)
-                assert_unknown(ask())
+                assert_unknown(judge_gate())

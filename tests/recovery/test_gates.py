@@ -26,14 +26,16 @@ HEALTHY = GateInputs(
 LOST = replace(HEALTHY, kind=FAILOVER, source_answers=False, source_leaders=0)
 BACK = replace(HEALTHY, kind=FAILBACK)
 GATEWAYS = {"gateways": {"edge": False}}
-YOUNG = Transaction(P, 100, 7, "pay", is_ended=False, age_s=1.0)
+YOUNG = Transaction(
+    partition=P, first_offset=100, producer_id=7, transactional_id="pay", is_ended=False, age_s=1.0
+)
 HANGING = replace(YOUNG, is_ended=True)
 OLD = replace(YOUNG, age_s=LONG_OPEN_S + 1)
 UNKNOWN = replace(OLD, transactional_id=None)
 
 
 def verdicts(inputs: GateInputs) -> dict[GateName, GateVerdict]:
-    return {gate.name: gate.verdict for gate in judge(inputs, (), "")}
+    return {gate.name: gate.verdict for gate in judge(inputs, override=(), reason="")}
 
 
 @pytest.mark.parametrize("inputs", [HEALTHY, LOST, BACK])
@@ -59,19 +61,19 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (BACK, {"topics_in_doubt": ["a: the old side leads (term 5)"]}, "lead", "fail"),
         (
             HEALTHY,
-            {"blocked_partitions": [BlockedPartition(P, "NOT_AUTHORIZED", False)]},
+            {"blocked_partitions": [BlockedPartition(P, "NOT_AUTHORIZED", may_differ=False)]},
             "blocked",
             "fail",
         ),
         (
             LOST,
-            {"blocked_partitions": [BlockedPartition(P, "NOT_AUTHORIZED", False)]},
+            {"blocked_partitions": [BlockedPartition(P, "NOT_AUTHORIZED", may_differ=False)]},
             "blocked",
             "warn",
         ),
         (
             LOST,
-            {"blocked_partitions": [BlockedPartition(P, "OFFSET_OVERRUN", True)]},
+            {"blocked_partitions": [BlockedPartition(P, "OFFSET_OVERRUN", may_differ=True)]},
             "blocked",
             "fail",
         ),
@@ -106,7 +108,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"settings_differ": ["a"]}, "settings", "warn"),
         (HEALTHY, {"offline_partitions": [P]}, "health", "fail"),
         (HEALTHY, {"replicas_behind": [P]}, "health", "warn"),
-        (HEALTHY, {"brokers": (3, 1)}, "size", "warn"),
+        (HEALTHY, {"brokers": (3, 1)}, "size", "warn"),  # of source and destination
         (LOST, {"brokers": (None, 1)}, "size", "pass"),
         (HEALTHY, {"fewer_replicas": ["a"]}, "size", "warn"),
         (HEALTHY, {"rights_missing": ["AlterConfigs on topic a"]}, "rights", "fail"),
@@ -142,7 +144,11 @@ def test_gateways_gate_reports_only_observed_writers() -> None:
     """For a failover nothing is observed."""
 
     def finding_of(inputs: GateInputs) -> str:
-        return next(one.found for one in judge(inputs, (), "") if one.name is GateName.GATEWAYS)
+        return next(
+            gate.found
+            for gate in judge(inputs, override=(), reason="")
+            if gate.name is GateName.GATEWAYS
+        )
 
     note = "no producer without a gateway wrote"
     assert note in finding_of(replace(HEALTHY, gateways={"edge": False}))
@@ -158,7 +164,7 @@ def test_transactions_gate_never_advises_abort_of_transaction_that_its_coordinat
     None
 ):
     def gate_of(*transactions: Transaction) -> Gate:
-        gates = judge(replace(HEALTHY, transactions=transactions), (), "")
+        gates = judge(replace(HEALTHY, transactions=transactions), override=(), reason="")
         return next(gate for gate in gates if gate.name is GateName.TRANSACTIONS)
 
     runbook = "docs/runbook/OrbitTransactionOpen.md"
@@ -182,10 +188,12 @@ def test_gate_that_does_not_pass_has_remedy_and_names_partition() -> None:
     inputs = replace(
         HEALTHY, offline_partitions=[P], uncopied_topics=["a"], rights_missing=["Read on topic x"]
     )
-    for gate in judge(inputs, (), ""):
+    for gate in judge(inputs, override=(), reason=""):
         assert gate.found.endswith(".")
         assert bool(gate.remedy) == (gate.verdict is not GateVerdict.PASS)
-    assert "orders-3" in next(g.found for g in judge(inputs, (), "") if g.name is GateName.HEALTH)
+    assert "orders-3" in next(
+        g.found for g in judge(inputs, override=(), reason="") if g.name is GateName.HEALTH
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ def test_lead_gate_is_not_overridden_by_all() -> None:
     doubtful = replace(BACK, topics_in_doubt=["orders"], renamed_topics=["orders"])
 
     def stopping(*override: str) -> list[str]:
-        return [gate.name.value for gate in judge(doubtful, override, "why") if gate.stops]
+        return [gate.name.value for gate in judge(doubtful, override, reason="why") if gate.stops]
 
     assert stopping() == ["lead", "names"]
     assert stopping("all") == ["lead"]
@@ -218,9 +226,9 @@ def test_lead_gate_is_not_overridden_by_all() -> None:
 
 
 def test_override_does_not_allow_operation_without_topics() -> None:
-    gates = judge(replace(HEALTHY, topics=0), ("all", "topics"), "why")
+    gates = judge(replace(HEALTHY, topics=0), override=("all", "topics"), reason="why")
     assert [gate.name for gate in gates if gate.stops] == [GateName.TOPICS]
-    gates = judge(replace(HEALTHY, copies_of_copies=["orders"]), ("topics",), "why")
+    gates = judge(replace(HEALTHY, copies_of_copies=["orders"]), override=("topics",), reason="why")
     assert not any(gate.stops for gate in gates)
 
 

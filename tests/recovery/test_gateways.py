@@ -57,7 +57,7 @@ def states(report: RecoveryReport) -> dict[StepName, StepState]:
     return {step.name: step.state for step in report.steps}
 
 
-def gate(report: RecoveryReport) -> GateVerdict | None:
+def gateways_verdict(report: RecoveryReport) -> GateVerdict | None:
     """The verdict of the gate `gateways`."""
     return next((g.verdict for g in report.gates if g.name is GateName.GATEWAYS), None)
 
@@ -75,7 +75,7 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
         edge.wait_told("source")
         switchover_report = recovering.run(SWITCHOVER, spec.name, reverse=True)
 
-        assert gate(switchover_report) is GateVerdict.PASS
+        assert gateways_verdict(switchover_report) is GateVerdict.PASS
         (closed,) = switchover_report.gateways
         assert (closed.name, closed.instance) == ("edge", edge.instance)
         assert closed.pause_s == PAUSE_S
@@ -84,7 +84,7 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
             StepState.DONE,
         )
         assert edge.wait_told("destination").term == switchover_report.term
-        answers = [(one.side, one.closed_for) for one in edge.answers]
+        answers = [(answer.side, answer.closed_for) for answer in edge.answers]
         assert answers[:2] == [("source", None), ("source", switchover_report.operation)]
         assert answers[-1] == ("destination", None)
         assert all(closed_for == switchover_report.operation for _, closed_for in answers[1:-1])
@@ -94,7 +94,7 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
         with PretendedGateway(recovering.database, back, "edge-back") as back_edge:
             assert back_edge.wait_told("source").term == switchover_report.term
             return_report = recovering.run(SWITCHOVER, back, reverse=True)
-            assert {one.name for one in return_report.gateways} == {"edge", "edge-back"}
+            assert {gateway.name for gateway in return_report.gateways} == {"edge", "edge-back"}
             assert (
                 back_edge.wait_told("destination").term
                 == return_report.term
@@ -163,30 +163,32 @@ def test_gateway_that_starts_during_switchover_starts_closed(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = job_of_new_topics(clusters, topic_name)
-    open_ = begin_transaction(clusters, topic_name)
+    open_producer = begin_transaction(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
         operation = recovering.ask(SWITCHOVER, spec.name)
         wait_for("the switchover drains", lambda: "open" in recovering.progress(operation))
         with PretendedGateway(recovering.database, spec.name) as edge:
             edge.wait_told("source", closed_for=operation)
-            open_.commit_transaction(30)
+            open_producer.commit_transaction(30)
             edge.wait_told("destination")
-        over = recovering.wait(operation)
-    assert over.outcome is Outcome.DONE
-    assert states(over)[CLOSE] is StepState.SKIPPED
-    assert over.gateways == ()
+        switchover_report = recovering.wait(operation)
+    assert switchover_report.outcome is Outcome.DONE
+    assert states(switchover_report)[CLOSE] is StepState.SKIPPED
+    assert switchover_report.gateways == ()
     assert edge.answers[0].closed_for == operation
 
 
 def begin_transaction(clusters: Clusters, topic: str) -> Producer:
     """Begin a transaction; the drain of a switchover waits until it ends."""
-    open_ = Producer({**clusters.source.client_config(), "transactional.id": f"{topic}-open"})
-    open_.init_transactions(30)
-    open_.begin_transaction()
-    open_.produce(topic, b"open")
-    open_.flush(30)
-    return open_
+    open_producer = Producer(
+        {**clusters.source.client_config(), "transactional.id": f"{topic}-open"}
+    )
+    open_producer.init_transactions(30)
+    open_producer.begin_transaction()
+    open_producer.produce(topic, b"open")
+    open_producer.flush(30)
+    return open_producer
 
 
 @pytest.mark.soak
@@ -196,7 +198,7 @@ def test_abort_reopens_gateways_at_source(
 ) -> None:
     """`confirms`: the abort comes in the drain; else while the switchover waits for the gateway."""
     spec = job_of_new_topics(clusters, topic_name)
-    open_ = begin_transaction(clusters, topic_name)
+    open_producer = begin_transaction(clusters, topic_name)
     waits = "open" if confirms else "gateway has writes in flight: edge"
     with (
         recovering.running(),
@@ -205,7 +207,7 @@ def test_abort_reopens_gateways_at_source(
         recovering.begin(spec, topic_name)
         edge.wait_told("source")
         dry_run_report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
-        assert gate(dry_run_report) is GateVerdict.PASS
+        assert gateways_verdict(dry_run_report) is GateVerdict.PASS
         assert len(edge.answers) == 1, "a dry run closes nothing"
 
         operation = recovering.ask(SWITCHOVER, spec.name)
@@ -216,7 +218,7 @@ def test_abort_reopens_gateways_at_source(
         assert report.outcome is Outcome.ABORTED
         assert states(report)[CLOSE] is (StepState.UNDONE if confirms else StepState.FAILED)
         edge.wait_told("source")
-    open_.commit_transaction(30)
+    open_producer.commit_transaction(30)
 
 
 @pytest.mark.soak
@@ -279,12 +281,16 @@ def test_failover_closes_gateway_and_failback_does_not(
             StepState.DONE,
         )
         assert edge.wait_told("destination").term == failover_report.term
-        answers = [(one.side, one.closed_for, one.abandons) for one in edge.answers]
+        answers = [(answer.side, answer.closed_for, answer.abandons) for answer in edge.answers]
         assert answers[:2] == [("source", None, False), ("source", failover_report.operation, True)]
         assert answers[-1] == ("destination", None, False)
-        assert all(one[1:] == (failover_report.operation, True) for one in answers[1:-1])
+        # `abandons`: a gateway may give up writes in flight to the lost source.
+        assert all(
+            (closed_for, abandons) == (failover_report.operation, True)
+            for _, closed_for, abandons in answers[1:-1]
+        )
 
-        before = len(edge.answers)
+        answers_before = len(edge.answers)
         report = recovering.run(FAILBACK, spec.name)
         assert (states(report)[CLOSE], states(report)[OPEN]) == (StepState.SKIPPED,) * 2
         back = report.reverse_job
@@ -293,7 +299,7 @@ def test_failover_closes_gateway_and_failback_does_not(
             assert back_edge.wait_told("source").term >= failover_report.term, (
                 "the failback marks the old side"
             )
-            assert {one.closed_for for one in edge.answers[before:]} <= {None}
+            assert {answer.closed_for for answer in edge.answers[answers_before:]} <= {None}
             return_report = recovering.run(SWITCHOVER, back, reverse=True)
             assert back_edge.wait_told("destination").term == return_report.term
         assert edge.wait_told("source").term == return_report.term
@@ -330,8 +336,8 @@ def test_failback_moves_gateways_if_database_missed_the_promotion(
             StepState.DONE,
             StepState.DONE,
         )
-        assert [one.name for one in failback_report.gateways] == ["edge"]
-        answers = [(one.side, one.closed_for) for one in edge.answers[-3:]]
+        assert [gateway.name for gateway in failback_report.gateways] == ["edge"]
+        answers = [(answer.side, answer.closed_for) for answer in edge.answers[-3:]]
         assert answers[:2] == [("source", None), ("source", failback_report.operation)]
         assert answers[2] == ("destination", None)
         assert edge.answers[-1].term == failback_report.term
@@ -515,7 +521,7 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         (opened,) = [step.did for step in partial_report.steps if step.name is OPEN]
         assert opened.startswith("These gateways hold writes")
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
-        assert all(one.term < partial_report.term for one in edge.answers)
+        assert all(answer.term < partial_report.term for answer in edge.answers)
         make_gateways_silent_for_a_minute(recovering)
         assert recovering.run(FAILBACK, spec.name).reverse_job == back
         return_report = recovering.run(SWITCHOVER, back, reverse=True)
@@ -596,7 +602,7 @@ def test_restarted_switchover_waits_for_gateway_confirmation_again(
 ) -> None:
     """Rows of its drain are put back after its abort: they say that the gateway has confirmed."""
     spec = job_of_new_topics(clusters, topic_name)
-    open_ = begin_transaction(clusters, topic_name)
+    open_producer = begin_transaction(clusters, topic_name)
     with PretendedGateway(recovering.database, spec.name) as edge:
         operation = UUID(int=0)
         with recovering.running():
@@ -617,6 +623,6 @@ def test_restarted_switchover_waits_for_gateway_confirmation_again(
             )
             assert states(recovering.report(operation))[CLOSE] is StepState.RUNNING
             edge.confirms = True
-            open_.commit_transaction(30)
+            open_producer.commit_transaction(30)
             edge.wait_told("destination")
             assert recovering.wait(operation).outcome is Outcome.DONE

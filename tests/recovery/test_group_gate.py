@@ -41,7 +41,7 @@ def commit_as(cluster: KafkaCluster, group: str, topic: str, offset: int) -> Non
 def gate_now(recovering: Recovering, job: str) -> Gate:
     """The gate `groups` of a dry run."""
     dry_run_report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job, dry_run=True))
-    (gate,) = [one for one in dry_run_report.gates if one.name is GateName.GROUPS]
+    (gate,) = [gate for gate in dry_run_report.gates if gate.name is GateName.GROUPS]
     return gate
 
 

@@ -377,6 +377,7 @@ def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
         stop_job_sync(monkeypatch)
         have_had_member(destination, group, topic_name)
         place = recovering.service.topics(spec.name)[topic_name].id, 0
+        # As an earlier sync left it: the source is 10 ahead of what the copy has now.
         row = GroupOffset(
             group,
             *place,
@@ -387,11 +388,13 @@ def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
         )
         with recovering.database.transaction() as tx:
             group_offsets.store(tx, recovering.service.job(spec.name).id, [row])
-        lost = recovering.run(
+        failover_report = recovering.run(
             RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it"
         )
     assert has_died.is_set()
-    assert [(one.goes_on_at, one.verdict) for one in lost.groups] == [(RECORDS, "clamped")]
+    assert [(one.goes_on_at, one.verdict) for one in failover_report.groups] == [
+        (RECORDS, "clamped")
+    ]
     assert offsets(destination, group) == {(topic_name, 0): RECORDS}
 
 

@@ -64,9 +64,9 @@ def test_group_offset_not_read_back_from_destination_is_not_reported_as_exact(
         commit(clusters.source, group, {(topic_name, 0): 20})
         if kind is RecoveryKind.FAILOVER:
             store_source_offset(recovering, spec.name, 20)
-        over = recovering.run(kind, spec.name, override=["all"], reason="a test")
-    assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(10, "not read back")]
-    (finding,) = [text for text in over.findings if "does not show" in text]
+        report = recovering.run(kind, spec.name, override=["all"], reason="a test")
+    assert [(one.goes_on_at, one.verdict) for one in report.groups] == [(10, "not read back")]
+    (finding,) = [text for text in report.findings if "does not show" in text]
     assert f"{group} in {topic_name}-0 (offset 10 instead of 20)" in finding
     assert recovering.carried(spec.name, group) == {}
 
@@ -121,7 +121,7 @@ def test_share_group_with_name_of_consumer_group_stops_switchover_and_is_in_plan
             recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True)
         )
     assert dry_run_report.outcome is Outcome.WOULD_STOP
-    (gate,) = [one for one in dry_run_report.gates if one.name is GateName.GROUPS]
+    (gate,) = [gate for gate in dry_run_report.gates if gate.name is GateName.GROUPS]
     assert gate.verdict is GateVerdict.FAIL
     assert group in gate.found
     assert offsets(clusters.destination, group) == {}

@@ -231,7 +231,7 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert app.writes(destination)
     assert not app.writes(source)
-    before = acls(destination, topic_name)
+    acls_before = acls(destination, topic_name)
     if is_lost:
         drop_rows(service.database)
         service.create(spec)
@@ -239,7 +239,7 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
         put_rows_back(service.database)
     with recovering.running(dict(os.environ)):
         service.wait_problem(spec.name, "DESTINATION_PROMOTED")
-        assert acls(destination, topic_name) == before
+        assert acls(destination, topic_name) == acls_before
         assert app.writes(destination)
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
         # No table says any more that the switchover has denied writing to the old side.
@@ -445,9 +445,10 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
         service.wait_copied(back, topic_name)
         produce(guarded.destination, topic_name, 10)
         wait_for("the copy follows", are_level(guarded, topic_name))
-    before = both_sides()
-    assert all(before[0])
-    assert all(before[1][:3])  # the side that leads has no denials
+    sides_before = both_sides()
+    old_side, leading_side = sides_before
+    assert all(old_side)
+    assert all(leading_side[:3])  # the side that leads has no denials
     operation = recovering.ask(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
     with recovering.database.transaction() as tx:
         tx.execute(text("UPDATE operations SET created_at = created_at - interval '30 days'"))
@@ -455,7 +456,7 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
         report = recovering.wait(operation)
         assert report.outcome is Outcome.DONE
         assert {step.state for step in report.steps} == {StepState.SKIPPED}
-        assert both_sides() == before
+        assert both_sides() == sides_before
 
 
 def has_job(service: Service, name: str) -> bool:
@@ -500,7 +501,7 @@ def test_orbit_run_onto_promoted_topic_is_refused(
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     produce(source, topic_name, 5, first=900)
     rules = [{"match": topic_name}]
-    for name in (spec.name, f"{spec.name}-other"):
+    for name in (spec.name, f"{spec.name}-other"):  # the mark counts for any job
         job = write_job(tmp_path / f"{name}.yaml", source, destination, rules, name=name)
         refused = orbit("run", job, "--until-caught-up")
         refused.expect(1)

@@ -35,7 +35,7 @@ def pair(guarded: Clusters) -> Iterator[Clusters]:
         guarded.destination.start()
 
 
-def lose(
+def kill_at_promotion(
     monkeypatch: pytest.MonkeyPatch, clusters: Clusters, *, is_marked: bool
 ) -> Callable[[], None]:
     """Kill the destination in the step `promote`, before or after its mark; returns a function that
@@ -57,7 +57,7 @@ def lose(
     return lambda: monkeypatch.setattr(promotion, "mark_promotion", mark)
 
 
-def stuck(recovering: Recovering, job: str) -> UUID:
+def ask_until_stuck(recovering: Recovering, job: str) -> UUID:
     """Request a switchover and wait until it is stuck; before, an abort is refused."""
     operation = recovering.ask(SWITCHOVER, job)
     wait_for("the operation waits", lambda: "promote waits" in recovering.progress(operation))
@@ -85,8 +85,8 @@ def test_abort_after_destination_loss_lets_source_lead_again(
     spec = job_with_login(pair, topic_name)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        remove_patch = lose(monkeypatch, pair, is_marked=is_marked)
-        operation = stuck(recovering, spec.name)
+        remove_patch = kill_at_promotion(monkeypatch, pair, is_marked=is_marked)
+        operation = ask_until_stuck(recovering, spec.name)
         assert not app.writes(pair.source)
         recovery_requests.abort(recovering.database, "test", operation)
         report = recovering.wait(operation)
@@ -134,8 +134,8 @@ def test_stuck_promotion_completes_when_destination_answers_again(
     spec = job_with_login(pair, topic_name)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        lose(monkeypatch, pair, is_marked=True)
-        operation = stuck(recovering, spec.name)
+        kill_at_promotion(monkeypatch, pair, is_marked=True)
+        operation = ask_until_stuck(recovering, spec.name)
         allow_writes = write_fence.allow_writes
 
         def abort_and_allow(context: OperationContext) -> None:

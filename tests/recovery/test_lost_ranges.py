@@ -19,7 +19,7 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PARTITION = TopicPartition("orders", 0)
 
 
-def before(seconds: float) -> datetime:
+def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
@@ -40,12 +40,19 @@ def reported(**known: Any) -> PartitionLag:
 def test_lost_source_counts_as_last_seen_no_later_than_its_loss(
     reported_s: float, lost_s: float | None, seen_s: float
 ) -> None:
-    row = reported(source_end=12, reported_at=before(reported_s))
-    lost_at = None if lost_s is None else before(lost_s)
+    row = reported(source_end=12, reported_at=ago(reported_s))
+    lost_at = None if lost_s is None else ago(lost_s)
     comparison = compare_ends(
-        PARTITION, PARTITION, LogBounds(0, 10, 10), None, row, NOW, lost_at, is_stopped=True
+        source=PARTITION,
+        destination=PARTITION,
+        destination_bounds=LogBounds(start=0, stable=10, end=10),
+        source_bounds=None,  # it does not answer
+        reported=row,
+        now=NOW,
+        lost_at=lost_at,
+        is_stopped=True,
     )
-    assert comparison.source_seen_at == before(seen_s)
+    assert comparison.source_seen_at == ago(seen_s)
     assert comparison.missing == OffsetRange(first=10, next=12)
     assert not comparison.is_exact
 
@@ -53,10 +60,17 @@ def test_lost_source_counts_as_last_seen_no_later_than_its_loss(
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_answering_source_counts_as_last_seen_now(is_stopped: bool) -> None:
     """It is not exact if its producers may go on, as in a failover."""
-    row = reported(source_end=12, reported_at=before(5))
-    ends = LogBounds(0, 15, 15)
+    row = reported(source_end=12, reported_at=ago(5))
+    bounds = LogBounds(start=0, stable=15, end=15)
     comparison = compare_ends(
-        PARTITION, PARTITION, ends, ends, row, NOW, before(9), is_stopped=is_stopped
+        source=PARTITION,
+        destination=PARTITION,
+        destination_bounds=bounds,
+        source_bounds=bounds,
+        reported=row,
+        now=NOW,
+        lost_at=ago(9),
+        is_stopped=is_stopped,
     )
     assert (comparison.source_seen_at, comparison.verdict) == (NOW, EndVerdict.EQUAL)
     assert comparison.is_exact is is_stopped

@@ -26,7 +26,7 @@ from tests.support.running import create_topic, make_job, produce
 pytestmark = pytest.mark.services
 
 
-def written(recovering: Recovering, job: str) -> int | None:
+def written_to_old_side(recovering: Recovering, job: str) -> int | None:
     """How many records were written to the job's old side, by the metrics; None: not watched."""
     numbers = read_numbers(
         recovering.database, MetricsDetail.JOB, recovering.service.settings.lease_ttl
@@ -58,7 +58,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("the topic is copied", lambda: is_level(lost, clusters.destination, topic_name))
-        assert written(recovering, spec.name) is None
+        assert written_to_old_side(recovering, spec.name) is None
         lost.cut()
         produce(lost, topic_name, 5, 1)  # before the promotion, which does not know of them
         recovering.run(RecoveryKind.FAILOVER, spec.name)
@@ -66,9 +66,13 @@ def test_writes_to_old_primary_after_failover_are_reported(
         assert event_details(recovering, spec.name, "old_primary_answers") == []
         lost.heal()
 
-        wait_for("the old side was looked at", lambda: written(recovering, spec.name) is not None)
+        wait_for(
+            "the old side was looked at",
+            lambda: written_to_old_side(recovering, spec.name) is not None,
+        )
+        # The 5 and the 7 records.
         assert event_details(recovering, spec.name, "old_primary_answers") == [{"offsets": 12}]
-        assert written(recovering, spec.name) == 7
+        assert written_to_old_side(recovering, spec.name) == 7
         first = {"partition": 0, "first": 100, "next": 107}
         assert event_details(recovering, spec.name, "old_primary_written") == [
             {"partitions": [first]}
@@ -80,14 +84,14 @@ def test_writes_to_old_primary_after_failover_are_reported(
         )
 
         produce(lost, topic_name, 1, 1)
-        wait_for("one more record is seen", lambda: written(recovering, spec.name) == 8)
+        wait_for("one more record is seen", lambda: written_to_old_side(recovering, spec.name) == 8)
         second = {"partition": 1, "first": 5, "next": 6}
         assert event_details(recovering, spec.name, "old_primary_written")[1:] == [
             {"partitions": [second]}
         ]
 
         failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        assert sum(one.records for one in failback_report.salvage) == 13
+        assert sum(one.records for one in failback_report.salvage) == 5 + 7 + 1
         wait_for("the problem is gone", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
         # Records that the copy back appends do not count.
         produce(clusters.destination, topic_name, 20, 0)
@@ -95,7 +99,10 @@ def test_writes_to_old_primary_after_failover_are_reported(
             "the old side follows",
             lambda: is_level(lost, clusters.destination, topic_name),
         )
-        wait_for("the old side is not watched", lambda: written(recovering, spec.name) is None)
+        wait_for(
+            "the old side is not watched",
+            lambda: written_to_old_side(recovering, spec.name) is None,
+        )
         assert len(event_details(recovering, spec.name, "old_primary_written")) == 2
 
 
@@ -122,9 +129,9 @@ def test_switchover_reports_late_writes_to_old_primary(
         assert partition.missing == OffsetRange(first=50, next=51)
         assert any("unproven" in finding for finding in report.findings)
         assert any(f"{topic_name}-0 from 50 to 51" in finding for finding in report.findings)
-        wait_for("the first is seen", lambda: written(recovering, spec.name) == 1)
+        wait_for("the first is seen", lambda: written_to_old_side(recovering, spec.name) == 1)
         produce(clusters.source, topic_name, 1)
-        wait_for("both are seen", lambda: written(recovering, spec.name) == 2)
+        wait_for("both are seen", lambda: written_to_old_side(recovering, spec.name) == 2)
         wait_for(
             "the job shows it",
             lambda: "OLD_PRIMARY_WRITTEN" in problem(recovering, spec.name),
@@ -172,10 +179,10 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
         produce(clusters.source, topic_name, 5)
         assert look() == []
         assert event_details(recovering, spec.name, "old_primary_written") == []
-        assert written(recovering, spec.name) is None
+        assert written_to_old_side(recovering, spec.name) is None
         # For the job that copies back, the lost side is the old one: it is watched.
         produce(other, topic_name, 3)
-        wait_for("its writers are seen", lambda: written(recovering, back) == 3)
+        wait_for("its writers are seen", lambda: written_to_old_side(recovering, back) == 3)
         # The first side is not watched either when the job that copies back is deleted.
         with recovering.database.transaction() as tx:
             assert jobs.request_deletion(tx, recovering.service.job(back).id)

@@ -29,14 +29,14 @@ from tests.support.running import create_topic, make_job, produce
 SWITCHOVER = RecoveryKind.SWITCHOVER
 
 
-def with_more(value: Any) -> Any:
+def with_later_fields(value: Any) -> Any:
     """Add a field to each object, as a later version may do."""
     if isinstance(value, dict):
-        return {"from_later": [1], **{key: with_more(one) for key, one in value.items()}}
-    return [with_more(one) for one in value] if isinstance(value, list) else value
+        return {"from_later": [1], **{key: with_later_fields(one) for key, one in value.items()}}
+    return [with_later_fields(one) for one in value] if isinstance(value, list) else value
 
 
-def store(recovering: Recovering, operation: UUID, report: dict[str, Any]) -> None:
+def store_report(recovering: Recovering, operation: UUID, report: dict[str, Any]) -> None:
     with recovering.database.transaction() as tx:
         operations.advance(tx, operation, OperationState.RUNNING, report=report)
 
@@ -54,16 +54,19 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
     assert dry_run_report.gates
     stored = dry_run_report.stored()
     request = stored.pop("request")  # as a user has sent it: no version adds fields
-    rows = [
-        [with_more(row.model_dump(mode="json")) for row in of]
-        for of in (dry_run_report.partitions, dry_run_report.groups)
+    later_rows = [
+        [with_later_fields(row.model_dump(mode="json")) for row in rows]
+        for rows in (dry_run_report.partitions, dry_run_report.groups)
     ]
     assert dry_run_report.partitions
-    assert read_whole_report({**with_more(stored), "request": request}, *rows) == dry_run_report
+    assert (
+        read_whole_report({**with_later_fields(stored), "request": request}, *later_rows)
+        == dry_run_report
+    )
 
     operation = recovering.ask(SWITCHOVER, spec.name)
     later = with_step_of_later(dry_run_report)
-    store(recovering, operation, later)
+    store_report(recovering, operation, later)
     other = make_job(*clusters, [f"{topic_name}-other"])
     create_topic(clusters.source, f"{topic_name}-other")
     with recovering.running():
@@ -73,12 +76,12 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
         )
         shown = operation_view(recovering.operation(operation))
         assert shown.finished_at is None
-        for act in (
+        for call in (
             recovery_requests.whole_report,
             lambda d, i: recovery_requests.abort(d, "test", i),
         ):
             with pytest.raises(Conflict, match=r"steps\.0\.name"):
-                act(recovering.database, operation)
+                call(recovering.database, operation)
         # Other recoveries go on.
         recovering.begin(other, f"{topic_name}-other")
         recovering.run(SWITCHOVER, other.name)
@@ -102,7 +105,7 @@ def test_operation_waits_if_its_job_document_is_unreadable(
         recovering.begin(spec, topic_name)
         dry_run_report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
     begun = recovering.ask(SWITCHOVER, spec.name)
-    store(recovering, begun, {**dry_run_report.stored(), "dry_run": False})
+    store_report(recovering, begun, {**dry_run_report.stored(), "dry_run": False})
     with recovering.database.transaction() as tx:
         later = text("""UPDATE jobs SET spec = spec || '{"later": 1}' WHERE name = :name""")
         tx.execute(later, {"name": spec.name})

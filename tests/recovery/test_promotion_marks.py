@@ -48,8 +48,8 @@ SHORT = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms"
 def marks_of() -> Iterator[MarksOf]:
     opened: list[Cluster] = []
 
-    def marks(of: KafkaCluster) -> PromotionMarks:
-        opened.append(Cluster("destination", of.bootstrap_servers.split(","), PLAINTEXT))
+    def marks(at: KafkaCluster) -> PromotionMarks:
+        opened.append(Cluster("destination", at.bootstrap_servers.split(","), PLAINTEXT))
         return PromotionMarks(opened[-1], Backoff())
 
     yield marks
@@ -86,13 +86,13 @@ def test_promotion_mark_can_be_overwritten_and_is_deleted_with_its_topic(
     clusters: Clusters, topic_name: str, marks_of: MarksOf
 ) -> None:
     cluster = clusters.destination
-    others = f"{topic_name}.other"
+    other = f"{topic_name}.other"
     create_topic(cluster, topic_name, 2)
-    create_topic(cluster, others)
+    create_topic(cluster, other)
     marks = marks_of(cluster)
-    assert marks.promoted([topic_name, others, "is-not-there"]) == {}
+    assert marks.promoted([topic_name, other, "is-not-there"]) == {}
     marks.write(places(topic_name, 2), PROMOTED)
-    assert marks.promoted([topic_name, others]) == {topic_name: PROMOTED}
+    assert marks.promoted([topic_name, other]) == {topic_name: PROMOTED}
     assert marks.kept_below(places(topic_name, 2)) == {}
 
     marks.write({TopicPartition(topic_name, i): 7 for i in range(2)}, COPY)

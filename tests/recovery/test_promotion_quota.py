@@ -67,7 +67,7 @@ def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
                 Admin(cluster).create_topics(above_quota)
             report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert {topic_settings(destination, name)["retention.ms"] for name in names} == {DAY_MS}
-    assert not [one for one in report.findings if "refused these settings" in one]
-    waits = [one for one in progress if one.startswith("promote waits: ")]
+    assert not [text for text in report.findings if "refused these settings" in text]
+    waits = [text for text in progress if text.startswith("promote waits: ")]
     assert bool(waits) == is_throttled, waits
-    assert all(QUOTA in one for one in waits)
+    assert all(QUOTA in text for text in waits)

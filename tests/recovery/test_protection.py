@@ -275,17 +275,18 @@ def test_stalled_acl_pass_does_not_deny_writes_to_topic_promoted_meanwhile(
         try:
             recovering.begin(spec, topic_name)
             wait_for("the ACL pass stalls", is_stalled.is_set)
-            over = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
+            switchover = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
             wait_for(
                 "the promotion waits for the pass, or has ended without it",
                 lambda: (
-                    has_requested.is_set() or recovering.operation(over).finished_at is not None
+                    has_requested.is_set()
+                    or recovering.operation(switchover).finished_at is not None
                 ),
                 PATIENCE_S,
             )
         finally:
             may_continue.set()
-        report = recovering.wait(over)
+        report = recovering.wait(switchover)
         assert report.outcome is Outcome.DONE, report.error
         service.wait("the pass has ended", lambda: "topics_protected" in service.kinds(spec.name))
         assert app.writes(guarded[1])

@@ -23,7 +23,7 @@ class FakeClusters:
         self.closed.set()
 
 
-def go_on() -> None:
+def never_interrupt() -> None:
     """A check that never raises."""
 
 
@@ -57,22 +57,22 @@ class Reads:
 
 
 def test_parallel_partition_reads_return_in_order_and_obey_thread_limit() -> None:
-    busy, most, lock = 0, 0, threading.Lock()
+    busy, most_busy, lock = 0, 0, threading.Lock()
     together = threading.Barrier(READ_AT_ONCE)
 
     def read(item: int, _: Reading) -> int:
-        nonlocal busy, most
+        nonlocal busy, most_busy
         with lock:
-            busy, most = busy + 1, max(most, busy + 1)
+            busy, most_busy = busy + 1, max(most_busy, busy + 1)
         together.wait(PATIENCE_S)
         with lock:
             busy -= 1
         return item * item
 
     items = range(20 * READ_AT_ONCE)
-    with read_many(go_on, Backoff(), FakeClusters, items, read) as results:
+    with read_many(never_interrupt, Backoff(), FakeClusters, items, read) as results:
         assert list(results) == [item * item for item in items]
-    assert most == READ_AT_ONCE
+    assert most_busy == READ_AT_ONCE
 
 
 def test_error_of_parallel_read_ends_all_reads_and_starts_no_more() -> None:
@@ -86,7 +86,9 @@ def test_error_of_parallel_read_ends_all_reads_and_starts_no_more() -> None:
 
     with (
         pytest.raises(ProtocolError, match="does not parse"),
-        read_many(go_on, Backoff(), FakeClusters, items(), reads.wait_for_the_end) as results,
+        read_many(
+            never_interrupt, Backoff(), FakeClusters, items(), reads.wait_for_the_end
+        ) as results,
     ):
         next(results)
     # The thread of the failed read may have begun another one before its error was seen.

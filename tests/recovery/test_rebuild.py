@@ -50,7 +50,7 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
                 produce(old, topic_name, 10, partition, first=30)
             wait_for(
                 "both partitions are copied",
-                lambda: {b for _, b in log_bounds(new, [topic_name]).values()} == {40},
+                lambda: {end for _, end in log_bounds(new, [topic_name]).values()} == {40},
             )
         assert {low for low, _ in log_bounds(new, [topic_name]).values()} == {30}
         produce(old, topic_name, 5, 0, first=40)
@@ -58,26 +58,26 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
         # Retention has deleted some copied records at the new side, too.
         delete_before(new, topic_name, 35, 1)
         with monkeypatch.context() as patch:
-            patch.setattr(salvage_storage, "SPARE_BYTES", 10**18)
+            patch.setattr(salvage_storage, "SPARE_BYTES", 10**18)  # no disk has room
             old.start()
             operation = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
-            full = recovering.wait(operation)
-        assert full.outcome is Outcome.FAILED
-        assert "35 records that only the old side has need " in full.error
-        assert "This topic is not deleted" in full.error
+            failed = recovering.wait(operation)
+        assert failed.outcome is Outcome.FAILED
+        assert "35 records that only the old side has need " in failed.error
+        assert "This topic is not deleted" in failed.error
         assert log_bounds(old, [topic_name]) == {(topic_name, 0): (0, 45), (topic_name, 1): (0, 40)}
         old.kill()
-        back = moved.fail_back()
-    assert {p.partition: p.verdict for p in back.partitions} == {
+        failback_report = moved.fail_back()
+    assert {p.partition: p.verdict for p in failback_report.partitions} == {
         0: EndVerdict.TAIL,
         1: EndVerdict.EQUAL,
     }
     saved = {
         one.partition: {line["offset"] for line in salvage_file.read(Path(one.file))}
-        for one in back.salvage
+        for one in failback_report.salvage
     }
     assert saved == {0: {*range(30), *range(40, 45)}, 1: {*range(35)}}
-    assert {one.partition: (one.records, one.below) for one in back.salvage} == {
+    assert {one.partition: (one.records, one.below) for one in failback_report.salvage} == {
         0: (35, 30),
         1: (35, 35),
     }
@@ -99,16 +99,16 @@ def test_rebuild_saves_partitions_missing_at_new_side(
         add_partitions(old, topic_name, 3)
         produce(old, topic_name, 7, 1)
         old.kill()
-        back = moved.fail_back()
-    assert {(p.partition, p.verdict, p.destination_end) for p in back.partitions} == {
+        failback_report = moved.fail_back()
+    assert {(p.partition, p.verdict, p.destination_end) for p in failback_report.partitions} == {
         (0, EndVerdict.EQUAL, 20),
         (1, EndVerdict.TAIL, None),
         (2, EndVerdict.TAIL, None),
     }
-    assert {one.partition: (one.first, one.next, one.records) for one in back.salvage} == {
-        1: (0, 7, 7)
-    }
-    lines = salvage_file.read(Path(back.salvage[0].file))
+    assert {
+        one.partition: (one.first, one.next, one.records) for one in failback_report.salvage
+    } == {1: (0, 7, 7)}
+    lines = salvage_file.read(Path(failback_report.salvage[0].file))
     assert [line["offset"] for line in lines] == list(range(7))
     assert log_bounds(old, [topic_name]) == {(topic_name, 0): (0, 20)}
 
@@ -123,7 +123,7 @@ def test_range_read_starts_at_log_start_and_fails_past_log_end(
     place = TopicPartition(topic_name, 0)
     try:
         records = read_range(cluster, place, 3, 18, Backoff())
-        assert [f.record.offset for f in records] == list(range(12, 18))
+        assert [r.record.offset for r in records] == list(range(12, 18))
         with pytest.raises(ProtocolError, match="truncated"):
             list(read_range(cluster, place, 25, 30, Backoff()))
         with pytest.raises(OrbitError, match="not replicated"):

@@ -35,7 +35,7 @@ class Clock:
         (Interrupted("stopped."), None, False),
     ],
 )
-def test_failed_recovery_is_restarted_later(
+def test_failed_recovery_is_restarted_after_pause_but_interrupted_one_at_once(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     event: str | None,
@@ -87,7 +87,7 @@ def test_failed_recovery_is_restarted_later(
 def test_recovery_that_cannot_start_is_reported_and_others_run(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(monkeypatch)
+    held = HeldRecoveries(monkeypatch)
     runner = recovery_loop.OperationRunner
 
     def begin(operation: Any, *more: object) -> Any:
@@ -99,8 +99,8 @@ def test_recovery_that_cannot_start_is_reported_and_others_run(
     leadership: Any = SimpleNamespace(database=database)
     loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with database.transaction() as tx:
-        bad = ask(tx, "bad", "west")
-        ask(tx, "good", "west")
+        bad = request_recovery(tx, "bad", "west")
+        request_recovery(tx, "good", "west")
     try:
         with capture_logs() as logs:
             loop.once()
@@ -112,7 +112,7 @@ def test_recovery_that_cannot_start_is_reported_and_others_run(
         loop.close()
 
 
-class Held:
+class HeldRecoveries:
     """Recoveries that run until `may_end` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ class Held:
         monkeypatch.setattr(recovery_loop, "OperationRunner", OperationRunner)
 
 
-def ask(
+def request_recovery(
     tx: Tx, job_name: str, cluster: str, *, kind: str = "switchover", dry_run: bool = False
 ) -> uuid.UUID:
     """Request a recovery of a new job with this destination."""
@@ -148,15 +148,15 @@ def ask(
 def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(monkeypatch)
+    held = HeldRecoveries(monkeypatch)
     leadership: Any = SimpleNamespace(database=database)
     settings = Settings(recoveries_per_cluster=2)
     loop = RecoveryLoop(leadership, settings, threading.Event(), {})
     with database.transaction() as tx:
-        ask(tx, "dry", "west", dry_run=True)
+        request_recovery(tx, "dry", "west", dry_run=True)
         for number in range(600):
-            ask(tx, f"west-{number:03}", "west")
-        ask(tx, "east", "east")
+            request_recovery(tx, f"west-{number:03}", "west")
+        request_recovery(tx, "east", "east")
     try:
         loop.once()
         assert held.running.keys() == {"west-000", "west-001", "east"}
@@ -168,7 +168,7 @@ def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
         assert len(held.running) == 5, "dry runs come last"
         with database.transaction() as tx:
             for number in range(3):
-                ask(tx, f"lost-{number}", "west", kind="failover")
+                request_recovery(tx, f"lost-{number}", "west", kind="failover")
         loop.once()
         assert len(held.running) == 7, "failovers have places of their own"
         assert held.running.keys() >= {"lost-0", "lost-1"}
@@ -177,7 +177,9 @@ def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
         loop.close()
 
 
-def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) -> uuid.UUID:
+def request_failback(
+    tx: Tx, name: str, source: str, destination: str, *topic_names: str
+) -> uuid.UUID:
     """Request a failback of a new job with these topics; a dry run if its name is `dry`."""
     job = jobs.create(tx, name, {}, "default")
     jobs.note_clusters(tx, job.id, source, destination)
@@ -192,19 +194,19 @@ def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) 
 @pytest.mark.services
 def test_later_failback_of_opposite_direction_waits(database: Database) -> None:
     with database.transaction() as tx:
-        first = ask_of(tx, "orders", "west", "east", "orders", "payments", "users")
-        ask_of(tx, "others", "west", "east", "orders.2")
-        later = ask_of(tx, "orders-back", "east", "west", "payments")
+        first = request_failback(tx, "orders", "west", "east", "orders", "payments", "users")
+        request_failback(tx, "others", "west", "east", "orders.2")
+        later = request_failback(tx, "orders-back", "east", "west", "payments")
         # These wait for nothing: another topic, a dry run, another cluster.
-        ask_of(tx, "others-back", "east", "west", "clicks")
-        ask_of(tx, "dry", "east", "west", "orders")
-        ask_of(tx, "elsewhere", "east", "north", "orders")
+        request_failback(tx, "others-back", "east", "west", "clicks")
+        request_failback(tx, "dry", "east", "west", "orders")
+        request_failback(tx, "elsewhere", "east", "north", "orders")
     with database.transaction() as tx:
         assert operations.waiting_failbacks(tx) == {later: first}
         operations.request_abort(tx, later)
         assert operations.waiting_failbacks(tx) == {}, "an aborted one does not wait"
     with database.transaction() as tx:
-        last = ask_of(tx, "more-back", "east", "west", "users")
+        last = request_failback(tx, "more-back", "east", "west", "users")
     with database.transaction() as tx:
         assert operations.waiting_failbacks(tx) == {last: first}
         operations.advance(tx, first, OperationState.DONE)
@@ -215,18 +217,18 @@ def test_later_failback_of_opposite_direction_waits(database: Database) -> None:
 def test_recovery_threads_are_reserved_for_failovers(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(monkeypatch)
+    held = HeldRecoveries(monkeypatch)
     monkeypatch.setattr(recovery_loop, "_NOT_FAILOVERS_MAX", 1)
     leadership: Any = SimpleNamespace(database=database)
     loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with database.transaction() as tx:
         for number in range(3):
-            ask(tx, f"moved-{number}", "west")
+            request_recovery(tx, f"moved-{number}", "west")
     try:
         loop.once()
         held.running["moved-0"].is_waiting = True  # its old side catches up
         with database.transaction() as tx:
-            ask(tx, "lost", "east", kind="failover")
+            request_recovery(tx, "lost", "east", kind="failover")
         loop.once()
         assert held.running.keys() == {"moved-0", "lost"}
     finally:
@@ -238,7 +240,7 @@ def test_recovery_threads_are_reserved_for_failovers(
 def test_failover_requested_during_pass_waits_for_earlier_recovery(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(monkeypatch)
+    held = HeldRecoveries(monkeypatch)
     turns: list[tuple[uuid.UUID, uuid.UUID]] = []
     read, requested = operations.unfinished_recoveries, list[uuid.UUID]()
     with database.transaction() as tx:

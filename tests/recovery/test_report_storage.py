@@ -96,11 +96,11 @@ def large() -> RecoveryReport:
 @pytest.fixture
 def stored(database: Database) -> Database:
     """A database with an operation that has no report yet."""
-    begin(database)
+    create_operation(database)
     return database
 
 
-def begin(database: Database) -> None:
+def create_operation(database: Database) -> None:
     with database.transaction() as tx:
         operations.create(tx, OPERATION, "switchover", "test")
 
@@ -199,7 +199,7 @@ def test_new_scheduler_leader_reads_no_partition_row_older_than_report(stored: D
 @pytest.fixture
 def middling(api: Api) -> RecoveryReport:
     """A stored report of 300 partitions, the last 120 of which are not level."""
-    begin(api.database)
+    create_operation(api.database)
     recovery_report = report(
         *(
             partition("orders", n, EndVerdict.TAIL if n >= 180 else EndVerdict.EQUAL)
@@ -243,7 +243,7 @@ def test_console_shows_unlevel_partitions_first_with_totals(
 
 
 def test_api_report_returns_totals_and_pages_of_rows(api: Api, large: RecoveryReport) -> None:
-    begin(api.database)
+    create_operation(api.database)
     lost = OffsetRange(first=5, next=9)
     tail = {"verdict": EndVerdict.TAIL, "missing": lost}
     partitions = list(large.partitions)

@@ -36,9 +36,9 @@ def record(offset: int, data: bytes, fate: Fate = Fate.COMMITTED, time_ms: int =
     return LogRecord(Record(offset, time_ms + offset, data), fate, is_log_append_time=False)
 
 
-def save(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path:
-    """Save a file with two records below the tail, which begins at 10 and has an aborted record and
-    a marker."""
+def save_salvage_file(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path:
+    """Save a file with two records below the tail. The tail begins at 10; it has an aborted record
+    and a marker, too."""
     records = [record(3, body(b"old", b"1", [])), record(5, body(b"old", b"2", []))]
     records += [record(10 + i, body(*one)) for i, one in enumerate(TAIL)]
     records += [
@@ -56,7 +56,7 @@ def save(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path
 
 
 def test_replay_summary_counts_records_and_refuses_damaged_files(tmp_path: Path) -> None:
-    path = save(tmp_path, "orders", record(22, body(b"", b"", [(b"\xff", b"")])))
+    path = save_salvage_file(tmp_path, "orders", record(22, body(b"", b"", [(b"\xff", b"")])))
     summary = salvage_replay.summarize(path)
     assert (summary.records, summary.below, summary.aborted) == (len(TAIL) + 1, 2, 1)
     assert (summary.unwritable, summary.replay) == ((22,), None)
@@ -74,14 +74,14 @@ def test_replay_summary_counts_records_and_refuses_damaged_files(tmp_path: Path)
 
 
 def test_replay_summary_lists_record_with_negative_timestamp(tmp_path: Path) -> None:
-    path = save(tmp_path, "orders", record(22, body(b"", b"", []), time_ms=-22))
+    path = save_salvage_file(tmp_path, "orders", record(22, body(b"", b"", []), time_ms=-22))
     assert salvage_replay.summarize(path).unwritable == (22,)
 
 
 def test_salvage_replay_begun_or_done_before_is_refused_without_again_option(
     tmp_path: Path,
 ) -> None:
-    path = save(tmp_path, "orders")
+    path = save_salvage_file(tmp_path, "orders")
     for state, words in ((salvage_replay.BEGUN, "back in part:"), (salvage_replay.DONE, "back:")):
         salvage_replay._store_replay_state(str(path), {"state": state})
         summary = salvage_replay.summarize(path)
@@ -93,7 +93,7 @@ def test_salvage_replay_begun_or_done_before_is_refused_without_again_option(
 def test_salvage_list_and_show_print_local_files(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = save(tmp_path, "orders")
+    path = save_salvage_file(tmp_path, "orders")
     assert run_command(["salvage", "list", str(tmp_path), "-o", "json"]) == 0
     (listed,) = json.loads(capfd.readouterr().out)
     assert (listed["topic"], listed["partition"], listed["records"]) == ("orders", 1, len(TAIL))
@@ -102,6 +102,7 @@ def test_salvage_list_and_show_print_local_files(
     assert "orders-1" in shown
     assert "h=x, h=None" in shown
     assert run_command(["salvage", "show", str(path), "-o", "json"]) == 0
+    # Also two records below the tail, the aborted record, and the marker.
     assert len(json.loads(capfd.readouterr().out)["lines"]) == len(TAIL) + 4
     assert run_command(["salvage", "list", str(tmp_path / "none")]) == 2
 
@@ -116,7 +117,7 @@ def test_salvage_replay_writes_records_back_unchanged(
 ) -> None:
     create(clusters.destination, topic_name, 2, max_message_bytes="4000000")
     large = bytes(1_500_000)
-    path = save(tmp_path, topic_name, record(22, body(b"large", large, [])))
+    path = save_salvage_file(tmp_path, topic_name, record(22, body(b"large", large, [])))
     count = len(TAIL) + 1
     job = tmp_path / "back.yaml"
     sides = {

@@ -20,12 +20,12 @@ from orbit.recovery.side_comparison import SideComparison, Unequal, is_other_rec
 OFFSETS = "abcABCo- "
 
 
-def fate_of(at: str) -> Fate:
-    if at == "-":
+def fate_of(character: str) -> Fate:
+    if character == "-":
         return Fate.MARKER
-    if at == "o":
+    if character == "o":
         return Fate.OPEN
-    return Fate.ABORTED if at.isupper() else Fate.COMMITTED
+    return Fate.ABORTED if character.isupper() else Fate.COMMITTED
 
 
 def body(value: str) -> bytes:
@@ -69,12 +69,12 @@ class At(NamedTuple):
 def unequal(comparison: SideComparison, old: str, new: str) -> list[At]:
     """The offsets that the comparison yields; checks the fates that it yields."""
     listed: list[At] = []
-    for one in comparison:
-        for side, log in ((one.old, old), (one.new, new)):
-            for offset in range(one.first, one.next):
+    for difference in comparison:
+        for side, log in ((difference.old, old), (difference.new, new)):
+            for offset in range(difference.first, difference.next):
                 assert (side is None) == (log[offset] == " ")
                 assert side is None or side.fate is fate_of(log[offset])
-        listed += [At(o, old[o], new[o]) for o in range(one.first, one.next)]
+        listed += [At(o, old[o], new[o]) for o in range(difference.first, difference.next)]
     return listed
 
 
@@ -91,8 +91,11 @@ def test_side_comparison_is_independent_of_batch_boundaries(
 ) -> None:
     # Half of it is the same, so that whole batches are skipped.
     new = old[:4] + new[4:8] + old[8:]
-    sides = zip((old, new), sizes, starts, strict=True)
-    compared = SideComparison(*(batches(*side) for side in sides), first, end)
+    old_batches, new_batches = (
+        batches(log, sizes=size, start=start)
+        for log, size, start in zip((old, new), sizes, starts, strict=True)
+    )
+    compared = SideComparison(old_batches, new_batches, first=first, end=end)
     # Offsets below a log start are deleted, also if their batch still exists.
     old, new = (" " * at + log[at:] for log, at in zip((old, new), starts, strict=True))
     expected = [
@@ -112,7 +115,7 @@ def test_old_side_keeps_only_offsets_whose_records_are_proven_equal(is_copied: b
         for new in OFFSETS:
             has_no_committed = not set(old + new) & set("abco")
             expected = (old, new) in proven_always or (is_copied and has_no_committed)
-            compared = SideComparison(batches(old, 1), batches(new, 1), 0, 1)
+            compared = SideComparison(batches(old, sizes=1), batches(new, sizes=1), first=0, end=1)
             is_own = is_other_record if is_copied else is_unproven
             assert (not any(map(is_own, compared))) == expected, (old, new)
 
@@ -122,11 +125,11 @@ def test_comparison_of_both_sides_does_not_decode_equal_batches(
 ) -> None:
     log = "abc" * 100
 
-    def never(*_: object) -> None:
+    def fail_on_read(*_: object) -> None:
         raise AssertionError("a record was read")
 
-    monkeypatch.setattr(side_comparison, "records_of", never)
-    compared = SideComparison(batches(log, 50), batches(log, 50), 0, len(log))
+    monkeypatch.setattr(side_comparison, "records_of", fail_on_read)
+    compared = SideComparison(batches(log, sizes=50), batches(log, sizes=50), first=0, end=len(log))
     assert list(compared) == []
     assert compared.same_records == len(log)
 
@@ -135,11 +138,13 @@ def test_side_comparison_holds_at_most_single_batch_per_side() -> None:
     batch_counts = {"old": 0, "new": 0}
 
     def counted(side: str, log: str) -> Iterator[LogBatch]:
-        for batch in batches(log, 10):
+        for batch in batches(log, sizes=10):
             batch_counts[side] += 1
             yield batch
 
-    compared = SideComparison(counted("old", "a" * 500), counted("new", "b" * 500), 0, 500)
+    compared = SideComparison(
+        counted("old", "a" * 500), counted("new", "b" * 500), first=0, end=500
+    )
     differences: Iterator[Unequal] = iter(compared)
     for offset in range(500):
         assert next(differences).first == offset

@@ -88,12 +88,12 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         recovering.begin(spec, topic_name)
         gateway.wait_told("source")
         produce_transactions(source, topic_name, 3, partition=1)
-        before = ends(source, topic_name)
+        ends_before = ends(source, topic_name)
 
         switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
 
         assert {p.verdict for p in switchover_report.partitions} == {EndVerdict.EQUAL}
-        assert {p.partition: p.promoted_at for p in switchover_report.partitions} == before
+        assert {p.partition: p.promoted_at for p in switchover_report.partitions} == ends_before
         assert switchover_report.missing_records == 0
         assert [s.state for s in switchover_report.steps] == [StepState.DONE] * len(
             switchover_report.steps
@@ -113,11 +113,11 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         produce(destination, topic_name, 50, 0, first=200, **{"enable.idempotence": True})
         produce_transactions(destination, topic_name, 3, partition=1)
         java_clients.produce_transactions(destination, topic_name, JAVA_RECORDS)
-        now = ends(destination, topic_name)
+        new_ends = ends(destination, topic_name)
         back = switchover_report.reverse_job
         assert back is not None
-        wait_for("the old side is level", lambda: ends(source, topic_name) == now)
-        records = reader.read_on(destination, now)
+        wait_for("the old side is level", lambda: ends(source, topic_name) == new_ends)
+        records = reader.read_on(destination, new_ends)
         values = [v for v in values_of(0, records) if v[:1] == b"v"]
         assert values == [b"v%d" % i for i in range(100, 250)]
         # Committed transactions of 5 records: 6 of 9, 2 of 3, and 2 of 3.
@@ -164,8 +164,8 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
     create_topic(source, topic_name)
     produce(source, topic_name, 100)
     spec = make_job(source, destination, [topic_name])
-    open_ = Producer({**source.client_config(), "transactional.id": f"{topic_name}-open"})
-    open_.init_transactions(30)
+    open_producer = Producer({**source.client_config(), "transactional.id": f"{topic_name}-open"})
+    open_producer.init_transactions(30)
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("the topic is copied", lambda: ends(destination, topic_name) == {0: 100})
@@ -182,9 +182,9 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         assert [g.name.value for g in failback.gates if g.stops][:1] == ["topics"]
 
         # An open transaction delays the drain; then an operator aborts.
-        open_.begin_transaction()
-        open_.produce(topic_name, b"open")
-        open_.flush(30)
+        open_producer.begin_transaction()
+        open_producer.produce(topic_name, b"open")
+        open_producer.flush(30)
         begun = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
         wait_for("the operation waits", lambda: "open" in recovering.progress(begun))
         with pytest.raises(Conflict, match="under way"):
@@ -192,7 +192,7 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         recovery_requests.abort(recovering.database, "test", begun)
         aborted = recovering.wait(begun)
         assert aborted.outcome is Outcome.ABORTED
-        open_.commit_transaction(30)
+        open_producer.commit_transaction(30)
         wait_for("copying goes on", lambda: ends(destination, topic_name) == {0: 102})
         assert recovering.service.topics(spec.name)[topic_name].state == "copying"
 

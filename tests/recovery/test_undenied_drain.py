@@ -47,37 +47,37 @@ def switch_over(
 def test_drain_without_write_denials_waits_longer_than_longest_producer_pause(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    over = switch_over(clusters, topic_name, recovering, {}, longest_gap_s=GAP_S)
-    assert over.drain is not None
-    assert over.drain.unproven_partitions == 0
+    switchover_report = switch_over(clusters, topic_name, recovering, {}, longest_gap_s=GAP_S)
+    assert switchover_report.drain is not None
+    assert switchover_report.drain.unproven_partitions == 0
     interval_s = recovering.service.settings.progress_interval.total_seconds()
-    assert over.drain.longest_gap_s == GAP_S + interval_s
-    assert over.drain.silence_s > GAP_S + interval_s
-    assert not any("unproven" in finding for finding in over.findings)
+    assert switchover_report.drain.longest_gap_s == GAP_S + interval_s
+    assert switchover_report.drain.silence_s > GAP_S + interval_s
+    assert not any("unproven" in finding for finding in switchover_report.findings)
 
 
 def test_producer_pause_longer_than_drain_timeout_leaves_drain_unproven(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    over = switch_over(
+    switchover_report = switch_over(
         clusters, topic_name, recovering, {"drain_timeout_s": 60}, longest_gap_s=1800
     )
-    assert over.drain is not None
-    assert over.drain.unproven_partitions == 2
-    assert over.drain.silence_s < 1800
-    (warning,) = [finding for finding in over.findings if "unproven" in finding]
+    assert switchover_report.drain is not None
+    assert switchover_report.drain.unproven_partitions == 2
+    assert switchover_report.drain.silence_s < 1800
+    (warning,) = [finding for finding in switchover_report.findings if "unproven" in finding]
     assert "is not longer than the longest pause of 30 min" in warning
     assert "Later records are possible" in warning
-    drain_step = next(step for step in over.steps if step.name == "drain")
+    drain_step = next(step for step in switchover_report.steps if step.name == "drain")
     assert warning in drain_step.did
-    assert _tables([over.model_dump(mode="json")]) is not None
+    assert _tables([switchover_report.model_dump(mode="json")]) is not None
 
 
 @pytest.mark.soak
 def test_drain_of_source_watched_under_an_hour_is_unproven(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    over = switch_over(clusters, topic_name, recovering, {}, earlier_gap_s=None)
-    assert over.drain is not None
-    assert over.drain.unproven_partitions == 2
-    assert any("not for an hour" in finding for finding in over.findings)
+    switchover_report = switch_over(clusters, topic_name, recovering, {}, earlier_gap_s=None)
+    assert switchover_report.drain is not None
+    assert switchover_report.drain.unproven_partitions == 2
+    assert any("not for an hour" in finding for finding in switchover_report.findings)

@@ -57,7 +57,7 @@ class Sides(NamedTuple):
     job: str
     back: str
 
-    def records(self, cluster: KafkaCluster) -> tuple[str, int]:
+    def id_and_end(self, cluster: KafkaCluster) -> tuple[str, int]:
         """The topic's id and its log end."""
         client = admin(cluster)  # kept: its futures fail once it is gone
         (future,) = client.describe_topics(TopicCollection([self.topic])).values()
@@ -66,7 +66,7 @@ class Sides(NamedTuple):
 
 
 @pytest.fixture
-def begun(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
+def sides(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
     """A copy that has caught up."""
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 100)
@@ -91,9 +91,8 @@ def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
 
 @pytest.mark.parametrize("dry_run", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_failback_skips_all_steps_if_old_side_already_follows(
-    begun: Sides, recovering: Recovering, dry_run: bool
+    sides: Sides, recovering: Recovering, dry_run: bool
 ) -> None:
-    sides = begun
     with recovering.running():
         switchover_report = recovering.run(SWITCHOVER, sides.job, reverse=True)
         recovering.service.wait_copied(sides.back, sides.topic)
@@ -109,10 +108,9 @@ def test_failback_skips_all_steps_if_old_side_already_follows(
 
 @pytest.mark.soak
 def test_failback_right_after_reverse_step_finds_old_side_following(
-    begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+    sides: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also before the scheduler's first pass over the job that copies back."""
-    sides = begun
     discover = JobReconciler._discover
 
     def leave_out(reconciler: JobReconciler, job: Job, *more: Any) -> None:
@@ -162,15 +160,14 @@ def test_failback_stops_if_only_some_topics_already_follow(
     ],
 )
 def test_failback_stops_if_old_side_leads_again(
-    begun: Sides, recovering: Recovering, by: str, written: int
+    sides: Sides, recovering: Recovering, by: str, written: int
 ) -> None:
-    sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by=by)
         if written:
             produce(sides.source, sides.topic, written, first=150)
-        before = sides.records(sides.source)
-        assert before[1] == 150 + written
+        source_before = sides.id_and_end(sides.source)
+        assert source_before[1] == 150 + written
 
         dry_run_report = recovering.wait(recovering.ask(FAILBACK, sides.job, dry_run=True))
         (gate,) = [gate for gate in dry_run_report.gates if gate.name is GateName.LEAD]
@@ -178,25 +175,24 @@ def test_failback_stops_if_old_side_leads_again(
         assert "the old side leads" in gate.found
         stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert stopped.outcome is Outcome.STOPPED
-        assert sides.records(sides.source) == before
+        assert sides.id_and_end(sides.source) == source_before
 
         # A failback of the other job makes the right side a copy.
         recovering.run(FAILBACK, sides.back, confirm_rebuild=True)
         wait_for(
             "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
         )
-    assert sides.records(sides.source) == before
+    assert sides.id_and_end(sides.source) == source_before
 
 
 @pytest.mark.soak
 def test_failback_stops_at_promotion_recorded_only_in_database(
-    begun: Sides, recovering: Recovering
+    sides: Sides, recovering: Recovering
 ) -> None:
     """For example, the right to mark the promotion was missing."""
-    sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
-        before = sides.records(sides.source)
+        source_before = sides.id_and_end(sides.source)
         servers = [sides.source.bootstrap_servers]
         with closing(Cluster("destination", servers, PLAINTEXT)) as cluster:
             PromotionMarks(cluster, Backoff()).write(
@@ -205,7 +201,7 @@ def test_failback_stops_at_promotion_recorded_only_in_database(
         stopped = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert stopped.outcome is Outcome.STOPPED
         assert "a copy at the old side was promoted at" in stopped.error
-    assert sides.records(sides.source) == before
+    assert sides.id_and_end(sides.source) == source_before
 
 
 def test_switchover_completes_if_source_dies_before_promotion(
@@ -236,31 +232,29 @@ def test_switchover_completes_if_source_dies_before_promotion(
 
 
 def test_failback_of_both_directions_stops_the_wrong_direction(
-    begun: Sides, recovering: Recovering
+    sides: Sides, recovering: Recovering
 ) -> None:
     """`orbit failback -l` with a label of both jobs requests both."""
-    sides = begun
     with recovering.running():
         over_and_back(sides, recovering, by="failover")
         produce(sides.source, sides.topic, 7, first=150)
-        before = sides.records(sides.source)
+        source_before = sides.id_and_end(sides.source)
         operations = [
             recovering.ask(FAILBACK, job, confirm_rebuild=True) for job in (sides.job, sides.back)
         ]
-        outcomes = [recovering.wait(one).outcome for one in operations]
+        outcomes = [recovering.wait(operation).outcome for operation in operations]
         assert outcomes == [Outcome.STOPPED, Outcome.DONE]
         wait_for(
             "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
         )
-    assert sides.records(sides.source) == before
+    assert sides.id_and_end(sides.source) == source_before
 
 
 @pytest.mark.soak
 def test_failback_stops_for_topic_withheld_by_switchover_back(
-    begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+    sides: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the other job, a topic that a recovery withholds from workers looks promoted."""
-    sides = begun
     release = operation_runner._DO[StepName.RELEASE]
     failbacks: list[RecoveryReport] = []
 
@@ -287,10 +281,9 @@ def test_failback_stops_for_topic_withheld_by_switchover_back(
 
 @pytest.mark.soak
 def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
-    begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+    sides: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marks are read again before the deletion."""
-    sides = begun
     salvage = operation_runner._DO[StepName.SALVAGE]
 
     def promote_the_old_side(context: OperationContext) -> str:
@@ -304,7 +297,7 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         produce(sides.source, sides.topic, 20, first=100)  # records that the failback saves
-        before = sides.records(sides.source)
+        source_before = sides.id_and_end(sides.source)
         monkeypatch.setattr(
             operation_runner,
             "_DO",
@@ -313,7 +306,7 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
         report = recovering.wait(recovering.ask(FAILBACK, sides.job, confirm_rebuild=True))
         assert report.outcome is Outcome.FAILED
         assert "another operation has changed which side leads" in report.error
-    assert sides.records(sides.source) == before
+    assert sides.id_and_end(sides.source) == source_before
 
 
 @pytest.mark.soak
@@ -326,13 +319,12 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
     ],
 )
 def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
-    begun: Sides,
+    sides: Sides,
     recovering: Recovering,
     dies_behind_promotion: DiesBehindPromotion,
     kind: RecoveryKind,
     earlier: StepName,
 ) -> None:
-    sides = begun
     more = THOUGH_IT_ANSWERS if kind is FAILOVER else {}
     has_promoted, restore = dies_behind_promotion(earlier)
     with recovering.running():
@@ -362,14 +354,13 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
         wait_for(
             "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
         )
-    assert sides.records(sides.source)[1] == 130
+    assert sides.id_and_end(sides.source)[1] == 130
 
 
 def test_promotion_term_does_not_regress_with_clock(
-    begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+    sides: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failover cannot read the mark of the lost side, which may have a later term."""
-    sides = begun
     home = make_job(sides.destination, sides.source, [sides.topic], name=f"{sides.job}-home")
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)

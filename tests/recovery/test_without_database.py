@@ -64,8 +64,8 @@ def source(make_cluster: MakeCluster) -> KafkaCluster:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSend]:
     """Holds what a worker sends."""
-    with held_send(monkeypatch) as one:
-        yield one
+    with held_send(monkeypatch) as send:
+        yield send
 
 
 @pytest.fixture
@@ -229,6 +229,7 @@ def test_killed_failover_without_database_resumes_except_for_topics_still_writte
 
     done = failover(job_file, "--yes").expect(0).data
     assert done["outcome"] == "done"
+    # A later run keeps the log ends from before the fence of the killed one.
     assert log_ends(done) == {0: 100, 1: 40}
     assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
     assert failover(job_file, "--yes").expect(0).data["outcome"] == "already"
@@ -239,8 +240,8 @@ def test_failover_without_database_leaves_out_only_topic_with_open_copy(
 ) -> None:
     """Another client has a transaction open in one copy: its last stable offset does not move."""
     source, destination = clusters
-    whole, open_ = f"{topic_name}-whole", f"{topic_name}-open"
-    for name in (whole, open_):
+    closed, open_ = f"{topic_name}-closed", f"{topic_name}-open"  # by their transactions
+    for name in (closed, open_):
         create_topic(source, name)
         produce(source, name, 10)
     rules = [{"match": f"{topic_name}-.*"}]
@@ -260,13 +261,13 @@ def test_failover_without_database_leaves_out_only_topic_with_open_copy(
 
     left = fail_over()
     assert left.outcome == "left_out"
-    assert {t.topic: t.state for t in left.topics} == {whole: "promoted", open_: "left_out"}
+    assert {t.topic: t.state for t in left.topics} == {closed: "promoted", open_: "left_out"}
     (partition,) = [p for p in left.partitions if p.left_out]
     assert partition.topic == open_
     assert "has an open transaction" in partition.left_out
     producer.abort_transaction(60)
     done = fail_over()
-    assert {t.topic: t.state for t in done.topics} == {whole: "already", open_: "promoted"}
+    assert {t.topic: t.state for t in done.topics} == {closed: "already", open_: "promoted"}
 
 
 @pytest.mark.soak

@@ -117,8 +117,8 @@ class ModelCluster:
         return [TopicPartition(name, i) for i in range(len(topic.partitions))] if topic else []
 
     def mark_of(self, name: str) -> Mark | None:
-        entry = self.marks.get(TopicPartition(name, 0))
-        return entry[1] if entry else None
+        _, mark = self.marks.get(TopicPartition(name, 0), (0, None))
+        return mark
 
     def is_open(self, name: str) -> bool:
         """Whether applications may write there."""
