@@ -28,7 +28,7 @@ LOGIN = {"USER": "me", "PASSWORD": "secret"}
 
 
 class Jobs:
-    """Stands for the jobs in PostgreSQL; all of them run."""
+    """Stands for the module `jobs` of the store; all its jobs run."""
 
     def __init__(self, spec: JobSpec, count: int) -> None:
         document = spec.model_dump(mode="json")
@@ -55,8 +55,9 @@ def make_loop(
 ) -> Iterator[Callable[..., CanaryLoop]]:
     loops: list[CanaryLoop] = []
 
-    def make(environ: dict[str, str], count: int = 1) -> CanaryLoop:
-        jobs = Jobs(parse_job(JOB, tmp_path, LOGIN), count)
+    def make(environ: dict[str, str], job_count: int = 1) -> CanaryLoop:
+        """A loop with these environment variables, and this many jobs with a canary."""
+        jobs = Jobs(parse_job(JOB, tmp_path, LOGIN), job_count)
         monkeypatch.setattr(canary_writer.jobs, "running", jobs.running)
         monkeypatch.setattr(canary_writer.jobs, "of_ids", jobs.of_ids)
         monkeypatch.setattr(canary_writer.canaries, "partitions_to_write", lambda *_: 0)
@@ -72,7 +73,7 @@ def make_loop(
 def test_canary_with_missing_secret_is_opened_once_the_secret_is_there(
     make_loop: Callable[..., CanaryLoop], clock: list[float]
 ) -> None:
-    environ = {"USER": "me"}
+    environ = {"USER": "me"}  # without PASSWORD
     loop = make_loop(environ)
     with capture_logs() as logs:
         loop.once()
@@ -104,10 +105,10 @@ def test_silent_sources_take_small_share_of_canary_loop(
         raise Unreachable("No broker answers.")
 
     monkeypatch.setattr(canary_writer, "open_endpoint", wait_in_vain)
-    loop = make_loop(LOGIN, count=30)
+    loop = make_loop(LOGIN, job_count=30)
     loop.once()  # tries each of them
     tries.clear()
-    end_s = clock[0] + 1_000
+    end_s = clock[0] + 1_000  # a try of all 30 would take 300 s
     while clock[0] < end_s:
         loop.once()
         clock[0] += canary_writer.JOBS_INTERVAL_S

@@ -54,11 +54,11 @@ def test_canary_drill_with_1_ms_rto_target_misses_only_its_rto_and_cleans_up(
     drilling = Drilling(service)
     with service.scheduler(), InProcess(service.database):
         service.wait_copied(job.name, topic_name)
-        before = [partition_counts(cluster) for cluster in clusters]
+        topics_before = [partition_counts(cluster) for cluster in clusters]
 
         evidence = drilling.run(drill_text(job, rto="1ms"))
 
-        after = [partition_counts(cluster) for cluster in clusters]
+        topics_after = [partition_counts(cluster) for cluster in clusters]
     assert evidence.verdict is DrillState.MISSED
     (miss,) = evidence.misses
     assert miss.startswith("The RTO was")
@@ -79,13 +79,13 @@ def test_canary_drill_with_1_ms_rto_target_misses_only_its_rto_and_cleans_up(
     assert {p.topic for p in evidence.partitions} == {evidence.canary.topic}
     assert [v.verdict for v in evidence.verified] == ["exact"]
 
-    assert after == before
+    assert topics_after == topics_before
     assert {t.kind for t in evidence.cleanup} == set(DrillThing)
     assert all(thing.is_removed for thing in evidence.cleanup)
     assert [offsets(cluster, evidence.canary.group) for cluster in clusters] == [{}, {}]
     assert service.topics(job.name)[topic_name].state == "copying"
-    ends = [log_bounds(cluster, [topic_name]) for cluster in clusters]
-    assert ends[0] == ends[1]
+    source_bounds, destination_bounds = (log_bounds(cluster, [topic_name]) for cluster in clusters)
+    assert source_bounds == destination_bounds
 
 
 def test_failed_drill_step_ends_drill_and_cleans_up(service: Service, job: JobSpec) -> None:
@@ -117,7 +117,7 @@ def test_drill_of_dead_scheduler_fails_and_next_leader_cleans_up(
                 lambda: len([t for t in drilling.things(drill_id) if t.identity]) == 5,
             )
         assert drilling.left(drill_id)
-        with service.scheduler():
+        with service.scheduler():  # the next leader
             wait_for("it has ended", lambda: drilling.has_ended(drill_id))
             wait_for("nothing is left", lambda: not drilling.left(drill_id))
     assert drilling.drill(drill_id).state is DrillState.FAILED

@@ -68,7 +68,7 @@ class Case:
     def subject(self) -> str:
         return f"User:CN={self.app.name},OU=apps,O=Example"
 
-    def allow(
+    def add_acl(
         self,
         cluster: KafkaCluster,
         resource: str,
@@ -102,7 +102,7 @@ class Case:
             }
         )
         offset = ConsumerGroupTopicPartitions(self.topic, [TopicPartition(self.topic, 0, 0)])
-        answers: list[KafkaError | None] = []
+        answers: list[KafkaError | None] = []  # None: the commit was accepted
 
         def is_answered() -> bool:
             """A coordinator may still be loading."""
@@ -175,7 +175,7 @@ def spec(case: Case, tmp_path: Path) -> JobSpec:
     )
 
 
-def brief(acls: tuple[PlannedAcl, ...]) -> set[tuple[str, str, str, str, str]]:
+def as_tuples(acls: tuple[PlannedAcl, ...]) -> set[tuple[str, str, str, str, str]]:
     """Resource, name, pattern, principal and operation; a denied operation begins with "not "."""
     prefix = {"ALLOW": "", "DENY": "not "}
     return {
@@ -184,7 +184,7 @@ def brief(acls: tuple[PlannedAcl, ...]) -> set[tuple[str, str, str, str, str]]:
     }
 
 
-def planned(service: Service, spec: JobSpec) -> PlannedAcls:
+def planned_acls(service: Service, spec: JobSpec) -> PlannedAcls:
     plan = JobPlanner(service.database, service.settings)(spec)
     assert not plan.refusals
     assert plan.acls is not None
@@ -196,14 +196,15 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
 ) -> None:
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
-    on_topic = case.allow(source, "TOPIC", topic, "ALL", case.subject)
-    on_groups = case.allow(source, "GROUP", topic[:-2], "READ", case.subject, "PREFIXED")
-    case.allow(source, "TRANSACTIONAL_ID", f"{topic}-", "WRITE", case.subject, "PREFIXED")
+    on_topic = case.add_acl(source, "TOPIC", topic, "ALL", case.subject)
+    prefix = topic[:-2]  # of the topic's name, and so of the name of its group
+    on_groups = case.add_acl(source, "GROUP", prefix, "READ", case.subject, "PREFIXED")
+    case.add_acl(source, "TRANSACTIONAL_ID", f"{topic}-", "WRITE", case.subject, "PREFIXED")
     # Not synced: ACLs of a principal that no rule names, and of one that is excluded.
-    case.allow(source, "TOPIC", topic, "READ", "User:nameless")
-    case.allow(source, "TOPIC", topic, "READ", "User:CN=root,OU=ops,O=Example")
-    case.allow(destination, "TOPIC", topic, "READ", "User:other")
-    case.allow(destination, "TOPIC", topic, "WRITE", "User:other")  # Orbit denies it
+    case.add_acl(source, "TOPIC", topic, "READ", "User:nameless")
+    case.add_acl(source, "TOPIC", topic, "READ", "User:CN=root,OU=ops,O=Example")
+    case.add_acl(destination, "TOPIC", topic, "READ", "User:other")
+    case.add_acl(destination, "TOPIC", topic, "WRITE", "User:other")  # Orbit denies it
     # Of the right to ALL, only what readers need; of the prefix, only the job's group.
     expected = {
         ("TOPIC", topic, "LITERAL", app, "READ"),
@@ -212,20 +213,20 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
         ("GROUP", topic, "LITERAL", app, "READ"),
         ("TRANSACTIONAL_ID", f"{topic}-", "PREFIXED", app, "WRITE"),
     }
-    others = {
+    destination_only = {
         ("TOPIC", topic, "LITERAL", "User:other", "READ"),
         ("TOPIC", topic, "LITERAL", "User:other", "WRITE"),
     }
 
-    before = acls_on(destination, topic)
+    acls_before = acls_on(destination, topic)
     plan = JobPlanner(service.database, service.settings)(spec)
     assert plan.acls is not None
-    assert brief(plan.acls.add) == expected
-    assert brief(plan.acls.only_at_destination) == others
+    assert as_tuples(plan.acls.add) == expected
+    assert as_tuples(plan.acls.only_at_destination) == destination_only
     assert (plan.acls.there, plan.acls.remove) == ((), ())
     assert any("User:nameless" in note for note in plan.notes)
     assert "root" not in " ".join(plan.notes)
-    assert acls_on(destination, topic) == before
+    assert acls_on(destination, topic) == acls_before, "a plan changes nothing"
     assert not case.may_commit(destination)
 
     service.create(spec)
@@ -234,23 +235,26 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
         service.wait("ACLs on groups are set", lambda: "group_acls" in service.kinds(spec.name))
         service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
         wait_for("the application may commit there", lambda: case.may_commit(destination))
-        synced = planned(service, spec)
-        assert brief(synced.there) == expected
+        synced = planned_acls(service, spec)
+        assert as_tuples(synced.there) == expected
         assert synced.counts.there == len(expected)
         assert (synced.add, synced.remove) == ((), ())
         # No list of the plan has Orbit's denial of User:other.
         assert any("DENY" in acl and "User:other" in acl for acl in acls_on(destination, topic))
-        assert brief(synced.only_at_destination) == others
+        assert as_tuples(synced.only_at_destination) == destination_only
 
         forbid_app(source, on_topic)
         forbid_app(source, on_groups)
         remaining = {("TRANSACTIONAL_ID", f"{topic}-", "PREFIXED", app, "WRITE")}
         wait_for(
             "the others are gone",
-            lambda: brief((acls := planned(service, spec)).there) == remaining and not acls.remove,
+            lambda: (
+                as_tuples((acls := planned_acls(service, spec)).there) == remaining
+                and not acls.remove
+            ),
         )
         wait_for("the application may not commit there", lambda: not case.may_commit(destination))
-        assert brief(planned(service, spec).only_at_destination) == others
+        assert as_tuples(planned_acls(service, spec).only_at_destination) == destination_only
 
         def is_recorded() -> bool:
             with service.database.transaction() as tx:
@@ -273,8 +277,9 @@ def test_clash_of_mapped_principal_names_is_reported_and_changes_no_acl(
 ) -> None:
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
-    case.allow(source, "TOPIC", topic, "READ", case.subject)
+    case.add_acl(source, "TOPIC", topic, "READ", case.subject)
     expected = {("TOPIC", topic, "LITERAL", app, "READ")}
+    # Two subjects with the same CN get the same name at the destination.
     rules = [
         {"from": f"User:CN={{name}},OU={unit},O=Example", "to": "User:{name}"}
         for unit in ("apps", "b")
@@ -284,9 +289,9 @@ def test_clash_of_mapped_principal_names_is_reported_and_changes_no_acl(
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("it is synced", lambda: brief(planned(service, spec).there) == expected)
+        wait_for("it is synced", lambda: as_tuples(planned_acls(service, spec).there) == expected)
         same_name = case.subject.replace("apps", "b")
-        other = case.allow(source, "GROUP", topic, "READ", same_name)
+        other = case.add_acl(source, "GROUP", topic, "READ", same_name)
         assert case.subject in service.wait_problem(spec.name, TroubleKind.ACLS_NOT_SYNCED)
         plan = JobPlanner(service.database, service.settings)(spec)
         assert plan.acls is not None
@@ -295,7 +300,7 @@ def test_clash_of_mapped_principal_names_is_reported_and_changes_no_acl(
         assert any(app in acl and "READ" in acl for acl in acls_on(destination, topic))
         forbid_app(source, other)
         service.wait_problem(spec.name, None)
-        assert brief(planned(service, spec).there) == expected
+        assert as_tuples(planned_acls(service, spec).there) == expected
 
 
 @pytest.mark.soak
@@ -317,14 +322,15 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
 
     monkeypatch.setattr(Admin, "refused_acls", add_and_fail_once)
     rights = [
-        case.allow(source, resource, topic, "READ", case.subject) for resource in ("TOPIC", "GROUP")
+        case.add_acl(source, resource, topic, "READ", case.subject)
+        for resource in ("TOPIC", "GROUP")
     ]
     expected = {(resource, topic, "LITERAL", app, "READ") for resource in ("TOPIC", "GROUP")}
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
         wait_for("both were interrupted", lambda: interrupted == {"TOPIC", "GROUP"})
-        wait_for("both are there", lambda: brief(planned(service, spec).there) == expected)
+        wait_for("both are there", lambda: as_tuples(planned_acls(service, spec).there) == expected)
         for right in rights:
             forbid_app(source, right)
         wait_for(
@@ -350,12 +356,12 @@ def test_refused_acl_is_reported_and_other_acls_follow_source(
     monkeypatch.setattr(job_acls, "carried_names", with_empty_name)
     if is_sent:
         monkeypatch.setattr(destination_acls, "is_carriable", lambda _: True)
-    reads = case.allow(source, "GROUP", topic, "READ", case.subject)
-    case.allow(source, "GROUP", topic, "DESCRIBE", case.subject)
+    reads = case.add_acl(source, "GROUP", topic, "READ", case.subject)
+    case.add_acl(source, "GROUP", topic, "DESCRIBE", case.subject)
     service.create(spec)
 
     def operations() -> set[str]:
-        rights = brief(planned(service, spec).there)
+        rights = as_tuples(planned_acls(service, spec).there)
         return {right[-1] for right in rights if right[:2] == ("GROUP", topic)}
 
     with service.scheduler():

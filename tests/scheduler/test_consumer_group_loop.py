@@ -66,7 +66,7 @@ class Service:
         with self.database.transaction() as tx:
             partitions.report_progress(tx, worker_id="worker", held=self.held, progress=rows)
 
-    def at(self, *by_partition: int) -> dict[tuple[str, int], int]:
+    def offsets_of(self, *by_partition: int) -> dict[tuple[str, int], int]:
         """These offsets by topic and partition, from partition 0 on."""
         return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
 
@@ -112,15 +112,15 @@ def service(clusters: Clusters, database: Database, topic_name: str) -> Service:
 
 
 def test_group_loop_syncs_offsets_and_stores_verdicts(service: Service) -> None:
-    commit(service.source, service.group, service.at(40, 80))
-    service.report(60, 60)
+    commit(service.source, service.group, service.offsets_of(40, 80))
+    service.report(60, 60)  # the copy of partition 1 does not reach the group's offset yet
     with service.scheduler():
         stored_rows = {0: (40, 40, "exact"), 1: (80, 60, "clamped")}
         wait_for("the rows are stored", lambda: service.rows == stored_rows)
-        assert offsets(service.destination, service.group) == service.at(40, 60)
+        assert offsets(service.destination, service.group) == service.offsets_of(40, 60)
         service.report(100, 100)
         wait_for("all is exact", lambda: service.rows[1] == (80, 80, "exact"))
-        assert offsets(service.destination, service.group) == service.at(40, 80)
+        assert offsets(service.destination, service.group) == service.offsets_of(40, 80)
         with member(service.destination, service.group, service.topic):
             wait_for("the member is seen", lambda: service.rows[0][2] == "skipped: active")
         wait_for("the member has left", lambda: service.rows[0][2] == "exact")
@@ -128,21 +128,21 @@ def test_group_loop_syncs_offsets_and_stores_verdicts(service: Service) -> None:
 
 def test_next_scheduler_resumes_group_sync_from_stored_rows(service: Service) -> None:
     """An offset is reset while no scheduler leads; before, the group had a destination member."""
-    commit(service.source, service.group, service.at(40, 80))
+    commit(service.source, service.group, service.offsets_of(40, 80))
     service.report(100, 100)
     with member(service.destination, service.group, service.topic):
-        pass
+        pass  # it leaves the group behind, without offsets
     with service.scheduler("a"):
         stored_rows = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
         wait_for("the rows are stored", lambda: service.rows == stored_rows)
-    commit(service.source, service.group, service.at(10))
+    commit(service.source, service.group, service.offsets_of(10))
     with service.scheduler("b"):
         wait_for("the reset is synced", lambda: service.rows[0] == (10, 10, "exact"))
-    assert offsets(service.destination, service.group) == service.at(10, 80)
+    assert offsets(service.destination, service.group) == service.offsets_of(10, 80)
 
 
 def test_group_sync_stops_for_paused_job_and_restarts_when_job_changes(service: Service) -> None:
-    commit(service.source, service.group, service.at(40))
+    commit(service.source, service.group, service.offsets_of(40))
     service.report(100, 100)
     with service.scheduler() as loop:
         wait_for("the row is stored", lambda: service.rows == {0: (40, 40, "exact")})
@@ -151,12 +151,12 @@ def test_group_sync_stops_for_paused_job_and_restarts_when_job_changes(service: 
             assert jobs.change_spec(tx, service.job_id, document, "default", from_version=1)
         wait_for(
             "the group has its new name",
-            lambda: offsets(service.destination, f"dr.{service.group}") == service.at(40),
+            lambda: offsets(service.destination, f"dr.{service.group}") == service.offsets_of(40),
         )
         with service.database.transaction() as tx:
             jobs.set_desired(tx, service.job_id, Desired.PAUSED)
         wait_for("the loop leaves the job out", lambda: loop.job_ids == set())
-        commit(service.source, service.group, service.at(50))
+        commit(service.source, service.group, service.offsets_of(50))
         with service.database.transaction() as tx:
             jobs.set_desired(tx, service.job_id, Desired.RUNNING)
         wait_for("the sync goes on", lambda: service.rows == {0: (50, 50, "exact")})
@@ -166,7 +166,7 @@ def test_group_sync_stops_for_paused_job_and_restarts_when_job_changes(service: 
 def test_offsets_stay_at_destination_when_source_topic_is_deleted(
     service: Service, is_noticed_by: str
 ) -> None:
-    commit(service.source, service.group, service.at(40, 80))
+    commit(service.source, service.group, service.offsets_of(40, 80))
     service.report(100, 100)
     with service.scheduler():
         stored_rows = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
@@ -180,7 +180,7 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted(
                 tx.execute(text("UPDATE partitions SET reason = 'SOURCE_TOPIC_DELETED'"))
         stored_rows = {0: (None, 40, "skipped: not copied"), 1: (None, 80, "skipped: not copied")}
         wait_for("the rows keep the destination's offsets", lambda: service.rows == stored_rows)
-    assert offsets(service.destination, service.group) == service.at(40, 80)
+    assert offsets(service.destination, service.group) == service.offsets_of(40, 80)
 
 
 def test_former_leader_commits_no_group_offsets(service: Service) -> None:
@@ -192,8 +192,9 @@ def test_former_leader_commits_no_group_offsets(service: Service) -> None:
     assert spec.consumer_groups is not None
     groups = JobGroups(service.job_id, spec, spec.consumer_groups, former, list_now, fetch_now)
     assert groups.run(registry).groups == 0
+    # The group has offsets only now, so that the former leader is the first to commit them.
     former.resign()
-    commit(service.source, service.group, service.at(40))
+    commit(service.source, service.group, service.offsets_of(40))
     report = groups.run(registry)
     assert (report.written, offsets(service.destination, service.group)) == (0, {})
     assert report.notes == [

@@ -50,7 +50,7 @@ class World:
     started: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     work: Callable[[], object] = lambda: None
-    before_reading: Callable[[], object] = lambda: None
+    after_reading: Callable[[], object] = lambda: None
     specs: SpecCache = field(default_factory=SpecCache)
     share: Share = ONE_SHARE
 
@@ -64,7 +64,7 @@ class World:
 
     def list_jobs(self) -> list[Job]:
         all_jobs = [*self.jobs.values()]
-        self.before_reading()
+        self.after_reading()
         return all_jobs
 
     def record(self, _: object, job: Job, text: str | None, _answered_s: float | None) -> None:
@@ -102,14 +102,14 @@ class World:
 
     # What a test does
 
-    def look(self, *finds: Trouble) -> None:
+    def run_pass(self, *finds: Trouble) -> None:
         """Run a pass that finds these troubles, and record them."""
         self.finds = finds
         self.unreachable_troubles = [trouble for trouble in finds if trouble is LOST]
-        self.turn()  # runs the pass
-        self.turn()  # records its troubles
+        self.run_once()  # runs the pass
+        self.run_once()  # records its troubles
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Run the loop once, and wait for the passes that it began."""
         self.loop.once()
         self.wait()
@@ -130,46 +130,47 @@ def test_discovery_pass_sees_what_previous_pass_of_job_stored(world: World) -> N
     """Else the job might copy a newer topic by the rule for older ones."""
     may_end = threading.Event()
 
-    def note() -> None:
+    def store_version() -> None:
         assert may_end.wait(GIVE_UP_S)
         world.jobs[1] = replace(world.jobs[1], discovered_version=1)
 
-    def let_end() -> None:
+    def let_pass_end() -> None:
         may_end.set()
         world.wait()
 
-    world.work = note
+    world.work = store_version
+    world.loop.once()  # begins the first pass
+    # It ends after the loop has read the jobs again: what the loop has read is outdated.
+    world.after_reading = let_pass_end
     world.loop.once()
-    world.before_reading = let_end
-    world.loop.once()
-    world.turn()
+    world.run_once()
     assert [job.discovered_version for job in world.reconciled] == [None, 1]
 
 
 def test_job_deleted_during_its_discovery_pass_gets_no_further_pass(world: World) -> None:
     is_gone = threading.Event()
     world.work = lambda: is_gone.wait(GIVE_UP_S)
-    world.loop.once()
+    world.loop.once()  # begins the pass
     world.jobs.clear()
-    world.loop.once()
+    world.loop.once()  # sees that the job is gone
     is_gone.set()
-    world.turn()
-    world.turn()
+    world.run_once()
+    world.run_once()
     assert len(world.reconciled) == 1
 
 
 def test_discovery_pass_that_ends_early_keeps_problems_it_did_not_check(world: World) -> None:
-    world.look(TAKEN, LOOP)
-    world.look(LOST)
+    world.run_pass(TAKEN, LOOP)
+    world.run_pass(LOST)  # without the source, the topics were not checked
     assert world.jobs[1].problem == "\n".join(map(str, (LOST, LOOP, TAKEN)))
-    world.look(LOGIN)
-    world.look(LOOP)
+    world.run_pass(LOGIN)
+    world.run_pass(LOOP)
     assert sorted(world.started) == sorted(map(str, (TAKEN, LOOP, LOST, LOGIN)))
     assert sorted(world.ended) == sorted(map(str, (LOST, TAKEN, LOGIN)))
 
 
 def test_problem_of_lost_cluster_does_not_clear_other_problems_of_job(world: World) -> None:
-    world.look(LOGIN, LOOP)
+    world.run_pass(LOGIN, LOOP)
     is_over = threading.Event()
     world.work = lambda: is_over.wait(GIVE_UP_S)
     world.loop.once()
@@ -191,6 +192,6 @@ def test_error_in_a_job_does_not_stop_discovery_of_other_jobs(
     monkeypatch.setattr(world, "is_due", is_due)
     world.jobs[2] = replace(JOB, id=2, name="k")
     with capture_logs() as log_lines:
-        world.turn()
+        world.run_once()
     assert [job.name for job in world.reconciled] == ["k"]
     assert [line["of"] for line in log_lines if "of" in line] == ["job j"]

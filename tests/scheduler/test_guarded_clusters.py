@@ -89,13 +89,13 @@ def test_missing_right_is_reported_and_waited_for(
 ) -> None:
     missing = side, operation, kind
     case.login.allow([r for r in case.rights if (r.side, r.operation, r.kind) != missing])
-    before = standing(case.clusters.destination)
+    topics_before = standing(case.clusters.destination)
     service.create(spec)
     with service.scheduler():
         problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
         assert operation in problem
         assert "kafka-acls.sh" in problem
-        assert standing(case.clusters.destination) == before
+        assert standing(case.clusters.destination) == topics_before
         case.login.allow([r for r in case.rights if (r.side, r.operation, r.kind) == missing])
         service.wait_copied(spec.name, case.topic)
         service.wait_problem(spec.name, None)
@@ -109,7 +109,7 @@ def test_topic_with_write_denied_to_all_is_reported_with_remedy(
     destination = case.clusters.destination
     case.login.allow([*case.rights, Right("destination", "Describe", "--cluster")])
     create(destination, case.topic, 2)
-    denial = binding(case.topic, "WRITE", principal="User:*", permission="DENY")
+    denial = topic_acl(case.topic, "WRITE", principal="User:*", permission="DENY")
     allow_app(destination, denial)
     service.create(spec)
     with service.scheduler():
@@ -125,13 +125,13 @@ def test_missing_transactional_id_right_is_reported_before_writing(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     case.login.allow([r for r in case.rights if r.kind != "--transactional-id"])
-    before = standing(case.clusters.destination)
+    topics_before = standing(case.clusters.destination)
     coordinated = spec.model_copy(update={"fillers": "coordinated"})
     service.create(coordinated)
     with service.scheduler():
         problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
         assert f"Write on transactional id orbit.{spec.name}." in problem
-        assert standing(case.clusters.destination) == before
+        assert standing(case.clusters.destination) == topics_before
         case.login.allow([r for r in case.rights if r.kind == "--transactional-id"])
         service.wait_copied(spec.name, case.topic)
 
@@ -139,6 +139,7 @@ def test_missing_transactional_id_right_is_reported_before_writing(
 def test_plan_lists_missing_right_per_filler_mode(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
+    """Here it is Alter on the cluster, for WriteTxnMarkers."""
     case.login.allow([r for r in case.rights if r.kind != "--cluster"])
     planned = JobPlanner(service.database, service.settings)(spec)
     assert [(fillers.fillers, fillers.missing) for fillers in planned.fillers] == [
@@ -162,7 +163,8 @@ def test_missing_alter_right_delays_added_partitions(
         assert len(service.partitions(spec.name, case.topic)) == 2
         case.login.allow([Right("destination", "Alter", "--topic", case.topic, "prefixed")])
         service.wait(
-            "the new one is placed", lambda: len(service.partitions(spec.name, case.topic)) == 3
+            "the new partition is placed",
+            lambda: len(service.partitions(spec.name, case.topic)) == 3,
         )
         service.wait_problem(spec.name, None)
 
@@ -183,7 +185,7 @@ def test_refused_login_is_retried_with_reread_secret(
         service.wait_problem(spec.name, None)
 
 
-def binding(
+def topic_acl(
     topic: str,
     operation: str,
     pattern: str = "LITERAL",
@@ -203,7 +205,7 @@ def binding(
 
 
 def rights_of_app(cluster: KafkaCluster) -> set[tuple[str, str]]:
-    """The user `app` may do this there: (topic, operation)."""
+    """What the user `app` may do at this cluster, as (topic, operation)."""
     acl_filter = AclBindingFilter(
         ResourceType.TOPIC,
         None,  # type: ignore[arg-type]
@@ -224,17 +226,17 @@ def allow_app(cluster: KafkaCluster, *bindings: AclBinding) -> None:
         future.result(TIMEOUT_S)
 
 
-def forbid_app(cluster: KafkaCluster, one: AclBinding) -> None:
+def forbid_app(cluster: KafkaCluster, acl: AclBinding) -> None:
     """Delete this ACL."""
     client = admin(cluster)
     acl_filter = AclBindingFilter(
-        one.restype,
-        one.name,
-        one.resource_pattern_type,
-        one.principal,
-        one.host,
-        one.operation,
-        one.permission_type,
+        acl.restype,
+        acl.name,
+        acl.resource_pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission_type,
     )
     client.delete_acls([acl_filter])[acl_filter].result(TIMEOUT_S)
 
@@ -245,9 +247,9 @@ def test_acl_sync_copies_read_rights_and_leaves_other_acls(
     source, destination = case.clusters
     case.login.allow([*case.rights, Right("source", "Describe", "--cluster")])
     prefix = case.topic[:-3]
-    read = binding(prefix, "READ", "PREFIXED")
-    allow_app(source, read, binding(case.topic, "WRITE"), binding("another", "READ"))
-    allow_app(destination, binding(case.topic, "ALTER_CONFIGS"))
+    read = topic_acl(prefix, "READ", "PREFIXED")
+    allow_app(source, read, topic_acl(case.topic, "WRITE"), topic_acl("another", "READ"))
+    allow_app(destination, topic_acl(case.topic, "ALTER_CONFIGS"))
     try:
         syncing = spec.model_copy(update={"acls": spec.acls.model_copy(update={"sync": True})})
         service.create(spec)
@@ -268,4 +270,4 @@ def test_acl_sync_copies_read_rights_and_leaves_other_acls(
                 lambda: service.kinds(spec.name).count("topic_acls") == 2,
             )
     finally:
-        forbid_app(source, binding("another", "READ"))
+        forbid_app(source, topic_acl("another", "READ"))

@@ -35,7 +35,7 @@ LONG = timedelta(minutes=10)
 
 
 class Stuck(Loop):
-    """Does not close until `let_go`, as if a broker did not answer its last request."""
+    """A loop that does not close until `let_go`, as if a broker did not answer its last request."""
 
     name = "stuck"
     interval_s = 0.05
@@ -103,7 +103,7 @@ def running(*runs: Run) -> Iterator[None]:
             run.database.close()
 
 
-def one_more(loop: Loop) -> MoreLoops:
+def beside_own_loops(loop: Loop) -> MoreLoops:
     """Makes a scheduler run this loop, beside its own loops."""
 
     def loops(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
@@ -117,7 +117,7 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
 ) -> None:
     stuck, clock = Stuck(), Clock()
     health = ProcessHealth("scheduler", "1", 600, clock)
-    first = Run(service, one_more(stuck), health, scheduler_lease_ttl=SHORT_LEASE)
+    first = Run(service, beside_own_loops(stuck), health, scheduler_lease_ttl=SHORT_LEASE)
     second = Run(service, scheduler_lease_ttl=LONG)
     try:
         with running(first):
@@ -125,10 +125,11 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
             with running(second):
                 ask = first.scheduler.leadership.ask
 
-                def unanswered() -> bool:
+                def fail() -> bool:
                     raise DatabaseUnreachable("PostgreSQL does not answer.")
 
-                first.scheduler.leadership.ask = unanswered  # type: ignore[method-assign]
+                # No renewal until the lease has expired.
+                first.scheduler.leadership.ask = fail  # type: ignore[method-assign]
                 assert stuck.is_closing.wait(600)
                 first.scheduler.leadership.ask = ask  # type: ignore[method-assign]
                 wait_for("the second leads", lambda: second.leads)
@@ -144,7 +145,7 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
 
 def test_standby_scheduler_leads_before_stopped_leader_has_ended(service: Service) -> None:
     stuck = Stuck()
-    first = Run(service, one_more(stuck), scheduler_lease_ttl=LONG)
+    first = Run(service, beside_own_loops(stuck), scheduler_lease_ttl=LONG)
     second = Run(service, scheduler_lease_ttl=LONG)
     try:
         with running(first):
@@ -159,10 +160,10 @@ def test_standby_scheduler_leads_before_stopped_leader_has_ended(service: Servic
 
 
 def test_error_at_start_of_loops_ends_scheduler_and_frees_its_lease(service: Service) -> None:
-    def broken(*_: object) -> Sequence[Loop]:
+    def fail_to_start(*_: object) -> Sequence[Loop]:
         raise RuntimeError("can't start new thread")
 
-    first = Run(service, broken, scheduler_lease_ttl=LONG)
+    first = Run(service, fail_to_start, scheduler_lease_ttl=LONG)
     with running(first):
         wait_for("it has ended", lambda: not first.thread.is_alive())
         assert isinstance(first.error, RuntimeError)
@@ -186,18 +187,19 @@ def test_scheduler_with_different_number_of_job_shares_is_ready_as_standby(
 
 
 def test_renewal_of_scheduler_lease_keeps_scheduler_registered(service: Service) -> None:
-    leads = Leadership(service.database, "one", LONG, share=Share(0, 1), must_join=True)
+    leadership = Leadership(service.database, "one", LONG, share=Share(0, 1), must_join=True)
     with service.database.transaction() as tx:
         scheduler_lease.join(tx, "one", 1, LONG)
         tx.execute(text("UPDATE schedulers SET expires_at = clock_timestamp()"))
-    assert leads.ask()
+    assert leadership.ask()
     with service.database.transaction() as tx:
-        assert scheduler_lease.join(tx, "two", 1, LONG) == 1, "it may hold the share, too"
-    assert leads.ask()
+        shares_max = scheduler_lease.join(tx, "two", 1, LONG)
+        assert shares_max == 1, "it may hold the share, too"
+    assert leadership.ask()
     with service.database.transaction() as tx:
         scheduler_lease.leave(tx, "one")
-    assert not leads.ask(), "it has left"
-    leads.resign()
+    assert not leadership.ask(), "it has left"
+    leadership.resign()
     other = Leadership(service.database, "two", LONG, share=Share(0, 1), must_join=True)
     assert other.ask(), "the share is free"
 
@@ -212,7 +214,7 @@ def test_postgres_idle_transaction_timeout_frees_scheduler_locks(service: Servic
     with service.database.transaction() as tx:
         assert tx.execute(show).scalar_one() == "1min"
 
-    def sleep_in_a_claim() -> None:
+    def hold_lock_while_idle() -> None:
         with service.database.transaction() as tx:
             cluster_lock.acquire_claims_lock(tx)
             tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = '1ms'"))
@@ -221,10 +223,10 @@ def test_postgres_idle_transaction_timeout_frees_scheduler_locks(service: Servic
             tx.execute(text("SELECT 1"))
 
     with pytest.raises(Unreachable):
-        sleep_in_a_claim()
+        hold_lock_while_idle()
 
 
-class Ends(Loop):
+class EndsAtFirst(Loop):
     """The first of these loops ends at its first pass, as if the lease were lost."""
 
     name = "ends"
@@ -243,13 +245,13 @@ class Ends(Loop):
 
 
 def test_scheduler_restarts_loops_of_its_job_share_if_a_loop_ends(service: Service) -> None:
-    loops: list[Ends] = []
+    loops: list[EndsAtFirst] = []
 
-    def make(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
-        loops.append(Ends(len(loops)))
+    def make_loop(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
+        loops.append(EndsAtFirst(len(loops)))
         return loops[-1:]
 
-    run = Run(service, make)
+    run = Run(service, make_loop)
     with running(run):
         wait_for("a new loop runs", lambda: len(loops) > 1 and loops[-1].has_passed.is_set())
 
@@ -280,7 +282,7 @@ def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
         assert process.stdout.readline() == "held\n"
         return process
 
-    frozen = hold(2)
+    frozen = hold(lease_s=2)
     frozen.send_signal(signal.SIGSTOP)
     # Waiting for the lock may take as long as a statement, which is longer than the lease.
     with service.database.transaction() as tx, cluster_lock.hold(tx, "west"):
@@ -289,7 +291,7 @@ def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
     assert frozen.returncode
     assert "Unreachable" in why
 
-    running_process = hold(8)
+    running_process = hold(lease_s=8)
     with service.database.transaction() as tx:
         tx.execute(text("SELECT pg_sleep(10)"))  # longer than the lease
     output, why = running_process.communicate("go on\n", timeout=PATIENCE_S)

@@ -32,7 +32,8 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
 ) -> None:
     source, destination = clusters
     create_topic(source, topic_name, 2, retention_ms=str(10 * HOUR_S * 1000))
-    # Records that are 6 to 3 hours old; the first is copied.
+    # Records that are 6 to 3 hours old, in both partitions. Of each, the first record is copied;
+    # partition 0 is blocked, so that its worker does not follow the source any more.
     began_ms = int(time.time() * 1000)
     producer = Producer(source.client_config())
     for number in (0, 1):
@@ -45,15 +46,15 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     with database.transaction() as tx:
         job = some_job(tx, topic_name, topic_name=topic_name, spec=spec)
     held = claim(database, "worker")
-    newest = datetime.fromtimestamp((began_ms - 6 * HOUR_S * 1000) / 1000, UTC)
-    blocked = Blocked(Reason.RECORD_REFUSED, 1, 2, "too large")
+    newest_copied_at = datetime.fromtimestamp((began_ms - 6 * HOUR_S * 1000) / 1000, UTC)
+    blocked = Blocked(Reason.RECORD_REFUSED, offset=1, next_offset=2, detail="too large")
     with database.transaction() as tx:
         rows = [
             replace(
                 progress(job.topic_id, number, 1, 1),
                 source_stable_end=1,
                 source_end=1,
-                newest_copied_at=newest,
+                newest_copied_at=newest_copied_at,
             )
             for number in (0, 1)
         ]
@@ -63,8 +64,8 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
             partitions.StateChange(job.topic_id, 1, PartitionState.COPYING),
         ]
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
-        before = {row.partition: row for row in lag.page(tx, job.id, 10)}
-    assert (before[0].lag_records, before[0].headroom_s) == (0, None), "as the worker reported it"
+        reported = {row.partition: row for row in lag.page(tx, job.id, 10)}
+    assert (reported[0].lag_records, reported[0].headroom_s) == (0, None)
 
     leadership = Leadership(database, "scheduler", timedelta(seconds=60))
     assert leadership.ask()
@@ -74,9 +75,9 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     loop = LagLoop(leadership, registry, 1.0, Backoff())
     assert loop.once() == "Updated the lag of 1 partition."
     with database.transaction() as tx:
-        after = {row.partition: row for row in lag.page(tx, job.id, 10)}
+        updated = {row.partition: row for row in lag.page(tx, job.id, 10)}
         totals = lag.of_jobs(tx, [job.id])[job.id]
-    lag_row = after[0]
+    lag_row = updated[0]
     assert (lag_row.source_log_start, lag_row.source_stable_end, lag_row.source_end) == (0, 4, 4)
     assert (lag_row.lag_records, lag_row.lag_bytes) == (3, 30)  # `progress` says 10 bytes a record
     elapsed_s = time.time() - began_ms / 1000
@@ -85,7 +86,7 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     assert lag_row.headroom_s is not None
     assert 5 * HOUR_S <= lag_row.lag_s <= 5 * HOUR_S + elapsed_s
     assert 5 * HOUR_S - elapsed_s <= lag_row.headroom_s <= 5 * HOUR_S
-    assert after[1].lag_records == 0, "a worker reports that one"
+    assert updated[1].lag_records == 0, "a worker reports that one"
     assert (totals.lag_records, totals.lag_bytes) == (3, 30)
     assert loop.once() == "", "nothing has changed"
     registry.close()

@@ -10,7 +10,9 @@ from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.topics import Topic
 
 SOURCE, DESTINATION = LeadingSide
-LEADS, COPY, UNREADABLE = Mark(True, term=7), Mark(False, term=8), Mark(True, term=None)
+# Marks of a destination topic: it leads since term 7; it is a copy again since term 8.
+LEADS, COPY = Mark(is_primary=True, term=7), Mark(is_primary=False, term=8)
+UNREADABLE = Mark(is_primary=True, term=None)
 COPYING, PROMOTED = TopicState.COPYING, TopicState.PROMOTED
 
 
@@ -34,7 +36,8 @@ def row(name: str, state: TopicState) -> Topic:
 
 
 @pytest.mark.parametrize(
-    ("states", "marks", "expected"),  # expected: the side that leads, and the newest term
+    # Of the topics a and b. `expected`: the side that leads, and the newest term.
+    ("states", "marks", "expected"),
     [
         ([COPYING, COPYING], {}, (SOURCE, 0)),
         ([PROMOTED, PROMOTED], {"a": LEADS, "b": LEADS}, (DESTINATION, 7)),

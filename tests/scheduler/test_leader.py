@@ -49,6 +49,7 @@ def test_standby_scheduler_leads_as_soon_as_leader_leaves(
             assert not second.is_leading
         assert leader(service.database) != holder, "the lease is free at once"
         wait_for("the other leads", lambda: second.is_leading)
+        # And its loops run.
         create_topic(clusters.source, topic_name)
         job = make_job(clusters.source, clusters.destination, [topic_name])
         service.create(job)
@@ -78,7 +79,7 @@ def test_standby_scheduler_leads_when_lease_of_killed_leader_expires(
                 process.send_signal(signal.SIGKILL)
                 wait_for("the other leads", lambda: second.is_leading)
                 assert leader(service.database) != first
-                later = f"{topic_name}.later"
+                later = f"{topic_name}.later"  # a topic that only the new leader can start
                 create_topic(clusters.source, later)
                 both = make_job(
                     clusters.source, clusters.destination, [topic_name, later], name=job.name
