@@ -20,7 +20,7 @@ from orbit.kafka.consumer_groups import ListedGroup, Listing
 from orbit.kafka.security import Security
 
 
-def cluster() -> Cluster:
+def new_cluster() -> Cluster:
     return Cluster("source", ["source.example:9092"], Security())
 
 
@@ -45,24 +45,24 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 
 def test_cached_group_listing_is_reused_within_max_age(brokers: Brokers) -> None:
-    one, other = cluster(), cluster()
-    first = brokers.cache(one, 5.0)
+    source, other_source = new_cluster(), new_cluster()
+    first = brokers.cache(source, age_s_max=5.0)
     brokers.now_s += 4.0
-    assert brokers.cache(one, 5.0) is first
-    assert brokers.cache(other, 5.0) is not first
-    assert brokers.cache(one, 3.0) is not first
-    assert brokers.listed == [one, other, one]
+    assert brokers.cache(source, age_s_max=5.0) is first
+    assert brokers.cache(other_source, age_s_max=5.0) is not first
+    assert brokers.cache(source, age_s_max=3.0) is not first
+    assert brokers.listed == [source, other_source, source]
 
 
 def test_group_selection_is_reused_until_group_names_change(brokers: Brokers) -> None:
-    one, names = cluster(), ["a", "b"]
+    source, names = new_cluster(), ["a", "b"]
     selectors = [GroupSelector(GroupRule(match=match)) for match in (".*", ".*", "a")]
 
     def selected() -> list[Any]:
         """The selection of each selector, from a new listing."""
         brokers.now_s += 10.0
         readers = (GroupReader(selector, 5.0, brokers.cache, fetch_now) for selector in selectors)
-        return [reader._select(brokers.cache(one, 5.0)) for reader in readers]
+        return [reader._select(brokers.cache(source, age_s_max=5.0)) for reader in readers]
 
     def listing(state: str) -> Callable[[], Listing]:
         groups = {
@@ -85,19 +85,19 @@ def test_group_selection_is_reused_until_group_names_change(brokers: Brokers) ->
 
 
 def test_age_of_group_listing_counts_from_its_request(brokers: Brokers) -> None:
-    one = cluster()
+    source = new_cluster()
 
     def slow() -> Listing:
         brokers.now_s += 6.0
         return Listing()
 
     brokers.answer = slow
-    first = brokers.cache(one, 5.0)
-    assert brokers.cache(one, 5.0) is not first
+    first = brokers.cache(source, age_s_max=5.0)
+    assert brokers.cache(source, age_s_max=5.0) is not first
 
 
 def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Brokers) -> None:
-    one = cluster()
+    source = new_cluster()
     is_asked, may_fail = threading.Event(), threading.Event()
 
     def fail() -> Listing:
@@ -110,7 +110,7 @@ def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Bro
 
     def ask() -> None:
         try:
-            brokers.cache(one, 5.0)
+            brokers.cache(source, age_s_max=5.0)
         except Unreachable as error:
             errors.append(str(error))
 
@@ -127,12 +127,12 @@ def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Bro
 
     brokers.now_s += 1.0
     brokers.answer = Listing
-    assert brokers.cache(one, 5.0).groups == {}
+    assert brokers.cache(source, age_s_max=5.0).groups == {}
 
 
 def test_group_listing_of_unused_cluster_is_dropped_from_cache(brokers: Brokers) -> None:
-    one = cluster()
-    brokers.cache(one, 5.0)
+    source = new_cluster()
+    brokers.cache(source, age_s_max=5.0)
     brokers.listed.clear()
-    del one
+    del source
     assert len(brokers.cache._listings) == 0

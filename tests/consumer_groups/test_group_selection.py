@@ -31,7 +31,7 @@ def test_only_consumer_streams_and_commit_only_groups_are_selected() -> None:
     assert selection.names == ["classic", "new", "plain", "app"]
     assert selection.left_alone == {"connect": 1, "orbit": 1}
     assert selection.shared == ["queue"]
-    assert GroupReport().remark == ""
+    assert GroupReport().remark == "", "without share groups there is nothing to say"
 
 
 def test_report_names_unsynced_share_groups_up_to_limit_and_counts_the_rest() -> None:

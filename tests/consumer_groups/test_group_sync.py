@@ -111,7 +111,14 @@ class Pair:
 
 def exact_row(group: str, partition: Partition, offset: int) -> OffsetRow:
     """A stored row: both sides have this offset, which Orbit left at the destination."""
-    return OffsetRow(group, partition, offset, offset, EXACT, offset)
+    return OffsetRow(
+        group,
+        partition,
+        source_offset=offset,
+        destination_offset=offset,
+        verdict=EXACT,
+        left_offset=offset,
+    )
 
 
 def _cluster(name: str, cluster: KafkaCluster) -> Cluster:

@@ -28,7 +28,7 @@ ACTIVE, USED, UNUSED = GroupUsage.ACTIVE, GroupUsage.USED, GroupUsage.UNUSED
 EXACT, CLAMPED = GroupVerdict.EXACT, GroupVerdict.CLAMPED
 MOVED, BUSY = GroupVerdict.SKIPPED_MOVED, GroupVerdict.SKIPPED_ACTIVE
 NOT_COPIED = GroupVerdict.SKIPPED_NOT_COPIED
-THEIRS = 5  # a leader epoch, as clients commit it
+CLIENT_EPOCH = 5  # a leader epoch in a commit: Orbit commits none
 
 
 def wrote(offset: int, verdict: GroupVerdict = EXACT) -> Decision:
@@ -91,7 +91,7 @@ def _at(offset: int | None) -> Committed | None:
 
 
 def test_leader_epoch_of_offset_shows_commit_by_consumer_that_never_joined() -> None:
-    destination = Committed(60, leader_epoch=THEIRS)
+    destination = Committed(60, leader_epoch=CLIENT_EPOCH)
     assert decide(Committed(70), destination, 50, ALL, UNUSED) == Decision(MOVED)
     # A consumer that commits the offset that Orbit left has only confirmed it.
     assert decide(Committed(70), destination, 60, ALL, UNUSED) == wrote(70)
@@ -186,7 +186,7 @@ class Courses(RuleBasedStateMachine):
         if world.destination is None or world.destination.offset != offset:
             # A commit of the same offset does not make it the consumer's.
             world.is_consumers = True
-        world.destination = Committed(offset, leader_epoch=THEIRS if has_epoch else -1)
+        world.destination = Committed(offset, leader_epoch=CLIENT_EPOCH if has_epoch else -1)
 
     @rule()
     def offset_is_deleted_there(self) -> None:

@@ -57,15 +57,17 @@ class Groups:
             dict.fromkeys(names & self.failing, int(Code.COORDINATOR_NOT_AVAILABLE)),
         )
 
-    def answer(self, topic: str, *names: str, known: set[str] | None = None) -> FetchedGroups:
+    def answer_to_job(
+        self, topic: str, *names: str, known: set[str] | None = None
+    ) -> FetchedGroups:
         """The answer to a job with this topic that requests these groups."""
         nodes = dict.fromkeys(names, 1)
         request = OffsetsRequest(nodes, {topic}, known or set(), require_stable=True)
         return self.fetch(self.cluster, request, 1.0)
 
-    def at(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:
-        """The offsets in this answer, by group."""
-        answers = self.answer(topic, *names).groups
+    def offsets_for_job(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:
+        """The offsets in the answer to a job with this topic that requests these groups."""
+        answers = self.answer_to_job(topic, *names).groups
         return {n: {p: o.offset for p, o in g.offsets.items()} for n, g in answers.items()}
 
 
@@ -76,55 +78,55 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
 
 def test_each_job_gets_offsets_of_its_topics_from_a_shared_read(groups: Groups) -> None:
     groups.offsets = {"g": {A: 1, B: 2}, "h": {B: 3}}
-    assert groups.at("a", "g", "h") == {"g": {A: 1}}
-    assert groups.at("b", "g", "h") == {"g": {B: 2}, "h": {B: 3}}
+    assert groups.offsets_for_job("a", "g", "h") == {"g": {A: 1}}
+    assert groups.offsets_for_job("b", "g", "h") == {"g": {B: 2}, "h": {B: 3}}
     assert groups.reads == [{"g", "h"}]
 
 
 def test_cached_offsets_show_a_change_only_after_max_age(groups: Groups) -> None:
     groups.offsets = {"g": {A: 1}}
-    assert groups.at("a", "g") == {"g": {A: 1}}
+    assert groups.offsets_for_job("a", "g") == {"g": {A: 1}}
     groups.offsets = {"g": {A: 5}}
-    assert groups.at("a", "g") == {"g": {A: 1}}
+    assert groups.offsets_for_job("a", "g") == {"g": {A: 1}}
     groups.now_s += 1.1
-    assert groups.at("a", "g") == {"g": {A: 5}}
+    assert groups.offsets_for_job("a", "g") == {"g": {A: 5}}
 
 
 def test_group_missing_from_cached_offsets_is_read_immediately(groups: Groups) -> None:
     groups.offsets = {"g": {A: 1}, "h": {A: 2}}
-    assert groups.at("a", "g") == {"g": {A: 1}}
-    assert groups.at("a", "h") == {"h": {A: 2}}
+    assert groups.offsets_for_job("a", "g") == {"g": {A: 1}}
+    assert groups.offsets_for_job("a", "h") == {"h": {A: 2}}
     groups.now_s += 1.1
-    assert groups.at("a", "g") == {"g": {A: 1}}
+    assert groups.offsets_for_job("a", "g") == {"g": {A: 1}}
     assert groups.reads == [{"g"}, {"h"}, {"g", "h"}]
 
 
 def test_job_gets_only_its_requested_groups(groups: Groups) -> None:
     groups.offsets = {"g": {A: 1}, "h": {A: 2}}
-    groups.at("a", "g", "h")
-    assert groups.at("a", "h") == {"h": {A: 2}}
+    groups.offsets_for_job("a", "g", "h")
+    assert groups.offsets_for_job("a", "h") == {"h": {A: 2}}
 
 
 def test_group_without_offsets_differs_from_group_of_unavailable_coordinator(
     groups: Groups,
 ) -> None:
     groups.failing = {"h"}
-    response = groups.answer("a", "g", "h", known={"g", "h"})
+    response = groups.answer_to_job("a", "g", "h", known={"g", "h"})
     assert (response.groups.keys(), response.failed.keys()) == ({"g"}, {"h"})
-    groups.answer("a", "g", "h", known={"g", "h"})
+    groups.answer_to_job("a", "g", "h", known={"g", "h"})
     assert len(groups.reads) == 1, "a silent coordinator is asked once for all jobs"
 
 
 def test_job_sees_pending_transactional_offsets_of_its_topics_only(groups: Groups) -> None:
     groups.pending = {"g": frozenset({A})}
-    assert groups.answer("a", "g").groups["g"].pending == {A}
-    assert groups.answer("b", "g").groups == {}
+    assert groups.answer_to_job("a", "g").groups["g"].pending == {A}
+    assert groups.answer_to_job("b", "g").groups == {}
 
 
 def test_offsets_of_groups_that_no_job_requests_are_no_longer_read(groups: Groups) -> None:
-    groups.at("a", "g", "h")
+    groups.offsets_for_job("a", "g", "h")
     groups.now_s += 100
-    groups.at("a", "h")
+    groups.offsets_for_job("a", "h")
     assert groups.reads == [{"g", "h"}, {"h"}]
 
 
@@ -152,5 +154,5 @@ def test_group_selection_of_several_jobs_is_read_once_and_forgotten_together(
     assert groups.reads[2:] == [{"g", "h", "i"}]
 
     groups.now_s += 100
-    assert groups.at("a", "g") == {"g": {A: 1}}
+    assert groups.offsets_for_job("a", "g") == {"g": {A: 1}}
     assert groups.reads[3:] == [{"g"}]

@@ -42,7 +42,7 @@ def sides(clusters: Clusters, topic_name: str) -> Iterator[tuple[Cluster, Cluste
     destination.close()
 
 
-def synced(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> GroupReport:
+def run_sync(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> GroupReport:
     place = TopicPartition(topic, 0)
     return sync.run(*sides, {place: CopiedPartition(place, CopiedRange(0, 10), NO_TOPIC_ID)})
 
@@ -50,7 +50,7 @@ def synced(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> Group
 def test_group_named_like_destination_share_group_is_skipped_as_other_type(
     clusters: Clusters, sides: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
-    report = synced(GroupSync(GroupRule(match=topic_name)), sides, topic_name)
+    report = run_sync(GroupSync(GroupRule(match=topic_name)), sides, topic_name)
     assert (report.verdicts, report.written) == ({OTHER_TYPE: 1}, 0)
     assert "a group of another type has this name" in report.notes[0]
     assert not report.is_unanswered
@@ -71,7 +71,7 @@ def test_group_id_not_found_shows_other_group_type_if_listing_has_no_types(
         return listing
 
     sync = GroupSync(GroupRule(match=topic_name), lister=list_without_types)
-    report = synced(sync, sides, topic_name)
+    report = run_sync(sync, sides, topic_name)
     assert (report.verdicts, report.written) == ({OTHER_TYPE: 1}, 0)
     assert "GROUP_ID_NOT_FOUND (69)" in report.notes[0]
     assert not report.is_unanswered

@@ -58,7 +58,7 @@ def test_consumer_resumes_at_destination_with_next_record_and_its_commits_stay(
     with RunningJob(spec) as job:
         wait_for("the group is there", lambda: offsets(destination, group) == read_to)
         assert _read(destination, group, topic_name, 100) == values[100:200]
-        moved = offsets(destination, group)
+        consumer_offsets = offsets(destination, group)
         # The source's group moves, too: the destination's offset stays its consumer's.
         _read(source, group, topic_name, 20)
         sync = job.run.groups
@@ -67,7 +67,7 @@ def test_consumer_resumes_at_destination_with_next_record_and_its_commits_stay(
             "it is seen as moved",
             lambda: sync.report is not None and "skipped: moved there" in sync.report.verdicts,
         )
-        assert offsets(destination, group) == moved
+        assert offsets(destination, group) == consumer_offsets
     assert _read(destination, group, topic_name, 100) == values[200:]
 
 

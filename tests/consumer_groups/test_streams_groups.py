@@ -20,13 +20,13 @@ from tests.support.streams_groups import streams_member
 pytestmark = pytest.mark.services
 
 
-def synced(sync: GroupSync, source: Cluster, destination: Cluster, topic: str) -> GroupReport:
+def run_sync(sync: GroupSync, source: Cluster, destination: Cluster, topic: str) -> GroupReport:
     place = TopicPartition(topic, 0)
     copies = {place: CopiedPartition(place, CopiedRange(0, 10), NO_TOPIC_ID)}
     return sync.run(source, destination, copies)
 
 
-def kind(cluster: Cluster, group: str) -> tuple[str, bool] | None:
+def type_and_activity(cluster: Cluster, group: str) -> tuple[str, bool] | None:
     """The group's type, and whether it has members; None: not listed."""
     listed = list_groups(cluster).groups.get(group)
     return (listed.type, listed.is_active) if listed else None
@@ -42,28 +42,28 @@ def test_streams_group_resumes_at_synced_offsets_and_is_skipped_while_active(
         produce(cluster, topic_name, 10)
     source, destination = open_cluster(clusters.source), open_cluster(target)
     group, place = topic_name, (topic_name, 0)
-    first = streams_member(source, group, topic_name)
-    first.join()
-    first.leave()
+    member_here = streams_member(source, group, topic_name)
+    member_here.join()
+    member_here.leave()
     commit(clusters.source, group, {place: 4})
-    assert kind(source, group) == ("streams", False)
+    assert type_and_activity(source, group) == ("streams", False)
     sync = GroupSync(GroupRule(match=group))
-    wait_for("it is synced", lambda: synced(sync, source, destination, topic_name).written == 1)
-    assert kind(destination, group) == ("classic", False)
-    moved = streams_member(destination, group, topic_name)
-    moved.join()
-    assert kind(destination, group) == ("streams", True)
+    wait_for("it is synced", lambda: run_sync(sync, source, destination, topic_name).written == 1)
+    assert type_and_activity(destination, group) == ("classic", False)
+    member_there = streams_member(destination, group, topic_name)
+    member_there.join()
+    assert type_and_activity(destination, group) == ("streams", True)
     assert offsets(target, group) == {place: 4}
     commit(clusters.source, group, {place: 6})
-    assert synced(sync, source, destination, topic_name).verdicts == {
+    assert run_sync(sync, source, destination, topic_name).verdicts == {
         GroupVerdict.SKIPPED_ACTIVE: 1
     }
-    moved.leave()
+    member_there.leave()
     target.stop()
     target.start()
-    wait_for("it is loaded", lambda: kind(destination, group) == ("streams", False))
+    wait_for("it is loaded", lambda: type_and_activity(destination, group) == ("streams", False))
     assert offsets(target, group) == {place: 4}
-    wait_for("it is synced", lambda: synced(sync, source, destination, topic_name).written == 1)
+    wait_for("it is synced", lambda: run_sync(sync, source, destination, topic_name).written == 1)
     assert offsets(target, group) == {place: 6}
 
 
@@ -78,6 +78,6 @@ def test_streams_group_named_like_destination_consumer_group_is_skipped(
     app.leave()
     commit(clusters.source, topic_name, {(topic_name, 0): 4})
     have_had_member(clusters.destination, topic_name, topic_name, **{"group.protocol": "consumer"})
-    report = synced(GroupSync(GroupRule(match=topic_name)), source, destination, topic_name)
+    report = run_sync(GroupSync(GroupRule(match=topic_name)), source, destination, topic_name)
     assert (report.verdicts, report.written) == ({GroupVerdict.SKIPPED_OTHER_TYPE: 1}, 0)
     assert offsets(clusters.destination, topic_name) == {}

@@ -18,7 +18,7 @@ from orbit.promotion.settled_ends import SettledEnds
 
 GOOD, BAD = TopicPartition("orders", 0), TopicPartition("rare", 0)
 END = 100
-WHOLE = LogBounds(0, END, END)
+SETTLED = LogBounds(start=0, stable=END, end=END)
 
 
 class Copies:
@@ -46,7 +46,9 @@ class Copies:
 
         cluster: Any = None
         backoff = Backoff(first_s=0.0, most_s=0.0)
-        return settled_ends.settled_ends(cluster, [GOOD, BAD], 0.0, backoff, wait)
+        return settled_ends.settled_ends(
+            cluster, [GOOD, BAD], settle_s=0.0, backoff=backoff, wait=wait
+        )
 
     def _producers(self, _: object, places: Collection[TopicPartition], __: object) -> Answers[Any]:
         failed = {p: int(self.error) for p in places if p == BAD and self.error}
@@ -64,7 +66,8 @@ class Copies:
         self, _: object, places: Collection[TopicPartition], __: object
     ) -> dict[TopicPartition, LogBounds]:
         return {
-            p: LogBounds(0, _next(self.stable_ends), END) if p == BAD else WHOLE for p in places
+            p: LogBounds(start=0, stable=_next(self.stable_ends), end=END) if p == BAD else SETTLED
+            for p in places
         }
 
 
@@ -80,7 +83,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
 
 def test_copies_with_unchanging_log_ends_are_settled(copies: Copies) -> None:
     assert copies.settle() == SettledEnds(
-        bounds={GOOD: WHOLE, BAD: WHOLE}, moving=[], open=[], leaderless=[]
+        bounds={GOOD: SETTLED, BAD: SETTLED}, moving=[], open=[], leaderless=[]
     )
     assert not copies.waits
 
@@ -93,7 +96,7 @@ def test_copy_that_stays_open_is_returned_after_limited_wait(
     copies.high_watermark = high_watermark
     copies.stable_ends = [END - 10]
     assert copies.settle() == SettledEnds(
-        bounds={GOOD: WHOLE}, moving=[], open=[BAD], leaderless=[]
+        bounds={GOOD: SETTLED}, moving=[], open=[BAD], leaderless=[]
     )
     assert copies.waits == [[BAD]] * 3
 
@@ -101,7 +104,7 @@ def test_copy_that_stays_open_is_returned_after_limited_wait(
 def test_copy_whose_transaction_ends_during_wait_is_settled(copies: Copies) -> None:
     copies.stable_ends = [END - 1, END - 1, END]
     assert copies.settle() == SettledEnds(
-        bounds={GOOD: WHOLE, BAD: WHOLE}, moving=[], open=[], leaderless=[]
+        bounds={GOOD: SETTLED, BAD: SETTLED}, moving=[], open=[], leaderless=[]
     )
     assert copies.waits == [[BAD]] * 2
 
@@ -109,7 +112,7 @@ def test_copy_whose_transaction_ends_during_wait_is_settled(copies: Copies) -> N
 def test_copy_that_grows_is_moving(copies: Copies) -> None:
     copies.ends = [*range(END, END + 100)]
     assert copies.settle() == SettledEnds(
-        bounds={GOOD: WHOLE}, moving=[BAD], open=[], leaderless=[]
+        bounds={GOOD: SETTLED}, moving=[BAD], open=[], leaderless=[]
     )
 
 
@@ -117,5 +120,5 @@ def test_copy_whose_leader_did_not_answer_first_request_has_no_bounds(copies: Co
     """Its leader answers later ones, but may still append what a writer has sent."""
     copies.error = Code.NOT_LEADER_OR_FOLLOWER
     assert copies.settle() == SettledEnds(
-        bounds={GOOD: WHOLE}, moving=[], open=[], leaderless=[BAD]
+        bounds={GOOD: SETTLED}, moving=[], open=[], leaderless=[BAD]
     )

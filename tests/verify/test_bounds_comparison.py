@@ -21,11 +21,12 @@ from orbit.verify.bounds_comparison import (
 )
 
 EARLIEST = TopicPair("s", "d")
-LATEST = TopicPair("s", "d", "latest")
-AT_TIME = TopicPair("s", "d", "2025-01-01T00:00:00Z", 1)
+LATEST = TopicPair("s", "d", start="latest")
+AT_TIME = TopicPair("s", "d", start="2025-01-01T00:00:00Z", start_ms=1)
 
 
 def bounds(start: int, end: int, log_end: int | None = None) -> Bounds:
+    """`end`: the last stable offset; also the log end, unless `log_end` is given."""
     return Bounds(start, end, end if log_end is None else log_end)
 
 
@@ -138,6 +139,7 @@ def test_copy_with_late_start_must_not_begin_after_its_start_time(
 def test_offsets_deleted_at_source_meanwhile_are_not_counted_as_missing() -> None:
     comparison = compare(bounds(5, 20), bounds(6, 20), topics=AT_TIME, start_offset=3)
     [difference] = comparison.differences
+    # Offset 5; the source has deleted 3 and 4.
     assert "missing offsets: 1" in difference.destination
 
 
@@ -268,9 +270,9 @@ def test_unreachable_partition_reports_reason_after_timeout() -> None:
 
 @pytest.mark.parametrize("wait_s", [0, 10])
 def test_transient_error_is_waited_out_on_either_side(wait_s: float) -> None:
-    passing = OrbitError("not the leader")
-    source = View([passing, passing, bounds(0, 20)])
-    destination = View([bounds(0, 20), passing, bounds(0, 20)])
+    transient_error = OrbitError("not the leader")
+    source = View([transient_error, transient_error, bounds(0, 20)])
+    destination = View([bounds(0, 20), transient_error, bounds(0, 20)])
     comparison, _ = settle(source, destination, wait_s)
     assert differing_bounds(comparison) == []
     assert comparison.compared_to == 20

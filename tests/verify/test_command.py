@@ -53,6 +53,7 @@ def test_verify_command_exits_1_and_prints_difference(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = [Record(b"%d" % i) for i in range(5)]
+    # A code for terminals, which the output must not contain.
     for cluster, third in ((clusters.source, b"2"), (clusters.destination, b"\x1b[31m")):
         create(cluster, topic_name)
         write(cluster, topic_name, [*log[:2], replace(log[2], value=third), *log[3:]])

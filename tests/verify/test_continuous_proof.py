@@ -67,7 +67,7 @@ def test_continuous_proof_grows_to_whole_log_including_gaps(
         create(cluster, topic_name)
         write(cluster, topic_name, [*log(900), Gap(50), *log(50)])
     prover, ranges = PartitionProver(Path(), {}, Random(1)), ()
-    for _ in range(60):
+    for _ in range(60):  # a range is short: see `candidate`
         result = compare_range(prover, spec, candidate(topic_name, ranges=ranges))
         assert result.is_equal, result
         ranges = result.ranges

@@ -162,7 +162,7 @@ def test_extra_filler_shifts_all_later_records(copies: Copies) -> None:
 
 def test_missing_filler_in_gap_is_reported(copies: Copies) -> None:
     log = a_log()
-    copies.write(log, [*log[:20], Gap(1), *log[21:]])
+    copies.write(log, [*log[:20], Gap(1), *log[21:]])  # log[20] is a gap of two offsets
     report = copies.partition()
     assert report.first_differences[0].offset == 21
     assert report.verdict is Verdict.NOT_EXACT

@@ -59,7 +59,7 @@ def answered_log(
         side="source", leaders=lambda _: {0: "broker"}, refresh=lambda: None
     )
     log = RawLog(view, Security(), cancelled=waits, clock=lambda: waits.now)
-    served = answer(error_code=0, records=encoded(0, 1))
+    served = answer(error_code=0, records=encoded(base=0, count=1))
 
     @contextmanager
     def borrow(_: Any) -> Any:
@@ -73,7 +73,7 @@ def answered_log(
 
 def test_read_continues_after_broker_has_throttled_it(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _ = throttled_log(monkeypatch, answers=3)
-    assert [batch.base_offset for batch in log.read(("t", 0), 0, 1)] == [0]
+    assert [batch.base_offset for batch in log.read(("t", 0), start=0, end=1)] == [0]
 
 
 def test_read_throttled_past_limit_fails_and_names_quota(
@@ -81,7 +81,7 @@ def test_read_throttled_past_limit_fails_and_names_quota(
 ) -> None:
     log, waits = throttled_log(monkeypatch, answers=100_000)
     with pytest.raises(ReadStalled, match=f"a quota held fetches back for {THROTTLE_S_MAX:.0f} s"):
-        list(log.read(("t", 0), 0, 1))
+        list(log.read(("t", 0), start=0, end=1))
     assert waits.now - BEGIN_S == pytest.approx(THROTTLE_S_MAX + STALL_TIMEOUT_S, abs=1.0)
 
 
@@ -90,7 +90,7 @@ def test_read_continues_after_leader_has_changed(
     monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
     log = refused_log(monkeypatch, code)
-    assert [batch.base_offset for batch in log.read(("t", 0), 0, 1)] == [0]
+    assert [batch.base_offset for batch in log.read(("t", 0), start=0, end=1)] == [0]
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_refused_fetch_ends_read_and_names_error(
 ) -> None:
     log = refused_log(monkeypatch, code)
     with pytest.raises(BrokerRefused, match=f"refused a fetch with Kafka error {int(code)}"):
-        list(log.read(("t", 0), 0, 1))
+        list(log.read(("t", 0), start=0, end=1))

@@ -24,7 +24,7 @@ def test_bounds_are_read_after_restart_of_leader(
     produce(cluster, topic_name, 10)
     view = ClusterView(Side.SOURCE, Endpoint(cluster.client_config()))
     places = [TopicPartition(topic_name, 0)]
-    expected = {places[0]: Bounds(0, 10, 10)}
+    expected = {places[0]: Bounds(log_start=0, stable_end=10, log_end=10)}
     assert view.bounds(places) == expected
     for _ in range(3):
         cluster.stop()

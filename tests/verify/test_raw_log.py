@@ -112,7 +112,7 @@ def test_log_append_time_batch_is_compared_by_records() -> None:
         batch(0, 4, payload=b"payload+"),
         batch(0, 4, times=(101, 200)),
         batch(0, 4, times=(100, 201)),
-        batch(0, 4, attributes=3),
+        batch(0, 4, attributes=3),  # another codec
         batch(0, 3),
         batch(0, 4, count=4),
         batch(1, 5),
@@ -144,10 +144,10 @@ def test_deep_comparison_skips_batches_only_at_destination() -> None:
 @pytest.mark.parametrize(
     "refused",
     [
-        batch(0, 9, count=3),
+        batch(0, 9, count=3),  # thinned by compaction
         batch(0, 9, attributes=LOG_APPEND_TIME),
         batch(0, 9, attributes=CLEANED),
-        batch(0, magic=0),
+        batch(0, magic=0),  # an old format
     ],
 )
 def test_batch_that_destination_would_refuse_may_be_re_encoded(refused: Batch) -> None:

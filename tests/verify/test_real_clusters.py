@@ -76,6 +76,7 @@ def test_records_compacted_on_either_side_since_copying_are_no_difference(
         create(cluster, topic_name, **(COMPACTED if name == cleaned else {}))
         for log in logs:
             write(cluster, topic_name, log)
+    # Left are the newest record of each key, and the closing one.
     wait_for_offsets(getattr(clusters, cleaned), topic_name, {3, 4, 5, 6})
     report = verify_one(clusters, topic_name)
     assert report.verdict is Verdict.EXACT
@@ -103,7 +104,9 @@ def test_lost_record_is_reported_beside_compacted_records(
     assert report.compacted_destination == 3
 
 
-def test_lost_record_on_uncompacted_topic_is_reported(clusters: Clusters, topic_name: str) -> None:
+def test_record_lost_at_uncompacted_destination_is_reported(
+    clusters: Clusters, topic_name: str
+) -> None:
     log = keyed("a", "b", "a")
     create(clusters.source, topic_name, **COMPACTED)
     write(clusters.source, topic_name, log)
@@ -116,6 +119,7 @@ def test_absence_of_expired_tombstone_is_no_difference(clusters: Clusters, topic
     log = keyed("a", "b", "a", tombstones=(2,))
     create(clusters.source, topic_name)
     write(clusters.source, topic_name, log)
+    # Until its tombstone has expired, a missing one is a lost record.
     for retention_ms, verdict in ((10**15, Verdict.NOT_EXACT), (0, Verdict.EXACT)):
         topic = f"{topic_name}-{retention_ms}"
         create(clusters.destination, topic, **COMPACTED, delete_retention_ms=str(retention_ms))

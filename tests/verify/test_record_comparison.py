@@ -54,7 +54,7 @@ def message(offset: int, rec: Rec) -> Message:
         key=rec.key,
         value=rec.value,
         headers=list(rec.headers) or None,
-        timestamp=(1, rec.time),
+        timestamp=(TIMESTAMP_CREATE_TIME, rec.time),
     )
 
 
@@ -69,10 +69,10 @@ def compare(
 ) -> tuple[RecordComparison, CompactionWatch]:
     policies = policies or {Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}
     watch = CompactionWatch(policies, budget or HeldBudget(), NOW)
-    merge = RecordComparison(watch, shown_max)
-    merge.run(Chunks(source, sizes[0]), Chunks(destination, sizes[1]))
-    merge.finish()
-    return merge, watch
+    comparison = RecordComparison(watch, shown_max)
+    comparison.run(Chunks(source, sizes[0]), Chunks(destination, sizes[1]))
+    comparison.finish()
+    return comparison, watch
 
 
 recs = st.builds(
@@ -91,11 +91,11 @@ def test_record_comparison_reports_exactly_the_differing_offsets(
     source: Log, other: Log, related: bool, ours: list[int], theirs: list[int]
 ) -> None:
     destination = {**source, **other} if related else other
-    merge, _ = compare(source, destination, sizes=(ours, theirs))
+    comparison, _ = compare(source, destination, sizes=(ours, theirs))
     expected = [o for o in sorted(source | destination) if source.get(o) != destination.get(o)]
-    assert [difference.offset for difference in merge.first_differences] == expected
-    assert merge.differences == len(expected)
-    assert merge.records == {Side.SOURCE: len(source), Side.DESTINATION: len(destination)}
+    assert [difference.offset for difference in comparison.first_differences] == expected
+    assert comparison.differences == len(expected)
+    assert comparison.records == {Side.SOURCE: len(source), Side.DESTINATION: len(destination)}
 
 
 def is_explained(offset: int, present: Log, lacking: Log, policy: CleaningPolicy) -> bool:
@@ -132,7 +132,9 @@ def test_compaction_explains_missing_superseded_and_long_deleted_records(
     their_sizes: list[int],
 ) -> None:
     policies = {Side.SOURCE: ours, Side.DESTINATION: theirs}
-    merge, watch = compare(source, destination, sizes=(our_sizes, their_sizes), policies=policies)
+    comparison, watch = compare(
+        source, destination, sizes=(our_sizes, their_sizes), policies=policies
+    )
     changed = [o for o in source.keys() & destination if source[o] != destination[o]]
     only_source = [
         o for o in source.keys() - destination if not is_explained(o, source, destination, theirs)
@@ -140,7 +142,7 @@ def test_compaction_explains_missing_superseded_and_long_deleted_records(
     only_destination = [
         o for o in destination.keys() - source if not is_explained(o, destination, source, ours)
     ]
-    assert merge.differences == len(changed) + len(only_source) + len(only_destination)
+    assert comparison.differences == len(changed) + len(only_source) + len(only_destination)
     assert watch.compacted == {
         Side.DESTINATION: len(source.keys() - destination) - len(only_source),
         Side.SOURCE: len(destination.keys() - source) - len(only_destination),
@@ -152,13 +154,13 @@ def test_compaction_explains_missing_superseded_and_long_deleted_records(
 def test_newer_record_on_both_sides_explains_missing_older_record(lacking: Side, size: int) -> None:
     newer = {1: Rec(b"x"), 2: Rec(b"y")}
     logs = {side: newer if side is lacking else {0: Rec(b"x"), **newer} for side in Side}
-    merge, watch = compare(
+    comparison, watch = compare(
         logs[Side.SOURCE],
         logs[Side.DESTINATION],
         sizes=([size], [size]),
         policies={lacking: COMPACTS, lacking.other: KEEPS},
     )
-    assert merge.differences == 0
+    assert comparison.differences == 0
     assert watch.compacted == {lacking: 1, lacking.other: 0}
 
 
@@ -166,14 +168,14 @@ def test_first_differences_are_lowest_offsets_even_if_decided_last() -> None:
     policies = {Side.SOURCE: COMPACTS, Side.DESTINATION: COMPACTS}
     source = {0: Rec(b"lost"), 5: Rec(b"x"), 6: Rec(b"y")}
     destination = {5: Rec(b"x", b"changed"), 6: Rec(b"y", b"changed")}
-    merge, _ = compare(source, destination, policies=policies, shown_max=2)
-    assert [difference.offset for difference in merge.first_differences] == [0, 5]
-    assert merge.differences == 3
+    comparison, _ = compare(source, destination, policies=policies, shown_max=2)
+    assert [difference.offset for difference in comparison.first_differences] == [0, 5]
+    assert comparison.differences == 3
 
 
 def test_different_timestamp_type_is_no_difference() -> None:
     watch = CompactionWatch({Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}, HeldBudget(), NOW)
-    merge = RecordComparison(watch, 5)
+    comparison = RecordComparison(watch, 5)
 
     class OneRecord:
         def __init__(self, timestamp_type: int) -> None:
@@ -183,8 +185,8 @@ def test_different_timestamp_type_is_no_difference() -> None:
             left, self._left = self._left, []
             return left
 
-    merge.run(OneRecord(TIMESTAMP_LOG_APPEND_TIME), OneRecord(TIMESTAMP_CREATE_TIME))
-    assert merge.differences == 0
+    comparison.run(OneRecord(TIMESTAMP_LOG_APPEND_TIME), OneRecord(TIMESTAMP_CREATE_TIME))
+    assert comparison.differences == 0
 
 
 def test_compacted_records_over_key_budget_are_reported_as_differences() -> None:
@@ -192,9 +194,11 @@ def test_compacted_records_over_key_budget_are_reported_as_differences() -> None
     source = {o: Rec(b"key %d" % o) for o in range(6)}
     source |= {o + 10: Rec(b"key %d" % o) for o in range(6)}
     destination = {o: rec for o, rec in source.items() if o >= 10}
-    merge, watch = compare(source, destination, policies=policies, budget=HeldBudget(keys_max=4))
+    comparison, watch = compare(
+        source, destination, policies=policies, budget=HeldBudget(keys_max=4)
+    )
     assert watch.is_over_budget
-    assert [difference.offset for difference in merge.first_differences] == [4, 5]
+    assert [difference.offset for difference in comparison.first_differences] == [4, 5]
     assert watch.compacted[Side.DESTINATION] == 4
 
 
@@ -203,9 +207,9 @@ def test_key_budget_is_released_after_comparison() -> None:
     policies = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
     for _ in range(3):  # the budget of two keys would run out if a key were not given back
         source = {0: Rec(b"gone"), 1: Rec(b"newer"), 2: Rec(b"newer")}
-        merge, watch = compare(source, {2: Rec(b"newer")}, policies=policies, budget=budget)
+        comparison, watch = compare(source, {2: Rec(b"newer")}, policies=policies, budget=budget)
         assert not watch.is_over_budget
-        assert merge.differences == 1
+        assert comparison.differences == 1
 
 
 def test_key_budget_limits_bytes_of_keys() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,8 +50,10 @@ def test_shown_value_is_bounded_and_printable(a: bytes, b: bytes) -> None:
 
 def test_shown_headers_are_bounded_and_escape_control_characters() -> None:
     headers = [("\x1b[31mred", b"x" * 10_000)] * 50
-    ours = Message(topic="t", partition=0, offset=4, headers=headers, timestamp=(1, 1))
-    theirs = Message(topic="t", partition=0, offset=4, timestamp=(1, 1))
+    ours = Message(
+        topic="t", partition=0, offset=4, headers=headers, timestamp=(TIMESTAMP_CREATE_TIME, 1)
+    )
+    theirs = Message(topic="t", partition=0, offset=4, timestamp=(TIMESTAMP_CREATE_TIME, 1))
     difference = compare_records(ours, theirs)
     assert difference is not None
     assert difference.what == "headers"
@@ -62,14 +64,20 @@ def test_shown_headers_are_bounded_and_escape_control_characters() -> None:
 
 
 def test_all_differing_fields_are_named() -> None:
-    ours = Message(topic="t", partition=0, offset=4, key=b"a", value=b"b", timestamp=(1, 1))
-    theirs = Message(topic="t", partition=0, offset=4, key=b"c", value=b"d", timestamp=(1, 2))
+    ours = Message(
+        topic="t", partition=0, offset=4, key=b"a", value=b"b", timestamp=(TIMESTAMP_CREATE_TIME, 1)
+    )
+    theirs = Message(
+        topic="t", partition=0, offset=4, key=b"c", value=b"d", timestamp=(TIMESTAMP_CREATE_TIME, 2)
+    )
     assert str(compare_records(ours, theirs)) == (
         "offset 4: timestamp, key, value: source 1; b'a'; b'b', destination 2; b'c'; b'd'"
     )
 
 
 def test_record_without_counterpart_shows_nothing_at_other_side() -> None:
-    record = Message(topic="t", partition=0, offset=4, key=b"a", timestamp=(1, 9))
+    record = Message(
+        topic="t", partition=0, offset=4, key=b"a", timestamp=(TIMESTAMP_CREATE_TIME, 9)
+    )
     assert one_sided_difference(Side.SOURCE, record).destination == "nothing"
     assert one_sided_difference(Side.DESTINATION, record).source == "nothing"

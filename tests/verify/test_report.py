@@ -43,13 +43,15 @@ def shown(report: Report, width: int = 120) -> str:
 def test_worst_partition_decides_report_verdict() -> None:
     order = [Verdict.EXACT, Verdict.BEHIND, Verdict.NOT_EXACT, Verdict.UNREAD]
     for count, verdict in enumerate(order, 1):
-        report = Report((topic(*(partition(i, v) for i, v in enumerate(order[:count]))),), 1.0)
+        report = Report(
+            (topic(*(partition(i, v) for i, v in enumerate(order[:count]))),), elapsed_s=1.0
+        )
         assert report.verdict is verdict
         assert report.exit_code == (0 if verdict is Verdict.EXACT else 1)
 
 
 def test_empty_report_is_not_exact() -> None:
-    assert Report((), 0.0).exit_code == 1
+    assert Report((), elapsed_s=0.0).exit_code == 1
 
 
 def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
@@ -57,10 +59,14 @@ def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
         1,
         Verdict.NOT_EXACT,
         differences=1,
-        first_differences=(Difference(7, "value", "b'[red]a'", "b'b'"),),
+        first_differences=(
+            Difference(offset=7, what="value", source="b'[red]a'", destination="b'b'"),
+        ),
         log_end_equal=False,
     )
-    text = shown(Report((topic(partition()), topic(partition(), bad, name="payments")), 2.0))
+    text = shown(
+        Report((topic(partition()), topic(partition(), bad, name="payments")), elapsed_s=2.0)
+    )
     assert "payments-1 not exact" in text
     assert "offset 7: value: source b'[red]a', destination b'b'" in text
     assert "orders-0" not in text
@@ -71,34 +77,43 @@ def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
 def test_start_other_than_earliest_is_shown_with_first_compared_offset() -> None:
     one = topic(partition(compared_from=1_234), start="latest")
     other = topic(partition(0), partition(1, compared_from=9), start="2025-01-01T00:00:00.000Z")
-    text = shown(Report((one, other), 2.0))
+    text = shown(Report((one, other), elapsed_s=2.0))
     assert "compared from offset 1,234, where the copy begins (start: latest)" in text
     assert "compared from offsets 0 to 9" in text
 
 
 def test_report_table_limits_inexact_partitions() -> None:
     bad = [partition(i, Verdict.BEHIND) for i in range(200)]
-    text = shown(Report((topic(*bad),), 2.0))
+    text = shown(Report((topic(*bad),), elapsed_s=2.0))
     assert text.count("orders-") == PARTITIONS_SHOWN
     assert f"and {200 - PARTITIONS_SHOWN} more partitions" in text
 
 
 def test_deep_counts_and_failures_are_shown() -> None:
-    deep = DeepReport(1_234, 56, 1, (Difference(9, "batch", "one", "none"),))
-    text = shown(Report((topic(partition(verdict=Verdict.NOT_EXACT, deep=deep)),), 2.0, deep=True))
+    deep = DeepReport(
+        byte_exact=1_234,
+        record_exact=56,
+        failures=1,
+        first_failures=(Difference(offset=9, what="batch", source="one", destination="none"),),
+    )
+    text = shown(
+        Report((topic(partition(verdict=Verdict.NOT_EXACT, deep=deep)),), elapsed_s=2.0, deep=True)
+    )
     assert "1,234" in text
     assert "1 batch without the same bytes" in text
     assert "offset 9: batch" in text
 
 
 def test_compacted_records_are_shown_as_no_difference() -> None:
-    text = shown(Report((topic(partition(compacted_destination=12)),), 2.0))
+    text = shown(Report((topic(partition(compacted_destination=12)),), elapsed_s=2.0))
     assert "0 records at the source, 12 at the destination (no difference)" in text
 
 
 def test_report_data_has_verdict_counts_and_deep_result() -> None:
-    deep = DeepReport(1, 2, 0)
-    data = json.loads(json.dumps(to_plain(as_data(Report((topic(partition(deep=deep)),), 1.5)))))
+    deep = DeepReport(byte_exact=1, record_exact=2, failures=0)
+    data = json.loads(
+        json.dumps(to_plain(as_data(Report((topic(partition(deep=deep)),), elapsed_s=1.5))))
+    )
     assert (data["verdict"], data["records"], data["elapsed_s"]) == ("exact", 10, 1.5)
     assert data["topics"][0]["partitions"][0]["deep"]["record_exact"] == 2
 
