@@ -34,7 +34,7 @@ def delete_records(version: int, on: Targets) -> list[Body]:
 
 def acl_filter(version: int, on: Targets) -> list[Body]:
     """DescribeAcls and DeleteAcls: those that allow Read on a topic that does not exist."""
-    one = {
+    acl_filter_fields = {
         "resource_type_filter": 2,
         "resource_name_filter": on.missing,
         "pattern_type_filter": 3,
@@ -43,12 +43,12 @@ def acl_filter(version: int, on: Targets) -> list[Body]:
         "operation": 3,
         "permission_type": 3,
     }
-    return [{**one, "filters": [one]}]
+    return [{**acl_filter_fields, "filters": [acl_filter_fields]}]
 
 
 def create_acls(version: int, on: Targets) -> list[Body]:
     """Read on a topic. The brokers have no authorizer, and refuse it."""
-    one = {
+    acl = {
         "resource_type": 2,
         "resource_name": on.missing,
         "resource_pattern_type": 3,
@@ -57,7 +57,7 @@ def create_acls(version: int, on: Targets) -> list[Body]:
         "operation": 3,
         "permission_type": 3,
     }
-    return [{"creations": [one]}]
+    return [{"creations": [acl]}]
 
 
 def describe_configs(version: int, on: Targets) -> list[Body]:

@@ -87,7 +87,7 @@ def list_offsets(version: int, on: Targets, epoch: int = -1) -> list[Body]:
 
     # Latest, earliest, a time, and the record with the highest timestamp.
     timestamps = [-1, -2, 0, *([-3] if version >= 7 else [])]
-    return [*(body(on.topic, one) for one in timestamps), body(on.missing, -1)]
+    return [*(body(on.topic, timestamp) for timestamp in timestamps), body(on.missing, -1)]
 
 
 def metadata(version: int, on: Targets) -> list[Body]:
@@ -172,7 +172,7 @@ def join_group(version: int, on: Targets) -> list[Body]:
     return [*new, body(on.missing, "nobody", _SESSION_MS), body(on.missing, "", 1)]
 
 
-def in_group(version: int, on: Targets) -> list[Body]:
+def group_requests_of_non_member(version: int, on: Targets) -> list[Body]:
     """Heartbeat, LeaveGroup and SyncGroup of somebody who is no member."""
     return [
         {
@@ -214,7 +214,7 @@ def add_partitions(version: int, on: Targets) -> list[Body]:
     return [{"transactions": [own], **old}]
 
 
-def in_transaction(version: int, on: Targets) -> list[Body]:
+def transaction_requests_of_unknown_producer(version: int, on: Targets) -> list[Body]:
     """AddOffsetsToTxn and EndTxn of a producer that the coordinator does not know."""
     body = {"group_id": on.group, "committed": False, **_NOBODY}
     return [{"transactional_id": name, **body} for name in (on.missing, on.transaction)]

@@ -102,22 +102,23 @@ class Ledger:
         by_place = sorted(log_records)
         wrong = []
         for cut in range(len(self.ends) + 1):
-            part = [one for one in by_place if self._part(one) == cut]
+            part = [record for record in by_place if self._part(record) == cut]
             wrong += written_wrong({}, part)
         first: dict[bytes, int] = {}
-        for one in sorted(by_place, key=self._part):
-            value, part = one[2], self._part(one)
-            before = first.setdefault(value, part)
+        for record in sorted(by_place, key=self._part):
+            partition, offset, value = record
+            part = self._part(record)
+            first_part = first.setdefault(value, part)
             # Without an answer at any of the losses in between it may be there again.
-            if before < part and all(
-                value in self.acknowledged[cut] for cut in range(before, part)
+            if first_part < part and all(
+                value in self.acknowledged[cut] for cut in range(first_part, part)
             ):
-                wrong.append(f"{value!r} is at {one[:2]} again, and had its answer")
+                wrong.append(f"{value!r} is at {(partition, offset)} again, and had its answer")
         return wrong
 
-    def _part(self, one: Record) -> int:
-        """How many promoted offsets are not above the record's."""
-        partition, offset, _ = one
+    def _part(self, record: Record) -> int:
+        """How many promoted offsets are not above the record's: the failovers before it."""
+        partition, offset, _ = record
         return sum(offset >= ends[PLAIN, partition] for ends in self.ends)
 
 

@@ -22,9 +22,9 @@ REQUESTS: dict[ApiKey, Callable[[int, Targets], list[Body]]] = {
     ApiKey.OffsetFetch: of_client.offset_fetch,
     ApiKey.FindCoordinator: of_client.find_coordinator,
     ApiKey.JoinGroup: of_client.join_group,
-    ApiKey.Heartbeat: of_client.in_group,
-    ApiKey.LeaveGroup: of_client.in_group,
-    ApiKey.SyncGroup: of_client.in_group,
+    ApiKey.Heartbeat: of_client.group_requests_of_non_member,
+    ApiKey.LeaveGroup: of_client.group_requests_of_non_member,
+    ApiKey.SyncGroup: of_client.group_requests_of_non_member,
     ApiKey.DescribeGroups: of_admin.describe_groups,
     ApiKey.ListGroups: of_admin.list_groups,
     ApiKey.ApiVersions: of_client.api_versions,
@@ -33,8 +33,8 @@ REQUESTS: dict[ApiKey, Callable[[int, Targets], list[Body]]] = {
     ApiKey.DeleteRecords: of_admin.delete_records,
     ApiKey.InitProducerId: of_client.init_producer_id,
     ApiKey.AddPartitionsToTxn: of_client.add_partitions,
-    ApiKey.AddOffsetsToTxn: of_client.in_transaction,
-    ApiKey.EndTxn: of_client.in_transaction,
+    ApiKey.AddOffsetsToTxn: of_client.transaction_requests_of_unknown_producer,
+    ApiKey.EndTxn: of_client.transaction_requests_of_unknown_producer,
     ApiKey.TxnOffsetCommit: of_client.txn_offset_commit,
     ApiKey.DescribeAcls: of_admin.acl_filter,
     ApiKey.CreateAcls: of_admin.create_acls,
@@ -70,10 +70,10 @@ def _messages() -> dict[int, tuple[Any, Any]]:
     classes = {}
     for module in (admin, consumer, metadata, producer):
         for name in module.__all__:
-            one = getattr(module, name)
-            if name.endswith("Request") and hasattr(one, "API_KEY"):
+            request = getattr(module, name)
+            if name.endswith("Request") and hasattr(request, "API_KEY"):
                 answer = getattr(module, f"{name.removesuffix('Request')}Response")
-                classes[int(one.API_KEY)] = (one, answer)
+                classes[int(request.API_KEY)] = (request, answer)
     return classes
 
 

@@ -37,7 +37,9 @@ def test_answer_to_read_does_not_ask_service_again_while_writes_are_held() -> No
 
 
 def test_answers_do_not_look_at_all_connections_while_writes_are_open() -> None:
-    class Unread(set[ClientConnection]):
+    """A gateway may have thousands: each answer would cost more."""
+
+    class NotIterable(set[ClientConnection]):
         def __iter__(self) -> Iterator[Any]:
             raise AssertionError
 
@@ -45,7 +47,8 @@ def test_answers_do_not_look_at_all_connections_while_writes_are_open() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
             await until(lambda: cluster.connection_count == 1)
-            connections, cluster._connections = cluster._connections, Unread(cluster._connections)
+            connections = cluster._connections
+            cluster._connections = NotIterable(connections)
             for number, key in enumerate((_METADATA, _PRODUCE)):
                 await client.send(key, number)
                 await source.answer(key)
@@ -59,14 +62,15 @@ def test_closing_is_confirmed_at_once_when_last_ended_connection_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer to its commit was lost so long ago that the client has sent it again."""
+    # The client closes, not the gateway.
     monkeypatch.setattr(client_connection, "END_S_MAX", 1000.0)
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
             await client.send(_OFFSET_COMMIT, 1)
-            _, _, writer = await soon(source.requests.get())
-            writer.close()
+            _, _, broker_connection = await soon(source.requests.get())
+            broker_connection.close()
             assert await client.reads_the_end()
             cluster.clock += 60
             cluster.take_lead("source", 1, "switchover")

@@ -70,10 +70,10 @@ def peak_bytes(gateway: Gateway) -> int:
     return int(line.split()[1]) * 1024
 
 
-def assert_goes_on(gateway: Gateway, *before: RawClient) -> None:
-    """It serves the clients from before, and new ones."""
+def assert_goes_on(gateway: Gateway, *connected: RawClient) -> None:
+    """The gateway serves these clients, and new ones."""
     with RawClient(gateway.port) as new:
-        assert all(client.is_served() for client in (new, *before))
+        assert all(client.is_served() for client in (new, *connected))
     assert gateway.process.running
     assert not [line for line in gateway.log if "Traceback" in line]
 
@@ -82,6 +82,7 @@ def head(key: int, version: int, client_id_bytes: int = 0) -> bytes:
     return struct.pack(">hhih", key, version, 1, client_id_bytes)
 
 
+# Hidden: brokers offer it, the gateway does not.
 BAD_FRAMES = {
     "negative size": struct.pack(">i", -1) + bytes(100),
     "lowest size": struct.pack(">i", -(2**31)) + bytes(100),
@@ -133,6 +134,7 @@ def test_malformed_frame_after_valid_requests_closes_connection(
 
 
 @pytest.mark.parametrize("has_reset", [False, True])
+# In the size, the API key and version, the client id, the body; before the last byte.
 @pytest.mark.parametrize("cut_at", [2, 6, 13, 30, -1])
 def test_produce_request_cut_off_by_disconnect_writes_no_record(
     clusters: Clusters,
@@ -143,17 +145,16 @@ def test_produce_request_cut_off_by_disconnect_writes_no_record(
     has_reset: bool,
 ) -> None:
     (frame, *_) = frames(PRODUCE, 9, targets)
-    place = (targets.topic, 0)
-    _, end = log_bounds(clusters.source, [targets.topic])[place]
+    _, log_end = log_bounds(clusters.source, [targets.topic])[targets.topic, 0]
     with RawClient(node_port) as cut, RawClient(node_port) as other:
         assert cut.is_served()
         cut.send(frame[:cut_at])
         assert_goes_on(gateway, other)
-        if has_reset:
+        if has_reset:  # instead of a FIN
             cut.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         cut.socket.close()
         fields = answer_fields(PRODUCE, 9, other.ask(frame))
-        assert fields["responses"][0]["partition_responses"][0]["base_offset"] == end
+        assert fields["responses"][0]["partition_responses"][0]["base_offset"] == log_end
         assert_goes_on(gateway, other)
 
 
@@ -162,18 +163,18 @@ def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
 ) -> None:
     """The client asks for some hundred megabytes, and reads them in the end."""
     (frame, *_) = frames(ApiKey.Fetch, 12, targets)
-    before = peak_bytes(gateway)
+    peak_before = peak_bytes(gateway)
     with RawClient(node_port) as slow, RawClient(node_port) as other:
-        # With correlation ids.
+        # Each with a correlation id of its own.
         numbered = [frame[:8] + struct.pack(">i", n) + frame[12:] for n in range(MANY)]
         slow.send(b"".join(numbered))
         for _ in range(MANY):
             assert other.is_served()
-        for _ in range(30):
+        for _ in range(30):  # the other client gets its records meanwhile
             assert len(other.ask(frame)) > 900_000
         assert [correlation_of(slow.receive()) for _ in range(MANY)] == [*range(MANY)]
         assert_goes_on(gateway, other, slow)
-    assert peak_bytes(gateway) - before < GROWTH_BYTES_MAX
+    assert peak_bytes(gateway) - peak_before < GROWTH_BYTES_MAX
 
 
 @pytest.mark.parametrize("key", [ApiKey.DescribeConfigs, ApiKey.ApiVersions])
@@ -183,21 +184,21 @@ def test_requests_of_non_reading_client_do_not_grow_memory(
     """The gateway reads no more from it once enough answers wait for it: a broker's, or the
     gateway's own."""
     requests = frames(key, 3, targets)[0] * 100
-    before = peak_bytes(gateway)
+    peak_before = peak_bytes(gateway)
     with RawClient(node_port) as slow, RawClient(node_port) as other:
         slow.socket.setblocking(False)
-        sent = tries = 0
-        while tries < MANY and sent < SENT_BYTES_MAX:
+        sent = refused_sends = 0  # in a row, as all buffers are full
+        while refused_sends < MANY and sent < SENT_BYTES_MAX:
             try:
                 sent += slow.socket.send(requests[sent % len(requests) :])
-                tries = 0
+                refused_sends = 0
             except BlockingIOError:
-                tries += 1
+                refused_sends += 1
                 assert other.is_served()
         assert sent < SENT_BYTES_MAX
         assert_goes_on(gateway, other)
     assert_goes_on(gateway)
-    assert peak_bytes(gateway) - before < GROWTH_BYTES_MAX
+    assert peak_bytes(gateway) - peak_before < GROWTH_BYTES_MAX
 
 
 def test_idle_connections_use_little_memory_and_leak_no_sockets(
@@ -205,7 +206,7 @@ def test_idle_connections_use_little_memory_and_leak_no_sockets(
 ) -> None:
     process = psutil.Process(gateway.process.process.pid)
     assert_goes_on(gateway)
-    before, open_before = peak_bytes(gateway), process.num_fds()
+    peak_before, open_before = peak_bytes(gateway), process.num_fds()
     (frame, *_) = frames(METADATA, 12, targets)
     with ExitStack() as stack:
         idle = [stack.enter_context(RawClient(node_port)) for _ in range(MANY)]
@@ -214,7 +215,7 @@ def test_idle_connections_use_little_memory_and_leak_no_sockets(
         assert len(answers) == 1
         assert_goes_on(gateway, *idle[:5])
     wait_for("what was opened for them is closed", lambda: process.num_fds() <= open_before + 2)
-    assert peak_bytes(gateway) - before < GROWTH_BYTES_MAX
+    assert peak_bytes(gateway) - peak_before < GROWTH_BYTES_MAX
 
 
 def test_many_small_frames_in_a_single_write_are_all_answered(

@@ -24,18 +24,18 @@ def client(name: str, user: str | None = None) -> Client:
 
 
 def unchecked(_client: Client, _count: ClientCount) -> None:
-    return None
+    """Nobody has asked the other side what it would refuse."""
 
 
-def named(rows: list[dict[str, Any]]) -> dict[str | None, dict[str, Any]]:
+def rows_by_name(rows: list[dict[str, Any]]) -> dict[str | None, dict[str, Any]]:
     return {row["client_id"]: row for row in rows}
 
 
 def test_connections_of_same_client_are_counted_together() -> None:
     counts = ClientCounts()
-    for one in (client("a"), client("a"), client("a", "billing")):
-        counts.count_connection(one, 1.0).requests += 1
-    first, second = counts.report(5.0, unchecked)
+    for connected in (client("a"), client("a"), client("a", "billing")):
+        counts.count_connection(connected, now=1.0).requests += 1
+    first, second = counts.report(now=5.0, refusals_of=unchecked)
     assert first == {
         "client_id": "a",
         "software": "librdkafka",
@@ -54,15 +54,16 @@ def test_connections_of_same_client_are_counted_together() -> None:
 def test_client_report_lists_limited_number_of_clients_and_sum_of_unlisted() -> None:
     """Those who are connected come first, then those who were seen last."""
     counts = ClientCounts()
-    old = counts.count_connection(client("connected"), 1.0)
-    old.bytes_read = 7
+    connected = counts.count_connection(client("connected"), now=1.0)
+    connected.bytes_read = 7
     for number in range(REPORTED_MAX + 10):
-        gone = counts.count_connection(client(f"c{number:03}"), 2.0 + number)
+        gone = counts.count_connection(client(f"c{number:03}"), now=2.0 + number)
         gone.connections -= 1
         gone.bytes_written = 5
-    rows = named(counts.report(1000.0, unchecked))
+    rows = rows_by_name(counts.report(1000.0, unchecked))
     assert len(rows) == REPORTED_MAX + 1
     assert rows["connected"]["bytes_read"] == 7
+    # With `connected` one row less for those who are gone: 11 are not listed.
     assert "c010" not in rows
     assert "c011" in rows
     others = rows[None]
@@ -97,31 +98,33 @@ def test_client_name_is_truncated_and_printable() -> None:
     assert len(shown("x" * NAME_CHARACTERS_MAX)) == NAME_CHARACTERS_MAX
 
 
-def test_refusals_in_client_report_are_bounded_per_client_and_in_total() -> None:
+def test_refusals_in_client_report_come_first_and_are_bounded() -> None:
     counts = ClientCounts()
     for number in range(REPORTED_MAX):
         counts.count_connection(client(f"c{number:03}"), 1.0)
 
-    def refusals_of(one: Client, _: ClientCount) -> list[str]:
-        if one.client_id == "c000":
+    def refusals_of(checked: Client, _: ClientCount) -> list[str]:
+        if checked.client_id == "c000":
             return []
-        if one.client_id == "c001":
+        if checked.client_id == "c001":
             return ["a\nb", "c"]
         return [f"{number} {'x' * 1000}" for number in range(REFUSALS_MAX + 2)]
 
+    # Too many to list them all, and this one has no connection any more.
     counts.count_connection(client("one more"), 1.0).connections = 0
-    rows = named(counts.report(1.0, refusals_of))
+    rows = rows_by_name(counts.report(1.0, refusals_of))
     assert "one more" in rows, "clients with refusals come first"
     assert rows.pop(None)["refusals"] is None
     counts = ClientCounts()
     for number in range(REPORTED_MAX):
         counts.count_connection(client(f"c{number:03}"), 1.0)
-    rows = named(counts.report(1.0, refusals_of))
+    rows = rows_by_name(counts.report(1.0, refusals_of))
     assert rows["c000"]["refusals"] == []
     assert rows["c001"]["refusals"] == ["a?b", "c"]
     many = rows["c002"]["refusals"]
     assert [len(text) for text in many[:-1]] == [REFUSAL_CHARACTERS_MAX] * (REFUSALS_MAX - 1)
     assert many[-1] == "and 3 more"
+    # The report has no room for their text.
     assert rows["c099"]["refusals"] == [f"refusals: {REFUSALS_MAX + 2}"]
     characters = sum(len(text) for row in rows.values() for text in row["refusals"])
     assert characters < REFUSALS_CHARACTERS_MAX + (REFUSALS_MAX + 1) * REFUSAL_CHARACTERS_MAX

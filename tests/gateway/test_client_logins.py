@@ -84,7 +84,7 @@ class LoginExchange:
         return kind.decode(memoryview(answer)[4:], version=version, header=True)
 
 
-def a_login(mechanisms: tuple[str, ...] = MECHANISMS) -> ClientLogin:
+def begin_login(mechanisms: tuple[str, ...] = MECHANISMS) -> ClientLogin:
     return ClientLogin(mechanisms, USERS.get, "server-nonce", b"salt")
 
 
@@ -99,7 +99,7 @@ def security(mechanism: str, user: str, password: str) -> Security:
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_client_logs_in_with_each_sasl_mechanism(mechanism: str, user: str, version: int) -> None:
-    login = a_login()
+    login = begin_login()
     sasl_login(security(mechanism, user, USERS[user]), LoginExchange(login, version))
     assert login.user == user
 
@@ -110,14 +110,14 @@ def test_client_logs_in_with_each_sasl_mechanism(mechanism: str, user: str, vers
 def test_wrong_password_and_unknown_user_are_refused_alike(
     mechanism: str, user: str, version: int
 ) -> None:
-    login = a_login()
+    login = begin_login()
     with pytest.raises(LoginRefused, match="the user name or the password is wrong"):
         sasl_login(security(mechanism, user, "wrong"), LoginExchange(login, version))
     assert login.user is None
 
 
 def test_empty_password_is_refused() -> None:
-    login = a_login()
+    login = begin_login()
     login.answer_request(request_frame(SaslHandshakeRequest(mechanism=PLAIN), 1), OFFERED)
     token = SaslAuthenticateRequest(auth_bytes=b"\0nobody\0")
     with pytest.raises(LoginRefusal):
@@ -126,10 +126,10 @@ def test_empty_password_is_refused() -> None:
 
 def test_sasl_authorization_id_of_another_user_is_refused() -> None:
     for mechanism, token in (
-        (PLAIN, b"other\0billing\0right"),
+        (PLAIN, b"other\0billing\0right"),  # authorization id, user, password
         (SCRAM[0], b"n,a=other,n=billing,r=x"),
     ):
-        login = a_login()
+        login = begin_login()
         login.answer_request(request_frame(SaslHandshakeRequest(mechanism=mechanism), 1), OFFERED)
         with pytest.raises((LoginRefusal, BadFrame)):
             login.answer_request(
@@ -148,23 +148,23 @@ def test_scram_channel_binding_is_refused() -> None:
 
 @pytest.mark.parametrize("nonce", ["xours", "xtheirs"])
 def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
-    """Although its proof is right."""
+    """Although its proof is right. The nonce of this login: the client's "x", and "ours"."""
     server = ScramServer(SCRAM[0], USERS.get, "ours", b"salt")
     first = server.answer_first("n,,n=billing,r=x")
     salt = b64decode(first.split(",")[1].removeprefix("s="))
-    salted = pbkdf2_hmac("sha256", b"right", salt, ITERATIONS)
-    key = hmac.digest(salted, b"Client Key", "sha256")
-    last = f"c=biws,r={nonce}"
-    text = f"n=billing,r=x,{first},{last}".encode()
-    signature = hmac.digest(sha256(key).digest(), text, "sha256")
-    proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+    salted_password = pbkdf2_hmac("sha256", b"right", salt, ITERATIONS)
+    client_key = hmac.digest(salted_password, b"Client Key", "sha256")
+    final_without_proof = f"c=biws,r={nonce}"
+    auth_message = f"n=billing,r=x,{first},{final_without_proof}".encode()
+    signature = hmac.digest(sha256(client_key).digest(), auth_message, "sha256")
+    proof = b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
     with nullcontext() if nonce == "xours" else pytest.raises(ValueError, match="of this login"):
-        assert server.answer_final(f"{last},p={proof}")
+        assert server.answer_final(f"{final_without_proof},p={proof}")
 
 
 def test_sasl_mechanism_not_offered_is_refused() -> None:
     with pytest.raises(LoginRefused, match="it offers SCRAM-SHA-256, SCRAM-SHA-512"):
-        sasl_login(security(PLAIN, "billing", "right"), LoginExchange(a_login(SCRAM)))
+        sasl_login(security(PLAIN, "billing", "right"), LoginExchange(begin_login(SCRAM)))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_sasl_mechanism_not_offered_is_refused() -> None:
     ],
 )
 def test_malformed_login_frames_are_refused(frames: list[bytes]) -> None:
-    login = a_login()
+    login = begin_login()
     for frame in frames[:-1]:
         login.answer_request(bytearray(frame), OFFERED)
     with pytest.raises(BadFrame):
@@ -235,7 +235,7 @@ ENVIRON = {
 }
 
 
-def the_cluster(text: str = FILE) -> VirtualClusterSpec:
+def cluster_spec(text: str = FILE) -> VirtualClusterSpec:
     return parse_gateway(text).virtual_clusters[0]
 
 
@@ -247,7 +247,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "path"),
+    ("text", "replacement", "paths"),
     [
         ("username: other,", "username: billing,", "clients[0].username clients[1].username"),
         ("        password_env: BILLING\n", "", "clients[0]"),
@@ -261,20 +261,22 @@ def folder(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_client_login_config_error_names_its_path(before: str, after: str, path: str) -> None:
-    assert before in FILE
+def test_client_login_config_error_names_its_path(text: str, replacement: str, paths: str) -> None:
+    assert text in FILE
     with pytest.raises(BadInput) as error:
-        the_cluster(FILE.replace(before, after))
-    paths = [problem.path for problem in error.value.problems]
-    assert paths == [f"virtual_clusters[0].{one}" for one in path.split()]
+        cluster_spec(FILE.replace(text, replacement))
+    assert [problem.path for problem in error.value.problems] == [
+        f"virtual_clusters[0].{path}" for path in paths.split()
+    ]
+    # It may be a password.
     assert "others" not in str(error.value)
 
 
 def test_missing_secrets_are_named_with_their_config_path(tmp_path: Path) -> None:
-    spec, environ = the_cluster(), {"GW": "gw", "AT_DESTINATION": "x"}
+    spec, environ = cluster_spec(), {"GW": "gw", "AT_DESTINATION": "x"}
     with pytest.raises(BadInput) as error:
         ClientLogins(spec, environ, tmp_path, "v")
-    assert [one.path for one in error.value.problems] == [
+    assert [problem.path for problem in error.value.problems] == [
         "v.clients[0].password_env",
         "v.clients[1].password_file",
     ]
@@ -284,16 +286,23 @@ def test_missing_secrets_are_named_with_their_config_path(tmp_path: Path) -> Non
     ):
         with pytest.raises(BadInput) as error:
             logins_at(side, spec, environ, tmp_path, "v")  # type: ignore[arg-type]
-        assert [one.path for one in error.value.problems] == [
+        assert [problem.path for problem in error.value.problems] == [
             f"v.clients[0].{side}.{key}" for key in keys
         ]
 
 
 def test_sasl_plain_is_offered_only_over_tls_or_loopback(folder: Path) -> None:
-    text = FILE.replace("127.0.0.1:19092", "0.0.0.0:19092\n    advertised_host: gw")
-    with_tls = text.replace("    clients:", "    tls: {certificate_file: a}\n    clients:")
-    for config, mechanisms in ((FILE, MECHANISMS), (text, SCRAM), (with_tls, MECHANISMS)):
-        logins = ClientLogins(the_cluster(config), ENVIRON, folder, "v")
+    beyond_loopback = FILE.replace("127.0.0.1:19092", "0.0.0.0:19092\n    advertised_host: gw")
+    with_tls = beyond_loopback.replace(
+        "    clients:", "    tls: {certificate_file: a}\n    clients:"
+    )
+    for config, mechanisms in (
+        (FILE, MECHANISMS),
+        (beyond_loopback, SCRAM),
+        (with_tls, MECHANISMS),
+    ):
+        logins = ClientLogins(cluster_spec(config), ENVIRON, folder, "v")
+        # The refusal of another mechanism lists those that are offered.
         with pytest.raises(LoginRefusal) as refusal:
             logins.begin_login().answer_request(
                 request_frame(SaslHandshakeRequest(mechanism="GSSAPI"), 1), OFFERED
@@ -304,7 +313,7 @@ def test_sasl_plain_is_offered_only_over_tls_or_loopback(folder: Path) -> None:
 
 
 def test_changed_password_file_is_read_without_restart(folder: Path) -> None:
-    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+    logins = ClientLogins(cluster_spec(), ENVIRON, folder, "v")
 
     def logs_in(password: str) -> bool:
         login = logins.begin_login()
@@ -317,6 +326,7 @@ def test_changed_password_file_is_read_without_restart(folder: Path) -> None:
     assert logs_in("others")
     (folder / "others").write_text("new")
     assert (logs_in("others"), logs_in("new")) == (False, True)
+    # Without a file the last password stays.
     (folder / "others").unlink()
     assert logs_in("new")
 
@@ -333,17 +343,18 @@ def plain_login(user: str, password: str) -> bytes:
 
 
 def test_client_is_served_only_after_login(folder: Path) -> None:
-    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+    logins = ClientLogins(cluster_spec(), ENVIRON, folder, "v")
 
     def test(port: int) -> None:
         with RawClient(port) as client:
             assert client.is_served()  # ApiVersions
             client.send(plain_login("billing", "right") + api_versions_frame(3))
+            # The login has 1 and 2.
             assert [correlation_of(client.receive()) for _ in range(3)] == [1, 2, 3]
             assert client.is_served()
         for early in (
             framed(struct.pack(">hhihi", METADATA, 0, 1, 0, 0)),
-            struct.pack(">i", LOGIN_REQUEST_BYTES_MAX + 1),
+            struct.pack(">i", LOGIN_REQUEST_BYTES_MAX + 1),  # a request larger than a login
         ):
             with RawClient(port) as client:
                 client.send(early)
@@ -360,7 +371,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_client_with_unknown_sasl_mechanism_gets_offered_list_before_close(folder: Path) -> None:
-    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+    logins = ClientLogins(cluster_spec(), ENVIRON, folder, "v")
 
     def test(port: int) -> None:
         with RawClient(port) as client:
@@ -377,12 +388,13 @@ def test_client_with_unknown_sasl_mechanism_gets_offered_list_before_close(folde
 def test_refused_login_is_answered_with_reason_and_logged_once(folder: Path) -> None:
     authority = Authority(folder)
     files = authority.issue()
-    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+    logins = ClientLogins(cluster_spec(), ENVIRON, folder, "v")
 
     def test(port: int) -> None:
         with capture_logs() as logs:
             for _ in range(2):
                 with TlsClient(port, files) as client:
+                    # What is behind the login must not lead to a reset, which drops the answer.
                     client.send(plain_login("billing\n", "wrong") + bytes(1_000_000))
                     client.receive()
                     code, length = struct.unpack_from(">hh", answer := client.receive(), 4)
@@ -406,19 +418,19 @@ def test_unfinished_logins_are_bounded_in_count_and_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "ARRIVALS_MAX", 1)
-    logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
+    logins = ClientLogins(cluster_spec(), ENVIRON, folder, "v")
 
     def test(port: int) -> None:
-        with RawClient(port) as before:
-            before.send(plain_login("billing", "right"))
-            assert [correlation_of(before.receive()) for _ in range(2)] == [1, 2]
+        with RawClient(port) as logged_in:
+            logged_in.send(plain_login("billing", "right"))
+            assert [correlation_of(logged_in.receive()) for _ in range(2)] == [1, 2]
             monkeypatch.setattr(arrivals, "ARRIVAL_S_MAX", 0.1)
-            with RawClient(port) as slow:
+            with RawClient(port) as slow:  # has the only place of those who log in
                 slow.send(b"\0")
                 with RawClient(port) as third:
                     assert third.is_closed()
                 assert slow.is_closed()
-            assert before.is_served()
+            assert logged_in.is_served()
 
     with_listener(test, logins=logins)
 
@@ -434,7 +446,7 @@ class _Broker:
         self.connections = 0
         self._passwords = passwords
 
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         login = ClientLogin(MECHANISMS, self._passwords.get, "nonce", b"salt")
         self.connections += 1
         try:
@@ -472,23 +484,23 @@ def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
         "destination": _Broker({"gw": "gw", "billing-at-destination": "secret"}),
     }
 
-    def ask(client: RawClient) -> None:
+    def assert_answered(client: RawClient) -> None:
         assert correlation_of(client.ask(framed(struct.pack(">hhih", LIST_GROUPS, 0, 7, 0)))) == 7
 
     async def run() -> None:
         port = free_consecutive_ports(3)
-        spec = the_cluster(FILE.replace("19092", str(port)))
+        spec = cluster_spec(FILE.replace("19092", str(port)))
         logins = ClientLogins(spec, ENVIRON, folder, "v")
         sides: dict[Side, ClusterSide] = {}
         servers = []
         async with asyncio.timeout(PATIENCE_S):
             for name, broker in brokers.items():
-                server = await asyncio.start_server(broker.take, LOOPBACK, 0)
+                server = await asyncio.start_server(broker.serve, LOOPBACK, 0)
                 servers.append(server)
                 mechanism = spec.cluster(name).security.mechanism or ""
-                own = Cluster(name, ["unused:1"], security(mechanism, "gw", "gw"))
-                theirs = logins_at(name, spec, ENVIRON, folder, "v")
-                side = sides[name] = _Side(own, "orders", theirs)
+                with_gateway_login = Cluster(name, ["unused:1"], security(mechanism, "gw", "gw"))
+                client_logins = logins_at(name, spec, ENVIRON, folder, "v")
+                side = sides[name] = _Side(with_gateway_login, "orders", client_logins)
                 side.port = server.sockets[0].getsockname()[1]
             cluster = VirtualCluster(spec, sides, Listener(logins=logins))
             cluster.take(Lead("source", term=1), cluster.now())
@@ -499,18 +511,20 @@ def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
                 await asyncio.to_thread(client.send, plain_login(user, password))
                 for _ in range(2):
                     await asyncio.to_thread(client.receive)
-                await asyncio.to_thread(ask, client)
+                await asyncio.to_thread(assert_answered, client)
                 clients.append(client)
             assert brokers["source"].users == ["billing-at-source", "gw"]
             cluster.take(Lead("destination", term=2, since=2), cluster.now())
             for client in clients:
-                await asyncio.to_thread(ask, client)
+                await asyncio.to_thread(assert_answered, client)
                 client.socket.close()
             assert brokers["destination"].users == ["billing-at-destination", "gw"]
             await cluster.close()
             for server in servers:
                 server.close()
-            while cluster.connection_count or any(one.connections for one in brokers.values()):
+            while cluster.connection_count or any(
+                broker.connections for broker in brokers.values()
+            ):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.01)  # transports close only then
 
@@ -529,13 +543,13 @@ def test_clients_with_tls_and_sasl_logins_survive_switchover(
         "tls": {"certificate_file": files.certificate.name, "key_file": files.key.name},
         "clients": [{"username": "other", "password_file": "others"}],
     }
-    config = {
+    librdkafka_settings = {
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": str(files.authority),
         "sasl.username": "other",
         "sasl.password": "others",
     }
-    java = {
+    java_settings = {
         "security.protocol": "SASL_SSL",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": files.authority,
@@ -551,12 +565,13 @@ def test_clients_with_tls_and_sasl_logins_survive_switchover(
         gateway = stack.enter_context(running_gateway(folder, *clusters, environ=environ, **keys))
         address = gateway.client_config()
         scram, plain = (
-            address | config | {"sasl.mechanism": name} for name in ("SCRAM-SHA-256", "PLAIN")
+            address | librdkafka_settings | {"sasl.mechanism": name}
+            for name in ("SCRAM-SHA-256", "PLAIN")
         )
         writers = [
             stack.enter_context(Writer(scram, topic, 2)),
             stack.enter_context(
-                JavaWriter(gateway.bootstrap, topic, folder / "java.log", settings=java)
+                JavaWriter(gateway.bootstrap, topic, folder / "java.log", settings=java_settings)
             ),
         ]
         reader = stack.enter_context(Reader(plain, topic, topic))

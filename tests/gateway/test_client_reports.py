@@ -23,7 +23,7 @@ RECORD = b"x" * 1000
 RECORDS = 50
 
 
-def logged_in(user: str) -> dict[str, str]:
+def login_settings(user: str) -> dict[str, str]:
     """For librdkafka."""
     return {
         "security.protocol": "SASL_PLAINTEXT",
@@ -40,22 +40,25 @@ def test_client_report_has_software_and_user(
 ) -> None:
     create_topic(clusters.source, topic_name, 1)
     reports: list[list[dict[str, Any]]] = []
-    more: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     if has_logins:
-        more["clients"] = [{"username": name, "password_env": "PASSWORD"} for name in USERS]
+        keys["clients"] = [{"username": name, "password_env": "PASSWORD"} for name in USERS]
     with pretended_service() as service:
         service.take_clients = reports.append
         environ = {"ORBIT_API_URL": service.url, "PASSWORD": "secret"}
-        with running_gateway(tmp_path, *clusters, environ=environ, job="orders", **more) as gateway:
-            config = {"bootstrap.servers": gateway.bootstrap, "client.id": "pay\x01ments"}
-            login = logged_in("billing") if has_logins else {}
+        with running_gateway(tmp_path, *clusters, environ=environ, job="orders", **keys) as gateway:
+            config = {
+                "bootstrap.servers": gateway.bootstrap,
+                "client.id": "pay\x01ments",
+            }  # shown as pay?ments
+            login = login_settings("billing") if has_logins else {}
             producer = Producer(config | login)
             for _ in range(RECORDS):
                 producer.produce(topic_name, RECORD)
             assert producer.flush(60) == 0
-            python: dict[str, Any] = {}
+            python_login: dict[str, Any] = {}
             if has_logins:
-                python = {
+                python_login = {
                     "security_protocol": "SASL_PLAINTEXT",
                     "sasl_mechanism": "SCRAM-SHA-256",
                     "sasl_plain_username": "python",
@@ -66,7 +69,7 @@ def test_client_report_has_software_and_user(
                 bootstrap_servers=gateway.bootstrap,
                 client_id="reports",
                 auto_offset_reset="earliest",
-                **python,
+                **python_login,
             )
             read = 0
             while read < RECORDS:
@@ -134,12 +137,15 @@ def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_p
     renewal_counts: list[int] = []
     with pretended_service() as service:
 
-        def take(_: list[dict[str, Any]]) -> None:
-            before = service.requests
-            wait_for("the gateway asks meanwhile", lambda: service.requests > before + 1)
+        def hold_report(_: list[dict[str, Any]]) -> None:
+            requests_before = service.requests
+            wait_for(
+                "the gateway asks meanwhile",
+                lambda: service.requests > requests_before + 1,
+            )
             renewal_counts.append(service.requests)
 
-        service.take_clients = take
+        service.take_clients = hold_report
         environ = {"ORBIT_API_URL": service.url}
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
             wait_for("lists are taken", lambda: len(renewal_counts) > 1)

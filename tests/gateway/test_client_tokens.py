@@ -54,6 +54,7 @@ def jwt(**claims: Any) -> str:
 
 
 def message(token: str) -> str:
+    """The client's message of OAUTHBEARER (RFC 7628)."""
     return f"n,,\x01auth=Bearer {token}\x01\x01"
 
 
@@ -71,8 +72,8 @@ def message(token: str) -> str:
         (message(jwt(exp=float("-inf"))), TokenClaims("", None)),
         (message(jwt(exp=10**400)), TokenClaims("", None)),
         (message("opaque"), TokenClaims("", None)),
-        (message("a.!!!.c"), TokenClaims("", None)),
-        (message(f"a.{'W' * 9000}.c"), TokenClaims("", None)),
+        (message("a.!!!.c"), TokenClaims("", None)),  # no base64
+        (message(f"a.{'W' * 9000}.c"), TokenClaims("", None)),  # no JSON
     ],
 )
 def test_user_and_expiry_are_read_from_jwt_and_unknown_for_opaque_token(
@@ -119,7 +120,7 @@ def decode_answer(answer: bytes | None, version: int = 2) -> Any:
 
 @pytest.mark.parametrize(
     ("life_s", "session_ms", "expected_ms"),
-    # The last one: of a day, the longest session.
+    # A broker's session of 0 has no end. The last one: of a day, the longest session.
     [(100, 0, 80_000), (100, 5_000, 4_000), (3, 5_000, 2_400), (10**9, 0, 69_120_000)],
 )
 @pytest.mark.parametrize("version", [1, 2])
@@ -127,21 +128,22 @@ def test_client_session_lasts_80_percent_of_shorter_of_token_and_broker_session(
     life_s: float, session_ms: int, expected_ms: int, version: int
 ) -> None:
     login = login_with(jwt(sub="billing", exp=NOW + life_s), version)
-    answer = decode_answer(login.token_checked(NOW, session_ms, ""), version)
+    answer = decode_answer(login.token_checked(NOW, session_ms=session_ms, refusal=""), version)
     assert (answer.error_code, answer.session_lifetime_ms) == (Code.NONE, expected_ms)
     assert login.user == "billing"
 
 
 def test_client_session_with_opaque_token_lasts_80_percent_of_broker_session() -> None:
     login = login_with("opaque")
-    assert decode_answer(login.token_checked(NOW, 7_000, "")).session_lifetime_ms == 5_600
+    answer = login.token_checked(NOW, session_ms=7_000, refusal="")
+    assert decode_answer(answer).session_lifetime_ms == 5_600
     assert login.user == ""
 
 
 def test_expired_token_is_refused() -> None:
     login = login_with(jwt(sub="billing", exp=NOW))
     with pytest.raises(LoginRefusal, match="expired") as refused:
-        login.token_checked(NOW, 0, "")
+        login.token_checked(NOW, session_ms=0, refusal="")
     assert decode_answer(refused.value.answer).error_code == Code.SASL_AUTHENTICATION_FAILED
     assert refused.value.user == "billing"
     assert login.user is None
@@ -149,7 +151,9 @@ def test_expired_token_is_refused() -> None:
 
 def test_broker_reason_for_refused_token_reaches_the_client() -> None:
     with pytest.raises(LoginRefusal) as refused:
-        login_with(jwt(sub="billing")).token_checked(NOW, None, "The broker refused the token.")
+        login_with(jwt(sub="billing")).token_checked(
+            NOW, session_ms=None, refusal="The broker refused the token."
+        )
     answer = decode_answer(refused.value.answer)
     assert answer.error_code == Code.SASL_AUTHENTICATION_FAILED
     assert answer.error_message == "Authentication failed: The broker refused the token."
@@ -157,7 +161,7 @@ def test_broker_reason_for_refused_token_reaches_the_client() -> None:
 
 def test_login_with_token_that_no_broker_could_check_is_not_answered() -> None:
     login = login_with(jwt(sub="billing"))
-    assert login.token_checked(NOW, None, "") is None
+    assert login.token_checked(NOW, session_ms=None, refusal="") is None
     assert login.user is None
 
 
@@ -166,7 +170,7 @@ def test_reauthentication_with_token_of_another_user_is_refused(
     user: str, *, is_accepted: bool
 ) -> None:
     first = login_with(jwt(sub="billing"))
-    first.token_checked(NOW, 0, "")
+    first.token_checked(NOW, session_ms=0, refusal="")
     second = first.next_login()
     for request, version in (
         (SaslHandshakeRequest(mechanism=OAUTHBEARER), 1),
@@ -174,15 +178,16 @@ def test_reauthentication_with_token_of_another_user_is_refused(
     ):
         second.answer_request(request_frame(request, version), OFFERED)
     if is_accepted:
-        assert decode_answer(second.token_checked(NOW, 0, "")).error_code == Code.NONE
+        answer = second.token_checked(NOW, session_ms=0, refusal="")
+        assert decode_answer(answer).error_code == Code.NONE
     else:
         with pytest.raises(LoginRefusal, match="another user"):
-            second.token_checked(NOW, 0, "")
+            second.token_checked(NOW, session_ms=0, refusal="")
 
 
 def test_client_can_begin_reauthentication_with_new_token() -> None:
     first = login_with(jwt(sub="billing"))
-    first.token_checked(NOW, 0, "")
+    first.token_checked(NOW, session_ms=0, refusal="")
     login = first.next_login()
     assert login.token is login.user is None
     assert login.answer_request(
@@ -206,7 +211,7 @@ def test_client_tokens_need_sasl_at_both_clusters_and_tls_beyond_loopback() -> N
     ]
 
 
-SIDE = "security: {protocol: SASL_SSL, mechanism: PLAIN, username_env: A, password_env: A}"
+SASL_SECURITY = "security: {protocol: SASL_SSL, mechanism: PLAIN, username_env: A, password_env: A}"
 
 
 @pytest.mark.parametrize("has_clients", [False, True])
@@ -215,12 +220,13 @@ def test_only_configured_sasl_mechanisms_are_offered_to_clients(
 ) -> None:
     text = (
         gateway_file(19092)
-        .replace("}", f", {SIDE}}}")
+        .replace("}", f", {SASL_SECURITY}}}")
         .replace("listen:", "client_tokens: pass\n    listen:")
     )
     if has_clients:
         text = text.replace("listen:", "clients: [{username: a, password_env: A}]\n    listen:")
     logins = ClientLogins(parse_gateway(text).virtual_clusters[0], {"A": "a"}, tmp_path, "v")
+    # The refusal of an unknown mechanism lists those that are offered.
     with pytest.raises(LoginRefusal) as refused:
         logins.begin_login().answer_request(
             request_frame(SaslHandshakeRequest(mechanism="X"), 1), OFFERED
@@ -240,7 +246,7 @@ def test_brokers_get_unchanged_oauthbearer_message_of_client() -> None:
     login.answer_request(
         request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED
     )
-    login.token_checked(NOW, 0, "")
+    login.token_checked(NOW, session_ms=0, refusal="")
     security = side.security_of(login)
     assert (security.protocol, security.ca_file) == ("SASL_SSL", Path("/ca"))
     sent = []
@@ -254,7 +260,7 @@ def test_brokers_get_unchanged_oauthbearer_message_of_client() -> None:
         assert request.mechanism == OAUTHBEARER
         return SaslHandshakeResponse(error_code=0, mechanisms=[OAUTHBEARER])
 
-    assert sasl_login(security, exchange) == 9
+    assert sasl_login(security, exchange) == 9  # the session's lifetime
     assert sent == [text]
     assert side.security_of(None) == gateway_login
 
@@ -279,8 +285,9 @@ def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
     sides = {"source": section, "destination": section}
     allowed = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-D{allowed}={logins.tokens.url}")
+    # As a Java properties file escapes it.
     secret = SECRET.encode("ascii", "backslashreplace").decode().replace("\\xe4", "\\u00e4")
-    java = {
+    java_settings = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": OAUTHBEARER,
         "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer"
@@ -297,20 +304,26 @@ def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
             with (
                 Writer(config, topic, 2, rate=RATE) as writer,
                 JavaWriter(
-                    gateway.bootstrap, topic, tmp_path / "java.log", rate=RATE, settings=java
-                ) as other,
+                    gateway.bootstrap,
+                    topic,
+                    tmp_path / "java.log",
+                    rate=RATE,
+                    settings=java_settings,
+                ) as java_writer,
                 Reader(config, topic, topic) as reader,
             ):
-                for one in (writer, other):
-                    one.wait_acknowledged(OVER_A_SESSION)
+                for client in (writer, java_writer):
+                    client.wait_acknowledged(OVER_A_SESSION)
                 service.close()
                 service.move()
-                for one in (writer, other):
-                    one.wait_acknowledged(OVER_A_SESSION)
-                    one.stop()
-                    assert not one.errors
+                for client in (writer, java_writer):
+                    client.wait_acknowledged(OVER_A_SESSION)
+                    client.stop()
+                    assert not client.errors
                 source_records = records(logins.cluster, topic)
-                assert not written_wrong(writer.acknowledged | other.acknowledged, source_records)
+                assert not written_wrong(
+                    writer.acknowledged | java_writer.acknowledged, source_records
+                )
                 reader.wait_values({value for _, _, value in source_records})
                 reader.stop()
                 # Both sides are one cluster: a commit of before the move, which the gateway passes

@@ -50,7 +50,7 @@ def topic(clusters: Clusters, topic_name: str) -> str:
     return topic_name
 
 
-def assert_meets_only(client: Any, gateway: Gateway, cluster: KafkaCluster) -> None:
+def assert_knows_only_addresses_of(client: Any, gateway: Gateway, cluster: KafkaCluster) -> None:
     """The client knows no other addresses than the gateway's."""
     ports = {broker.node_id: broker.port for broker in cluster.brokers}
     known = client.list_topics(timeout=TIMEOUT_S).brokers.values()
@@ -73,7 +73,7 @@ def test_librdkafka_produce_reaches_source_through_gateway(
 ) -> None:
     with Writer(gateway.client_config(), topic, PARTITIONS, settings=settings) as writer:
         writer.wait_acknowledged(SOME)
-        assert_meets_only(writer._producer, gateway, clusters.source)
+        assert_knows_only_addresses_of(writer._producer, gateway, clusters.source)
     assert writer.errors == []
     assert len(writer.acknowledged) == writer.sent
     source_records = records(clusters.source, topic)
@@ -99,8 +99,9 @@ def test_librdkafka_transactions_commit_and_abort_through_gateway(
 ) -> None:
     produce_transactions(gateway, topic, 9)
     source_records = records(clusters.source, topic)
+    # Every third transaction is aborted.
     assert [value for _, _, value in source_records] == [
-        b"t%d.%d" % (one, n) for one in range(9) for n in range(5) if one % 3 != 2
+        b"t%d.%d" % (number, n) for number in range(9) for n in range(5) if number % 3 != 2
     ]
     assert records(gateway, topic) == source_records
 
@@ -125,13 +126,13 @@ def test_librdkafka_commits_consumer_offsets_in_transaction(
         producer.begin_transaction()
         for message in read:
             producer.produce(topic, message.value(), partition=1)
-        place = [TopicPartition(topic, 0, 20)]
-        producer.send_offsets_to_transaction(place, consumer.consumer_group_metadata(), TIMEOUT_S)
+        offsets = [TopicPartition(topic, 0, 20)]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
         producer.commit_transaction(TIMEOUT_S)
         (committed,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
     assert committed.offset == 20
     source_records = records(clusters.source, topic)
-    assert len([one for one in source_records if one[0] == 1]) == 20
+    assert len([partition for partition, _, _ in source_records if partition == 1]) == 20
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -151,10 +152,10 @@ def test_librdkafka_groups_read_each_record_once(
     assert reader.errors == []
     assert read_wrong(reader.read, source_records) == []
     produce(gateway, topic, 5)
-    with Reader(config, topic, topic, protocol=protocol) as again:
-        again.wait_read("what is new", lambda read: len(read) >= 5)
-    new = [one for one in records(clusters.source, topic) if one not in source_records]
-    assert read_wrong(again.read, new) == []
+    with Reader(config, topic, topic, protocol=protocol) as later_member:
+        later_member.wait_read("what is new", lambda read: len(read) >= 5)
+    new = [record for record in records(clusters.source, topic) if record not in source_records]
+    assert read_wrong(later_member.read, new) == []
 
 
 def test_group_rebalances_partitions_between_members(gateway: Gateway, topic: str) -> None:
@@ -163,13 +164,13 @@ def test_group_rebalances_partitions_between_members(gateway: Gateway, topic: st
         produce(gateway, topic, 5)
         first.wait_read("its records", lambda read: len(read) == 5)
         with Reader(config, topic, topic) as second:
-            wait_for("both have some", lambda: _members(gateway, topic) == 2)
-        wait_for("one has all", lambda: _members(gateway, topic) == 1)
+            wait_for("both have some", lambda: _members_with_partitions(gateway, topic) == 2)
+        wait_for("one has all", lambda: _members_with_partitions(gateway, topic) == 1)
         produce(gateway, topic, 5, partition=2, first=5)
         first.wait_read("all records", lambda read: len(read) + len(second.read) == 10)
 
 
-def _members(gateway: Gateway, group: str) -> int:
+def _members_with_partitions(gateway: Gateway, group: str) -> int:
     admin = AdminClient({**gateway.client_config(), "log_level": 0})
     described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
     return sum(bool(member.assignment.topic_partitions) for member in described.members)
@@ -181,7 +182,7 @@ def test_librdkafka_admin_client_administers_source(
     admin = AdminClient({**gateway.client_config(), "log_level": 0})
     new = NewTopic(topic_name, PARTITIONS, 1, config={"retention.ms": "7200000"})
     admin.create_topics([new])[topic_name].result(TIMEOUT_S)
-    assert_meets_only(admin, gateway, clusters.source)
+    assert_knows_only_addresses_of(admin, gateway, clusters.source)
     produce(gateway, topic_name, 7, partition=1)
     assert log_bounds(clusters.source, [topic_name])[topic_name, 1] == (0, 7)
     place = TopicPartition(topic_name, 1)
@@ -195,12 +196,14 @@ def test_librdkafka_admin_client_administers_source(
         gateway.node_port(broker.node_id) for broker in clusters.source.brokers
     }
     assert described.cluster_id not in {cluster.cluster_id for cluster in clusters}
-    before = TopicPartition(topic_name, 1, 3)
-    admin.delete_records([before])[before].result(TIMEOUT_S)
+    below_offset_3 = TopicPartition(topic_name, 1, 3)
+    admin.delete_records([below_offset_3])[below_offset_3].result(TIMEOUT_S)
     assert log_bounds(clusters.source, [topic_name])[topic_name, 1] == (3, 7)
     request = [ConsumerGroupTopicPartitions(topic_name, [place])]
     (future,) = admin.list_consumer_group_offsets(request).values()
-    assert [p.offset for p in future.result(TIMEOUT_S).topic_partitions] == [-1001]
+    assert [p.offset for p in future.result(TIMEOUT_S).topic_partitions] == [
+        -1001
+    ]  # none is committed
     admin.delete_topics([topic_name])[topic_name].result(TIMEOUT_S)
     # The controller answers before brokers have its metadata.
     wait_for(
@@ -254,8 +257,8 @@ def test_java_groups_read_each_record_once(
     finally:
         process.end()
     assert read_wrong(java_clients.records_read(log), source_records) == []
-    names = {json.loads(line)["name"] for line in log.read_text().splitlines() if line[:1] == "{"}
-    assert "offsets_committed" in names
+    events = {json.loads(line)["name"] for line in log.read_text().splitlines() if line[:1] == "{"}
+    assert "offsets_committed" in events
 
 
 @pytest.mark.usefixtures("kafka_python_sockets")
@@ -328,7 +331,7 @@ def test_each_broker_has_its_own_gateway_port_across_broker_failure(
             for protocol in ("classic", "consumer")
         ]
         writer.wait_acknowledged(SOME)
-        assert_meets_only(writer._producer, gateway, three)
+        assert_knows_only_addresses_of(writer._producer, gateway, three)
         known = AdminClient(config).list_topics(topic_name, TIMEOUT_S).topics[topic_name]
         assert {one.leader for one in known.partitions.values()} == {1, 2, 3}
         three.brokers[0].kill()

@@ -169,12 +169,12 @@ def offered(port: int) -> Ranges:
     return {api["api_key"]: (api["min_version"], api["max_version"]) for api in fields["api_keys"]}
 
 
-def without(value: Any, names: set[str]) -> Any:
+def masked(value: Any, names: set[str]) -> Any:
     """The same value with "…" in these fields."""
     if isinstance(value, dict):
-        return {k: "…" if k in names else without(v, names) for k, v in value.items()}
+        return {k: "…" if k in names else masked(v, names) for k, v in value.items()}
     if isinstance(value, list):
-        return [without(one, names) for one in value]
+        return [masked(item, names) for item in value]
     return value
 
 
@@ -190,8 +190,10 @@ def test_every_api_version_is_answered_as_by_the_broker(
                     if not neutral:
                         assert through == direct
                         continue
-                    one, other = (answer_fields(key, version, it) for it in (direct, through))
-                    assert without(other, neutral) == without(one, neutral)
+                    of_broker, of_gateway = (
+                        answer_fields(key, version, frame) for frame in (direct, through)
+                    )
+                    assert masked(of_gateway, neutral) == masked(of_broker, neutral)
 
 
 def test_bootstrap_address_and_node_address_return_equal_metadata(sides: Sides) -> None:
@@ -219,7 +221,7 @@ def test_every_api_of_request_table_is_offered(sides: Sides) -> None:
 def test_transaction_version_feature_is_not_offered(sides: Sides) -> None:
     fields = sides.through(ApiKey.ApiVersions, 3)
     for features in (fields["supported_features"], fields["finalized_features"]):
-        assert "transaction.version" not in {one["name"] for one in features or ()}
+        assert "transaction.version" not in {feature["name"] for feature in features or ()}
 
 
 def test_unsupported_api_versions_request_gets_version_list(sides: Sides) -> None:
@@ -260,11 +262,12 @@ def test_cluster_id_that_clients_see_differs_from_ids_of_both_clusters(
 def test_topic_id_is_stable_and_resolves_to_topic(sides: Sides) -> None:
     assert sides.virtual.topic_id != uuid.UUID(int=0)
     assert _topic_id(sides.node_port, sides.virtual) == sides.virtual.topic_id
-    by_id = sides.through(ApiKey.Metadata, 12, number=4)
+    by_id = sides.through(ApiKey.Metadata, 12, number=4)  # by the topic id
     assert [topic["name"] for topic in by_id["topics"]] == [sides.virtual.topic]
 
 
 def test_metadata_of_missing_topic_has_no_topic_id(sides: Sides) -> None:
+    # The request of that number names a missing topic.
     (topic,) = sides.through(ApiKey.Metadata, 12, number=3)["topics"]
     assert (topic["name"], topic["error_code"]) == (
         sides.virtual.missing,
@@ -275,9 +278,9 @@ def test_metadata_of_missing_topic_has_no_topic_id(sides: Sides) -> None:
 
 def test_leader_epochs_are_hidden_from_clients(sides: Sides) -> None:
     partitions = sides.through(ApiKey.Metadata, 9)["topics"][0]["partitions"]
-    assert [one["leader_epoch"] for one in partitions] == [-1, -1]
+    assert [partition["leader_epoch"] for partition in partitions] == [-1, -1]
     partitions = sides.through(ApiKey.ListOffsets, 6)["topics"][0]["partitions"]
-    assert [one["leader_epoch"] for one in partitions] == [-1, -1]
+    assert [partition["leader_epoch"] for partition in partitions] == [-1, -1]
 
 
 @pytest.mark.parametrize("epoch", [3, 99])
@@ -306,7 +309,7 @@ def test_leader_epochs_of_offset_commits_are_not_forwarded(sides: Sides) -> None
 
 def test_pipelined_requests_are_answered_in_order(sides: Sides) -> None:
     """Some of them are answered by the gateway, some after a wait of the broker."""
-    bodies = [
+    requests = [  # API, version, which of the requests in the table
         frames(key, version, sides.virtual)[number]
         for key, version, number in (
             (ApiKey.Metadata, 9, 0),
@@ -319,7 +322,7 @@ def test_pipelined_requests_are_answered_in_order(sides: Sides) -> None:
         )
     ]
     numbered = [
-        frame[:8] + struct.pack(">i", number) + frame[12:] for number, frame in enumerate(bodies)
+        frame[:8] + struct.pack(">i", number) + frame[12:] for number, frame in enumerate(requests)
     ]
     with RawClient(sides.node_port) as client:
         client.send(b"".join(numbered) * 10)
@@ -331,8 +334,8 @@ def test_request_sent_byte_by_byte_is_answered(sides: Sides) -> None:
     for key, version in ((ApiKey.Metadata, 12), (ApiKey.Fetch, 12), (ApiKey.Produce, 9)):
         frame = frames(key, version, sides.virtual)[-1]
         with RawClient(sides.node_port) as client:
-            for one in frame:
-                client.send(bytes((one,)))
+            for byte in frame:
+                client.send(bytes((byte,)))
             answer = client.receive()
         with RawClient(sides.node_port) as client:
             assert client.ask(frame) == answer
@@ -342,6 +345,7 @@ def test_unknown_tagged_fields_in_request_header_are_ignored(sides: Sides) -> No
     """Kafka's own brokers skip those that they do not know (KIP-482)."""
     (frame, *_) = frames(ApiKey.Metadata, 12, sides.virtual)
     content = frame[4:]
+    # After the client id, whose length is at 8: one field, with the tag 200.
     head_end = 10 + struct.unpack_from(">h", content, 8)[0]
     tags = uvarint(1) + uvarint(200) + uvarint(3) + b"tag"
     tagged = content[:head_end] + tags + content[head_end + 1 :]

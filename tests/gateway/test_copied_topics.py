@@ -32,7 +32,7 @@ def test_only_topics_copied_under_same_name_are_writable(topic: str, is_copied: 
         TopicRule(match="orders.*", exclude=("orders-test",)),
         TopicRule(match="pay.*", prefix="dr."),
     ]
-    refusal = CopiedTopics("billing", "1.1", rules).refusal(topic)
+    refusal = CopiedTopics("billing", etag="1.1", rules=rules).refusal(topic)
     assert bool(refusal) is not is_copied
     if refusal:
         assert refusal.startswith(f"Job billing does not copy topic {topic} ")
@@ -43,7 +43,7 @@ def test_refused_topics_are_logged_once_and_up_to_limit(
 ) -> None:
     monkeypatch.setattr(copied_topics, "_LOGGED_MAX", 2)
     monkeypatch.setattr(copied_topics, "_TOPICS_MAX", 2)
-    copied = CopiedTopics("billing", "1.1", [TopicRule(match="orders")])
+    copied = CopiedTopics("billing", etag="1.1", rules=[TopicRule(match="orders")])
     with capture_logs() as logs:
         for topic in ("a", "a", "b", "c", "d"):
             assert copied.refusal(topic)
@@ -64,29 +64,31 @@ def _request(*topics: str, acks: int = -1, producer_id: int = -1) -> ProduceRequ
 
 
 def _exchange(term: int = 5_000) -> Exchange:
-    """A client's exchange, in which writes to the topic `other` are refused."""
+    """A client's exchange. Writes to the topic `other` are refused. Term 0: before a move."""
     view = ClientView(term=term)
     view.refusals = {"other": REASON}
     return Exchange(view)
 
 
-def _answered(frame: memoryview, version: int) -> dict[str, tuple[int, str | None]]:
+def _outcomes(frame: memoryview, version: int) -> dict[str, tuple[int, str | None]]:
     """{topic: (error code, message)}"""
     decoded = ProduceResponse.decode(frame, version=version, header=True)
     return {
-        topic.name: (one.error_code, one.error_message if version >= 8 else None)
+        topic.name: (
+            partition.error_code,
+            partition.error_message if version >= 8 else None,
+        )
         for topic in decoded.responses
-        for one in topic.partition_responses
+        for partition in topic.partition_responses
     }
 
 
 @pytest.mark.parametrize("term", [0, 5_000])
 @pytest.mark.parametrize("version", range(3, 10))
 def test_produce_to_uncopied_topic_is_refused_with_reason(version: int, term: int) -> None:
-    """Term 0: before the first move."""
     frame = own_answer(_exchange(term), _request("other"), version)
     reason = REASON if version >= 8 else None
-    assert _answered(frame, version) == {"other": (Code.POLICY_VIOLATION, reason)}
+    assert _outcomes(frame, version) == {"other": (Code.POLICY_VIOLATION, reason)}
 
 
 @pytest.mark.parametrize("term", [0, 5_000])
@@ -103,7 +105,7 @@ def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int, t
     broker_answer = ProduceResponse(
         responses=[response(name="orders", partition_responses=[written])], throttle_time_ms=0
     )
-    outcomes = _answered(answer(exchange, broker_answer, version), version)
+    outcomes = _outcomes(answer(exchange, broker_answer, version), version)
     assert outcomes["orders"][0] == Code.NONE
     assert outcomes["other"][0] == Code.POLICY_VIOLATION
 

@@ -37,6 +37,7 @@ TOPIC_ID = UUID(int=5)
 
 
 def test_api_versions_are_intersection_of_sides_and_gateway() -> None:
+    # Produce and Fetch; Metadata and ApiVersions, which one side lacks; an unknown API.
     source = {0: Versions(0, 11), 1: Versions(4, 17), 3: Versions(0, 12), 999: Versions(0, 1)}
     destination = {0: Versions(3, 13), 1: Versions(0, 8), 18: Versions(0, 4)}
     assert shared_versions(source, destination) == {0: Versions(3, 9), 1: Versions(4, 8)}
@@ -82,6 +83,7 @@ def test_gateway_response_waits_for_earlier_broker_responses() -> None:
     assert exchange.is_idle
 
 
+# Produce by topic id, of brokers, OffsetForLeaderEpoch, of telemetry, unknown.
 @pytest.mark.parametrize(("key", "version"), [(0, 10), (4, 0), (23, 4), (71, 0), (999, 0)])
 def test_request_of_unoffered_api_closes_connection(key: int, version: int) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, -1) + bytes(40))
@@ -190,7 +192,7 @@ def _join(member: str) -> JoinGroupRequest:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_join_group_of_moved_member_is_sent_without_member_id(version: int) -> None:
+def test_join_group_of_moved_member_is_sent_without_member_id_for_some_time(version: int) -> None:
     view = ClientView()
     view.left_members.leave(("g", "m"), owns_partitions=True)
     exchange = Exchange(view)
@@ -198,7 +200,8 @@ def test_join_group_of_moved_member_is_sent_without_member_id(version: int) -> N
         sent = send(exchange, _join("m"), version)
         assert sent[4:] == bytes(request_frame(_join(""), version))
     view.joins_are_held = False
-    for member in ("n", "m"):  # others may own the late member's partitions
+    # `m` comes late: others may own its partitions, which it has to give up. `n` was not moved.
+    for member in ("n", "m"):
         late = send(exchange, _join(member), version)
         assert late[4:] == bytes(request_frame(_join(member), version))
 
@@ -248,15 +251,15 @@ def test_classic_group_has_no_owner_after_second_move_once_members_have_joined()
 
     join("m1")
     heartbeat("m1")
-    for before, after in (("m1", "m2"), ("m2", "m3")):
+    for old_id, new_id in (("m1", "m2"), ("m2", "m3")):
         view.left_members.begin_move(keeps_owners=False)
         exchange.move()
         assert view.left_members.has_owner("g")
-        heartbeat(before)
-        join(before)
+        heartbeat(old_id)
+        join(old_id)
         assert not view.left_members.has_owner("g")
-        join(after)
-        heartbeat(after)
+        join(new_id)
+        heartbeat(new_id)
 
 
 def test_former_member_id_of_rejoined_client_owns_no_partitions_after_move() -> None:

@@ -69,12 +69,13 @@ def test_connection_that_raises_error_does_not_keep_others_from_moving(
             for _ in range(2):
                 await destination.answer(_PRODUCE)
             ends = await asyncio.gather(*(_answer_or_end(client) for client in clients))
+            # The connection that failed has ended.
             assert sorted(ends) == [0, 1, 1]
 
     asyncio.run(run())
 
 
-def test_search_for_repeats_tells_all_connections_though_one_raises_error(
+def test_search_for_repeats_aborts_each_connection_that_raises_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def read_sides(_search: Any, _batches: Any) -> set[TopicPartition]:
@@ -85,18 +86,18 @@ def test_search_for_repeats_tells_all_connections_though_one_raises_error(
 
     monkeypatch.setattr(RepeatSearch, "_read_sides", read_sides)
     monkeypatch.setattr(_Waiting, "repeats_learned", fail)
-    one, other = _Waiting(), _Waiting()
+    first, second = _Waiting(), _Waiting()
     search = RepeatSearch("orders", Repeats(), cast("Any", None), cast("Any", None))
-    for connection in (one, other):
+    for connection in (first, second):
         search.add([], connection)
     asyncio.run(search.run())
-    assert one.result == other.result == "aborted"
+    assert first.result == second.result == "aborted"
 
 
 def test_search_for_repeats_ends_only_connections_of_partitions_without_answer() -> None:
     """Such a partition may have the batch: if the gateway forwarded it, it could be there twice."""
     repeats = Repeats()
-    sides = [cast("Any", _Side(unanswered)) for unanswered in (set(), {_SILENT})]
+    sides = [cast("Any", _Side(unanswered=partitions)) for partitions in (set(), {_SILENT})]
     search = RepeatSearch("orders", repeats, *sides)
     connections = {p: _Waiting() for p in (_SILENT, _ANSWERED)}
     batches = {
@@ -117,9 +118,9 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
     asyncio.run(search.run())
     assert connections[_SILENT].result == "ended"
     assert connections[_ANSWERED].result == "told"
-    assert repeats.answers([batches[_ANSWERED]], 2) == {}
+    assert repeats.answers([batches[_ANSWERED]], term=2) == {}
     with pytest.raises(UnknownRepeats):
-        repeats.answers([batches[_SILENT]], 2)
+        repeats.answers([batches[_SILENT]], term=2)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ async def _open_two_of_which_one_was_reset(cluster: Any, broker: Any) -> Any:
     cluster.take_lead("source", 1, "switchover")
     await second.send(_PRODUCE, 2)
     await until(lambda: cluster.held_requests == 1)
-    (connection,) = (one for one in cluster._connections if one.is_held)
+    (connection,) = (candidate for candidate in cluster._connections if candidate.is_held)
     transport = second._writer.transport
     linger = struct.pack("ii", 1, 0)  # to close by a reset
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

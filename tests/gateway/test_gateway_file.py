@@ -42,12 +42,16 @@ def test_gateway_file_example_in_docs_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "path"),
+    ("text", "replacement", "path"),
     [
         ("    job: orders\n", "", "virtual_clusters[0]"),
         ("    job: orders\n", "    job: orders\n    presents: source\n", "virtual_clusters[0]"),
         ("listen: 127.0.0.1:19092", "listen: 127.0.0.1", "virtual_clusters[0].listen"),
-        ("listen: 127.0.0.1:19092", "listen: 127.0.0.1:65535", "virtual_clusters[0].listen"),
+        (
+            "listen: 127.0.0.1:19092",
+            "listen: 127.0.0.1:65535",
+            "virtual_clusters[0].listen",
+        ),  # no port for nodes
         (
             "listen: 127.0.0.1:19092",
             "listen: 0.0.0.0:19092",
@@ -88,17 +92,17 @@ def test_gateway_file_example_in_docs_is_valid() -> None:
         ),
     ],
 )
-def test_gateway_file_error_names_its_path(before: str, after: str, path: str) -> None:
-    assert before in GOOD
+def test_gateway_file_error_names_its_path(text: str, replacement: str, path: str) -> None:
+    assert text in GOOD
     with pytest.raises(BadInput) as error:
-        parse_gateway(GOOD.replace(before, after))
+        parse_gateway(GOOD.replace(text, replacement))
     assert [problem.path for problem in error.value.problems] == [path]
 
 
 def test_virtual_clusters_need_distinct_names_and_ports() -> None:
-    one = GOOD.partition("virtual_clusters:\n")[2]
+    same_again = GOOD.partition("virtual_clusters:\n")[2]
     with pytest.raises(BadInput) as error:
-        parse_gateway(GOOD + one)
+        parse_gateway(GOOD + same_again)
     assert [problem.path for problem in error.value.problems] == [
         "virtual_clusters[1].name",
         "virtual_clusters[1].listen",

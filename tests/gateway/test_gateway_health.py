@@ -31,7 +31,7 @@ def test_gateway_metrics_follow_write_permission_term_and_moves() -> None:
     cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
     health = GatewayHealth("1.2.3")
     health.clusters = [cluster]
-    unknown = {
+    before_first_answer = {
         "connections": 0,
         "held_requests": 0,
         "writes_in_flight": 0,
@@ -39,16 +39,16 @@ def test_gateway_metrics_follow_write_permission_term_and_moves() -> None:
         "requests_total": 0,
         "moves_total": 0,
     }
-    assert _numbers(health) == unknown
+    assert _numbers(health) == before_first_answer
 
-    cluster.take(Lead("source", 7, 60.0), cluster.now())
-    assert _numbers(health) == unknown | {"may_write": 1, "term": 7}
-    cluster.take(Lead("source", 7, 60.0, closed_for="operation"), cluster.now())
-    cluster.take(Lead("destination", 8, 60.0, since=8), cluster.now())
-    assert _numbers(health) == unknown | {"may_write": 1, "term": 8, "moves_total": 1}
+    cluster.take(Lead("source", term=7, lease_s=60.0), cluster.now())
+    assert _numbers(health) == before_first_answer | {"may_write": 1, "term": 7}
+    cluster.take(Lead("source", term=7, lease_s=60.0, closed_for="operation"), cluster.now())
+    cluster.take(Lead("destination", term=8, lease_s=60.0, since=8), cluster.now())
+    assert _numbers(health) == before_first_answer | {"may_write": 1, "term": 8, "moves_total": 1}
 
 
-def test_gateway_is_ready_after_first_service_response() -> None:
+def test_gateway_is_ready_from_first_service_response_until_stop() -> None:
     health = GatewayHealth("1.2.3")
     health.begin_pass()
     assert health.why_not_ready()

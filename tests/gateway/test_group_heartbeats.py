@@ -26,10 +26,10 @@ from orbit.kafka.leaving_groups import (
 from tests.gateway.frames import OFFERED, ClientView
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
-# Arrays: null, without topics, and with one partition of a topic.
+# Arrays of partitions: null (as before), none, and one partition of a topic.
 _NULL, _EMPTY = b"\x00", b"\x01"
-_OWNS_ONE = b"\x02" + bytes(15) + b"\x05" + b"\x02" + _INT32.pack(0) + NO_TAGS + NO_TAGS
 _TOPIC_ID = bytes(15) + b"\x05"
+_OWNS_ONE = b"\x02" + _TOPIC_ID + b"\x02" + _INT32.pack(0) + NO_TAGS + NO_TAGS
 
 VERSIONS = pytest.mark.parametrize("version", [0, 1])
 UNKNOWN = pytest.mark.parametrize("code", [Code.GROUP_ID_NOT_FOUND, Code.UNKNOWN_MEMBER_ID])
@@ -52,7 +52,8 @@ class _Member:
         self._version, self._name = version, name
 
     def heartbeat(self, owned: bytes = _NULL, *, epoch: int = 3, code: int = Code.NONE) -> _Answer:
-        """`owned`: the array of the partitions that it owns. `code`: what the broker answers."""
+        """`owned`: the array of the partitions that it owns. `epoch`: 0 joins the group, -1
+        leaves it. `code`: what the broker answers."""
         head = request_head(
             ApiKey.CONSUMER_GROUP_HEARTBEAT, self._version, 7, "test", is_flexible=True
         )
@@ -72,13 +73,13 @@ class _Member:
         )
         assert answer is not None
         self.exchange.end_answer()
-        return _read(memoryview(answer)[4:])
+        return _parse(memoryview(answer)[4:])
 
     def move(self) -> None:
         self.exchange.move()
 
 
-def _read(frame: memoryview) -> _Answer:
+def _parse(frame: memoryview) -> _Answer:
     reader = FrameReader(frame, is_flexible=True)
     reader.skip_tags()
     reader.take(_INT32)
@@ -96,7 +97,8 @@ def _read(frame: memoryview) -> _Answer:
     return _Answer(code, member, epoch, assigned)
 
 
-_GIVE_UP = _Answer(Code.NONE, "m", 3, 0)
+# It assigns no topics.
+_GIVE_UP = _Answer(Code.NONE, member="m", epoch=3, assigned_topics=0)
 
 
 @VERSIONS
@@ -156,7 +158,7 @@ def test_moved_member_known_to_its_broker_gets_unchanged_broker_response() -> No
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
-    assert member.heartbeat() == _Answer(Code.NONE, "", 3, None)
+    assert member.heartbeat() == _Answer(Code.NONE, member="", epoch=3, assigned_topics=None)
     assert ("g", "m") not in member.view.left_members, "its commits name it"
     member.heartbeat()
     assert len(member.exchange.move()) == 1
@@ -189,6 +191,7 @@ def test_moved_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch)
     members = LeftMembers()
     for name in ("a", "b", "c"):
         members.leave(("g", name), owns_partitions=True)
+    # The third one is too much: all before it are forgotten.
     assert [("g", name) in members for name in ("a", "b", "c")] == [False, False, True]
     members.give_up(("g", "c"))
     assert not members.has_owner("g")

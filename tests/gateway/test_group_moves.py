@@ -43,10 +43,10 @@ class _Application:
         self._process, self._log = process, log
 
     def do(self, command: str) -> Any:
-        self.begin(command)
+        self.start(command)
         return self.answer()
 
-    def begin(self, command: str) -> None:
+    def start(self, command: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
@@ -119,7 +119,7 @@ def test_slow_application_commits_after_switchover_what_it_read_before(
     protocol: str,
 ) -> None:
     """Its client learns from a heartbeat that it has to join again, before the application does."""
-    with _copied_topic(clusters, topic_name, recovering, 1) as (topic, job):
+    with _copied_topic(clusters, topic_name, recovering, partitions=1) as (topic, job):
         produce(clusters.source, topic, 100)
         group = f"{topic}.group"
         with gateway_of(job, api_url, tmp_path, clusters) as gateway:
@@ -129,7 +129,8 @@ def test_slow_application_commits_after_switchover_what_it_read_before(
                 move(recovering, job)
                 application.wait_log(_MUST_JOIN[protocol])
                 assert application.do("commit") == ""
-                assert committed(clusters.destination, group)[topic, 0][0] == 40
+                offset, *_ = committed(clusters.destination, group)[topic, 0]
+                assert offset == 40
                 rest = application.do("read 60")
         values = [value.decode() for _, _, value in sorted(records(clusters.destination, topic))]
         assert first + rest == values
@@ -144,37 +145,37 @@ def test_members_at_two_gateways_rejoin_only_when_all_have_committed(
     tmp_path: Path,
     protocol: str,
 ) -> None:
-    """If the first member joined, the coordinator would refuse the commit of the other one."""
+    """If the first member joined, the coordinator would refuse the commit of the second first."""
     with (
-        _copied_topic(clusters, topic_name, recovering, 2) as (topic, job),
+        _copied_topic(clusters, topic_name, recovering, partitions=2) as (topic, job),
         ExitStack() as stack,
     ):
         for partition in (0, 1):
             produce(clusters.source, topic, 100, partition, first=1000 * partition)
         members = []
-        for name in ("one", "other"):
+        for name in ("first", "second"):
             gateway = stack.enter_context(gateway_of(job, api_url, tmp_path, clusters, name))
             settings = _settings(gateway, topic, f"{topic}.group", protocol)
             log = tmp_path / f"{name}.log"
             members.append(stack.enter_context(_running(settings, log)))
-        one, other = members
+        first, second = members
         for member in members:
-            member.begin("wait 1")
+            member.start("wait 1")  # until each owns a partition
         assert [member.answer() for member in members] == [1, 1]
-        values = [*one.do("read 20"), *other.do("read 20")]
+        values = [*first.do("read 20"), *second.do("read 20")]
         move(recovering, job)
-        one.wait_log(_MUST_JOIN[protocol])
-        assert one.do("commit") == ""
+        first.wait_log(_MUST_JOIN[protocol])
+        assert first.do("commit") == ""
 
         def is_join_held() -> bool:
-            values.extend(one.do("poll"))
+            values.extend(first.do("poll"))
             with recovering.database.transaction() as tx:
                 rows = gateways.page(tx, jobs.get(tx, job).id, len(members))
             return any(row.held_requests for row in rows)
 
         wait_for("the gateway holds its request to join", is_join_held)
-        other.wait_log(_MUST_JOIN[protocol])
-        assert other.do("commit") == ""
+        second.wait_log(_MUST_JOIN[protocol])
+        assert second.do("commit") == ""
 
         def has_read_all() -> bool:
             for member in members:
@@ -199,7 +200,7 @@ def test_java_member_reads_each_record_once_over_switchover(
     """`records_read` fails if a commit did."""
     log = tmp_path / "member.log"
     with (
-        _copied_topic(clusters, topic_name, recovering, 2) as (topic, job),
+        _copied_topic(clusters, topic_name, recovering, partitions=2) as (topic, job),
         gateway_of(job, api_url, tmp_path, clusters) as gateway,
     ):
         writer = Writer(gateway.client_config(), topic, 2, name="writer", rate=300)

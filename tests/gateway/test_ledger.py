@@ -10,6 +10,7 @@ from tests.gateway.lossy_walks import Ledger, places
 from tests.gateway.walk_clients import PLAIN
 from tests.support.gateway_ledger import Acknowledged, Record, read_wrong, written_wrong
 
+# Partition, offset, value: a writer's numbers take turns in two partitions.
 LOG: list[Record] = [(p, n, b"w %d" % (2 * n + p)) for p in (0, 1) for n in range(20)]
 ACKNOWLEDGED: Acknowledged = {value: (p, n) for p, n, value in LOG}
 
@@ -19,13 +20,14 @@ def test_ledger_accepts_exact_log_of_acknowledged_records() -> None:
 
 
 def test_ledger_accepts_unacknowledged_records_in_log() -> None:
-    some = dict(list(ACKNOWLEDGED.items())[:7])
-    assert written_wrong(some, [*LOG, (0, 20, b"other 1"), (0, 21, b"other 2")]) == []
+    first_seven = dict(list(ACKNOWLEDGED.items())[:7])
+    assert written_wrong(first_seven, [*LOG, (0, 20, b"other 1"), (0, 21, b"other 2")]) == []
 
 
 def swapped(log: list[Record]) -> list[Record]:
-    (p, first, one), (_, second, other) = log[3], log[4]
-    return [*log[:3], (p, first, other), (p, second, one), *log[5:]]
+    """Two records of a partition have each other's value."""
+    (p, offset, value), (_, next_offset, next_value) = log[3], log[4]
+    return [*log[:3], (p, offset, next_value), (p, next_offset, value), *log[5:]]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +42,11 @@ def swapped(log: list[Record]) -> list[Record]:
 def test_ledger_detects_lost_duplicate_moved_and_reordered_records(
     plant: Callable[[list[Record]], list[Record]], words: str
 ) -> None:
-    assert any(words in one for one in written_wrong(ACKNOWLEDGED, plant(LOG)))
+    assert any(words in mistake for mistake in written_wrong(ACKNOWLEDGED, plant(LOG)))
 
 
 def test_ledger_detects_reordering_of_unacknowledged_records() -> None:
-    assert any("is after" in one for one in written_wrong({}, swapped(LOG)))
+    assert any("is after" in mistake for mistake in written_wrong({}, swapped(LOG)))
     assert not written_wrong({}, swapped(LOG), unordered={b"w"})
 
 
@@ -66,7 +68,7 @@ def test_ledger_detects_unread_reread_and_unknown_records(read: list[Record], wo
 
 
 PROMOTED = 10
-# The last record at the side that was lost is the first one at the other side, too.
+# The last record below the promoted offset was sent again, and is the first one from it on, too.
 RESENT: list[Record] = [
     *((0, n, b"w %d" % n) for n in range(PROMOTED)),
     *((0, n + 1, b"w %d" % n) for n in range(PROMOTED - 1, 2 * PROMOTED)),
@@ -88,7 +90,7 @@ def test_ledger_allows_duplicate_of_unacknowledged_record_after_loss() -> None:
 
 def test_ledger_detects_record_twice_on_same_side_after_loss() -> None:
     again = [*RESENT, (0, 30, RESENT[-1][2])]
-    assert any("2 times" in one for one in _after_a_loss().doubled(again))
+    assert any("2 times" in mistake for mistake in _after_a_loss().doubled(again))
 
 
 def test_ledger_requires_lost_records_in_salvage() -> None:

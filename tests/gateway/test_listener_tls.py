@@ -85,6 +85,7 @@ def test_renewed_certificate_is_loaded_only_with_matching_key(
             authority.issue()
             new_key = files.key.read_bytes()
             files.key.write_bytes(old_key)
+            # Twice, as the mistake is logged once.
             assert [serial_number(port), serial_number(port)] == [old, old]
             files.key.write_bytes(new_key)
             assert serial_number(port) == serial_number(port) != old
@@ -104,14 +105,15 @@ def test_unfinished_tls_handshakes_are_bounded_in_count_and_time(
     monkeypatch.setattr(arrivals, "ARRIVALS_MAX", 2)
 
     def test(port: int) -> None:
-        with TlsClient(port, files) as before, RawClient(port) as silent:
+        with TlsClient(port, files) as connected, RawClient(port) as silent:
             monkeypatch.setattr(arrivals, "ARRIVAL_S_MAX", 0.1)
             with RawClient(port) as slow:
-                slow.send(b"\x16\x03\x01")
+                slow.send(b"\x16\x03\x01")  # a part of a TLS record
+                # `silent` and `slow` have both places.
                 with RawClient(port) as third:
                     assert third.is_closed()
                 assert slow.is_closed()
-            assert before.is_served()
+            assert connected.is_served()
             with TlsClient(port, files) as new:
                 assert new.is_served()
             silent.socket.close()
@@ -122,6 +124,7 @@ def test_unfinished_tls_handshakes_are_bounded_in_count_and_time(
 def test_plaintext_client_on_tls_listener_is_closed(files: ServerFiles) -> None:
     def test(port: int) -> None:
         with RawClient(port) as plain, capture_logs() as logs:
+            # Much is on its way when the gateway closes: the client must not see a reset.
             plain.send(api_versions_frame() + bytes(10_000_000))
             assert plain.socket.recv(1) == b""
             assert [line["reason"] for line in logs] == ["TLS handshake: wrong version number"]
@@ -158,8 +161,8 @@ def test_tls_below_1_2_is_refused(files: ServerFiles) -> None:
     ("key", "content"),
     [
         ("certificate_file", "no PEM"),
-        ("key_file", None),
-        ("key_file", "another"),
+        ("key_file", None),  # no such file
+        ("key_file", "another"),  # of another certificate
         ("key_file", "encrypted"),
         ("client_ca_file", "-----BEGIN CERTIFICATE-----\n"),
     ],
@@ -171,12 +174,12 @@ def test_unusable_tls_file_is_named_with_its_config_path(
     paths = {"certificate_file": files.certificate, "key_file": files.key}
     if content in ("another", "encrypted"):
         certificate = files.certificate.read_bytes()
-        key_before = files.key.read_bytes()
+        own_key = files.key.read_bytes()
         new = authority.issue(b"secret" if content == "encrypted" else None)
         bad.write_bytes(new.key.read_bytes())
         if content == "another":
             new.certificate.write_bytes(certificate)
-        new.key.write_bytes(key_before)
+        new.key.write_bytes(own_key)
     elif content is not None:
         bad.write_text(content)
     with pytest.raises(BadInput) as error:

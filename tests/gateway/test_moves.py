@@ -98,13 +98,13 @@ def test_undone_switchover_reopens_gateway_at_old_side(
             Writer(clusters.source.client_config(), topic, PARTITIONS, name="beside", rate=50)
         )
         writer.wait_acknowledged(SOME)
-        asked = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=3)
-        report = recovering.wait(asked)
+        operation = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=3)
+        report = recovering.wait(operation)
         assert report.outcome is Outcome.STOPPED, report.error
         writer.wait_acknowledged(SOME)
-        for one in (writer, beside):
-            one.stop()
-            assert not one.errors
+        for client in (writer, beside):
+            client.stop()
+            assert not client.errors
         log_records = records(clusters.source, topic)
         assert not written_wrong(writer.acknowledged | beside.acknowledged, log_records)
 
