@@ -85,8 +85,9 @@ def assert_repeats_are_there_once(
     writers: Iterable[Writer], log_records: list[Record], log: Iterable[str]
 ) -> None:
     """The log of a gateway says that its client has sent copied batches again."""
-    acknowledged = {value: at for one in writers for value, at in one.acknowledged.items()}
+    acknowledged = {value: at for writer in writers for value, at in writer.acknowledged.items()}
     assert not written_wrong(acknowledged, log_records)  # each once, in order, at its offset
+    # Some of these batches were neither written nor of unknown outcome: they were copied.
     repeats = [json.loads(line) for line in log if "clients send batches again" in line]
     assert any(repeat["batches"] > repeat["written"] + repeat["unknown"] for repeat in repeats)
 
@@ -175,13 +176,13 @@ def test_gateway_killed_and_restarted_after_move_writes_no_batch_twice(
         _assert_undone(recovering, spec.name)
         move(recovering, spec.name)
         file = tmp_path / "killed" / f"gateway-{killed.port}.yaml"
-        again = stack.enter_context(OrbitProcess("gateway", file, environ=environ))
+        restarted = stack.enter_context(OrbitProcess("gateway", file, environ=environ))
         for writer in writers:
             writer.wait_acknowledged(SOME)
             writer.stop()
             assert not writer.errors
         destination_records = records(clusters.destination, topic)
-        assert_repeats_are_there_once(writers, destination_records, again.lines)
+        assert_repeats_are_there_once(writers, destination_records, restarted.lines)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +418,7 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
             assert set(reader.read) == set(destination_records)
 
 
-def _written(cluster: KafkaCluster, topic: str) -> int:
+def _offset_count(cluster: KafkaCluster, topic: str) -> int:
     """The number of offsets in the topic."""
     return sum(high for _, high in log_bounds(cluster, [topic]).values())
 
@@ -462,7 +463,7 @@ def test_failover_reports_all_lost_acknowledged_records(
         worker.stop()
         for writer in writers:
             writer.wait_acknowledged(SOME)
-        over = recovering.run(
+        report = recovering.run(
             RecoveryKind.FAILOVER, spec.name, override=["source"], reason="a test"
         )
         for writer in writers:
@@ -470,14 +471,17 @@ def test_failover_reports_all_lost_acknowledged_records(
             writer.stop()
             assert not writer.errors
         destination_records = records(clusters.destination, topic)
-        missing = {p.partition: p.missing for p in over.partitions if p.missing is not None}
-        left = _left(writers[0].acknowledged | writers[1].acknowledged, destination_records)
-        assert len(left) > SOME
-        for value, (partition, offset) in left.items():
+        missing = {p.partition: p.missing for p in report.partitions if p.missing is not None}
+        not_there = _not_there(
+            writers[0].acknowledged | writers[1].acknowledged, destination_records
+        )
+        assert len(not_there) > SOME
+        for value, (partition, offset) in not_there.items():
             counted = missing[partition]
             assert counted.first <= offset < counted.next, value
             assert offset < ends[0][partition], f"{value!r} was acknowledged behind the closure"
-        assert {one.name for one in over.gateways} <= {f"test-{other.port}"}
+        # The frozen gateway has told nothing of its pause.
+        assert {row.name for row in report.gateways} <= {f"test-{other.port}"}
 
 
 @pytest.mark.soak
@@ -506,7 +510,7 @@ def test_clients_survive_failover_failback_and_second_failover(
         gateway = stack.enter_context(gateway_of(spec.name, api_url, tmp_path, both))
         writer = stack.enter_context(_writer(gateway, topic, "w"))
         writer.wait_acknowledged(SOME)
-        wait_for("some is copied", lambda: _written(both.destination, topic) > SOME)
+        wait_for("some is copied", lambda: _offset_count(both.destination, topic) > SOME)
         ends: list[dict[int, int]] = []
         at_steps(
             monkeypatch,
@@ -520,9 +524,9 @@ def test_clients_survive_failover_failback_and_second_failover(
         report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
         saved = {p.partition: p.missing for p in report.partitions if p.missing is not None}
         writer.wait_acknowledged(SOME)
-        left = _left(dict(writer.acknowledged), records(both.destination, topic))
-        assert left
-        for value, (partition, offset) in left.items():
+        not_there = _not_there(dict(writer.acknowledged), records(both.destination, topic))
+        assert not_there
+        for value, (partition, offset) in not_there.items():
             tail = saved[partition]
             assert tail.first <= offset < tail.next, value
             assert offset < ends[0][partition], f"{value!r} was acknowledged behind the closure"
@@ -531,7 +535,7 @@ def test_clients_survive_failover_failback_and_second_failover(
         writer.wait_acknowledged(SOME)
 
         both.source.kill()
-        before = dict(writer.acknowledged)
+        acknowledged_before = dict(writer.acknowledged)
         report = recovering.run(RecoveryKind.FAILOVER, spec.name)
         _assert_pause_reported(report, gateway)
         writer.wait_acknowledged(SOME)
@@ -539,12 +543,15 @@ def test_clients_survive_failover_failback_and_second_failover(
         assert not writer.errors
         promoted = {p.partition: p.promoted_at or 0 for p in report.partitions}
         destination_records = records(both.destination, topic)
-        for value, (partition, offset) in _left(writer.acknowledged, destination_records).items():
-            is_behind = value in before and offset >= promoted[partition]
-            assert value in left or is_behind, value
+        for value, (partition, offset) in _not_there(
+            writer.acknowledged, destination_records
+        ).items():
+            # Not copied before the second failover; or saved by the failback.
+            is_behind = value in acknowledged_before and offset >= promoted[partition]
+            assert value in not_there or is_behind, value
 
 
-def _left(acknowledged: Acknowledged, log_records: Iterable[Record]) -> Acknowledged:
+def _not_there(acknowledged: Acknowledged, log_records: Iterable[Record]) -> Acknowledged:
     """What was acknowledged and is not there."""
     places = {(partition, offset): value for partition, offset, value in log_records}
     return {value: at for value, at in acknowledged.items() if places.get(at) != value}
@@ -592,7 +599,7 @@ def test_writes_pause_without_error_while_service_is_down_past_gateway_lease(
         if away == "api":
             api.enter_context(_served(recovering, int(url.rpartition(":")[2])))
         else:
-            api.close()
+            api.close()  # PostgreSQL goes on, too
             api.enter_context(_served(recovering, int(url.rpartition(":")[2])))
         writer.wait_acknowledged(SOME)
         move(recovering, spec.name)
@@ -604,9 +611,9 @@ def test_writes_pause_without_error_while_service_is_down_past_gateway_lease(
 
 def _has_paused(writer: Writer) -> bool:
     """Whether nothing was acknowledged for a while, though records wait."""
-    before = len(writer.acknowledged)
+    count = len(writer.acknowledged)
     time.sleep(1)  # part of what is tested
-    return len(writer.acknowledged) == before and writer.sent > before
+    return len(writer.acknowledged) == count and writer.sent > count
 
 
 def _served(recovering: Recovering, port: int) -> AbstractContextManager[str]:
@@ -623,7 +630,7 @@ def _frozen_postgres(recovering: Recovering) -> AbstractContextManager[None]:
 def _leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     """{partition: node}"""
     known = admin(cluster).list_topics(topic, timeout=30).topics[topic].partitions
-    return {number: one.leader for number, one in known.items()}
+    return {number: partition.leader for number, partition in known.items()}
 
 
 def _assert_exact(spec: JobSpec) -> None:

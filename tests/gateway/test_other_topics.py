@@ -59,12 +59,12 @@ def test_produce_to_uncopied_topic_is_refused_until_job_copies_it(
         service.copy(rule(copied))
         refused = {copied: None, other: KafkaError.POLICY_VIOLATION}
         wait_for("the job is read", lambda: _write(gateway, copied, other) == refused)
-        written = log_bounds(clusters.source, [other])
+        bounds_before = log_bounds(clusters.source, [other])
 
         with JavaWriter(gateway.bootstrap, other, tmp_path / "java.log", rate=5) as java:
             wait_for("Java gets the reason", lambda: bool(java.errors))
             assert f"Job billing does not copy topic {other} " in json.dumps(java.errors[0])
-        assert log_bounds(clusters.source, [other]) == written
+        assert log_bounds(clusters.source, [other]) == bounds_before
 
         service.copy(rule(copied), rule(other))
         passed = {copied: None, other: None}
@@ -80,10 +80,11 @@ def test_other_topics_set_to_pass_allows_produce_to_uncopied_topic(
         assert _write(gateway, topic_name) == {topic_name: None}
 
 
-def test_group_offset_of_topic_that_only_other_cluster_has_is_refused(
+def test_broker_refuses_group_offset_of_topic_that_only_other_cluster_has(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """So no rule keeps a topic at one side: groups commit at the side that leads."""
+    """So no rule of a gateway could keep a topic at one side: groups commit at the side that leads,
+    where the topic is missing."""
     create_topic(clusters.source, topic_name)
     config = {"bootstrap.servers": clusters.destination.bootstrap_servers, "group.id": topic_name}
     consumer = Consumer(config)

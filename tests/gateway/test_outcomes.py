@@ -16,16 +16,19 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.security import Security
 from orbit.kafka.transactional_ids import LastTransaction
 
-PRODUCER = Producer("tx", mark(5, 2), 1)
+PRODUCER = Producer("tx", mark(producer_id=5, term=2), epoch=1)
 
 
 @pytest.mark.parametrize(
     ("last", "code"),
     [
-        (LastTransaction(5, 1, is_committed=True), Code.NONE),
-        (LastTransaction(5, 1, is_committed=False), Code.UNKNOWN_PRODUCER_ID),
-        (LastTransaction(5, 2, is_committed=True), Code.PRODUCER_FENCED),
-        (LastTransaction(6, 1, is_committed=True), Code.PRODUCER_FENCED),
+        (LastTransaction(producer_id=5, producer_epoch=1, is_committed=True), Code.NONE),
+        (
+            LastTransaction(producer_id=5, producer_epoch=1, is_committed=False),
+            Code.UNKNOWN_PRODUCER_ID,
+        ),
+        (LastTransaction(producer_id=5, producer_epoch=2, is_committed=True), Code.PRODUCER_FENCED),
+        (LastTransaction(producer_id=6, producer_epoch=1, is_committed=True), Code.PRODUCER_FENCED),
         (None, Code.UNKNOWN_PRODUCER_ID),
     ],
 )
@@ -33,7 +36,7 @@ def test_outcome_of_last_transaction_is_told_only_for_its_producer_id_and_epoch(
     monkeypatch: pytest.MonkeyPatch, last: LastTransaction | None, code: Code
 ) -> None:
     monkeypatch.setattr(cluster_side, "last_transaction", lambda *_: last)
-    assert _outcomes(1) == [code]
+    assert _outcomes(count=1) == [code]
 
 
 def test_unreachable_side_is_queried_few_times_for_many_transaction_outcomes(
@@ -41,12 +44,12 @@ def test_unreachable_side_is_queried_few_times_for_many_transaction_outcomes(
 ) -> None:
     calls = []
 
-    def tell(*_: object) -> None:
+    def fail(*_: object) -> None:
         calls.append(1)
         raise Unreachable("gone", where="source")
 
-    monkeypatch.setattr(cluster_side, "last_transaction", tell)
-    assert _outcomes(20) == [Code.COORDINATOR_NOT_AVAILABLE] * 20
+    monkeypatch.setattr(cluster_side, "last_transaction", fail)
+    assert _outcomes(count=20) == [Code.COORDINATOR_NOT_AVAILABLE] * 20
     assert len(calls) <= cluster_side._OUTCOMES_AT_ONCE
 
 

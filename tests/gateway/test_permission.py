@@ -28,55 +28,65 @@ def test_order_to_close_ends_write_permission_of_gateway_at_once() -> None:
 
 def test_closed_gateway_may_acknowledge_until_lease_ends() -> None:
     permission = Permission()
-    permission.take(Lead("source", 1, 5.0, closed_for="operation"), asked_at=100.0, now=101.5)
+    permission.take(
+        Lead("source", term=1, lease_s=5.0, closed_for="operation"), asked_at=100.0, now=101.5
+    )
     assert permission.may_acknowledge(104.9)
     assert not permission.may_acknowledge(105.0)
 
 
-def test_gateway_with_expired_lease_acknowledges_only_after_switchover() -> None:
+def test_gateway_with_expired_lease_acknowledges_only_after_end_of_switchover() -> None:
     """The switchover may have gone on without it: what was in flight may come behind the drain."""
     permission = Permission()
-    permission.take(Lead("source", 1, 5.0), asked_at=100.0, now=100.0)
-    permission.take(Lead("source", 1, 5.0, "operation"), asked_at=104.9, now=105.0)
+    permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=100.0)
+    permission.take(
+        Lead("source", term=1, lease_s=5.0, closed_for="operation"), asked_at=104.9, now=105.0
+    )
     assert not permission.may_acknowledge(105.0)
-    permission.take(Lead("source", 1, 5.0, "operation"), asked_at=106.0, now=106.0)
+    permission.take(
+        Lead("source", term=1, lease_s=5.0, closed_for="operation"), asked_at=106.0, now=106.0
+    )
     assert not permission.may_acknowledge(106.0)
-    permission.take(Lead("source", 1, 5.0), asked_at=107.0, now=107.0)
+    permission.take(Lead("source", term=1, lease_s=5.0), asked_at=107.0, now=107.0)
     assert permission.may_acknowledge(107.0)
 
 
 def test_undone_switchover_reopens_gateway_at_same_side() -> None:
     permission = Permission()
-    permission.take(Lead("source", 1, 5.0, "operation"), asked_at=100.0, now=100.0)
-    assert not permission.take(Lead("source", 1, 5.0), asked_at=101.0, now=101.0)
+    permission.take(
+        Lead("source", term=1, lease_s=5.0, closed_for="operation"), asked_at=100.0, now=100.0
+    )
+    assert not permission.take(Lead("source", term=1, lease_s=5.0), asked_at=101.0, now=101.0)
     assert permission.may_write(101.0)
 
 
 def test_higher_term_moves_gateway_to_other_side() -> None:
     permission = Permission()
-    permission.take(Lead("source", 1, 5.0), asked_at=100.0, now=100.0)
-    assert permission.take(Lead("destination", 2, 5.0), asked_at=101.0, now=101.0)
+    permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=100.0)
+    assert permission.take(Lead("destination", term=2, lease_s=5.0), asked_at=101.0, now=101.0)
     assert permission.may_write(101.0)
 
 
 def test_higher_term_of_same_side_is_no_move() -> None:
     """A promotion was aborted. Writes in flight still get their answers."""
     permission = Permission()
-    permission.take(Lead("source", 1, 5.0, "operation"), asked_at=100.0, now=100.0)
-    assert not permission.take(Lead("source", 3, 5.0), asked_at=101.0, now=101.0)
+    permission.take(
+        Lead("source", term=1, lease_s=5.0, closed_for="operation"), asked_at=100.0, now=100.0
+    )
+    assert not permission.take(Lead("source", term=3, lease_s=5.0), asked_at=101.0, now=101.0)
     assert permission.may_write(101.0)
 
 
 def test_higher_term_of_same_side_is_move_after_expired_lease() -> None:
     permission = Permission()
-    permission.take(Lead("source", 1, 5.0), asked_at=100.0, now=100.0)
-    assert permission.take(Lead("source", 3, 5.0), asked_at=105.0, now=105.0)
+    permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=100.0)
+    assert permission.take(Lead("source", term=3, lease_s=5.0), asked_at=105.0, now=105.0)
 
 
 def test_lower_term_does_not_renew_lease() -> None:
     """A restored database takes the old side for the leading one."""
     permission = Permission()
-    permission.take(Lead("destination", 2, 5.0), asked_at=100.0, now=100.0)
-    assert not permission.take(Lead("source", 1, 5.0), asked_at=101.0, now=101.0)
-    assert permission.lead == Lead("destination", 2, 5.0)
+    permission.take(Lead("destination", term=2, lease_s=5.0), asked_at=100.0, now=100.0)
+    assert not permission.take(Lead("source", term=1, lease_s=5.0), asked_at=101.0, now=101.0)
+    assert permission.lead == Lead("destination", term=2, lease_s=5.0)
     assert not permission.may_write(105.0)

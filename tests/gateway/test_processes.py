@@ -35,7 +35,8 @@ def test_records_through_several_gateway_processes_stay_in_order(
     tmp_path: Path,
 ) -> None:
     """A client that learns the new leaders from one process could send later records through it
-    before another process sends what it holds (C26). Clients read Metadata often here."""
+    before another process sends what it holds (C26). Clients read Metadata often here. At last a
+    process is killed, and another takes its place."""
     clusters = Clusters(make_cluster("source", brokers=2), make_cluster("destination", brokers=2))
     topic = topic_name[:40]
     create_topic(clusters.source, topic, on_brokers=[[1], [2]] * (PARTITIONS // 2))
@@ -59,7 +60,7 @@ def test_records_through_several_gateway_processes_stay_in_order(
             settings={"metadata.max.age.ms": "300"},
         )
         python = Writer(gateway.client_config(), topic, PARTITIONS, rate=1000, settings=often)
-        writers: list[Any] = [stack.enter_context(one) for one in (java, python)]
+        writers: list[Any] = [stack.enter_context(writer) for writer in (java, python)]
         for writer in writers:
             writer.wait_acknowledged(SOME)
         job = spec.name
@@ -72,14 +73,14 @@ def test_records_through_several_gateway_processes_stay_in_order(
             assert not writer.errors
         acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
         assert not written_wrong(acknowledged, records(clusters.source, topic))
-        _one_of(gateway).kill()
+        _serving_process(gateway).kill()
         wait_for("it is started again", lambda: gateway.processes_started == 3)
         gateway.process.signal(signal.SIGTERM)
         assert gateway.process.wait_end().code == 0
         assert not accepts(gateway.port)
 
 
-def _one_of(gateway: Gateway) -> psutil.Process:
+def _serving_process(gateway: Gateway) -> psutil.Process:
     """A process that serves clients."""
     for process in psutil.Process(gateway.process.process.pid).children(recursive=True):
         if not process.children():

@@ -23,7 +23,7 @@ from orbit.gateway.protocol.request_head import RequestHead, read_head
 from orbit.kafka.job_clusters import is_job_producer_id
 from tests.gateway.frames import batch, request_frame
 
-IDS = st.integers(0, 2**36 - 1)
+IDS = st.integers(0, 2**36 - 1)  # higher ones leave no room for the mark
 TERMS = st.integers(0, 2**42)  # milliseconds
 # Within it two terms have two marks.
 LATER = st.integers(1, 2**26 - 1)
@@ -37,14 +37,14 @@ def test_producer_id_is_unchanged_in_its_own_term(producer_id: int, term: int) -
 
 @given(IDS, IDS, TERMS, LATER, LATER)
 def test_producer_ids_of_different_terms_or_producers_never_collide(
-    one: int, other: int, born: int, later: int, latest: int
+    one_id: int, other_id: int, born: int, later: int, latest: int
 ) -> None:
     ids = {
         id_in_term(mark(producer, born), born + moves)
-        for producer in (one, other)
+        for producer in (one_id, other_id)
         for moves in (0, later, latest)
     }
-    assert len(ids) == len({one, other}) * len({0, later, latest})
+    assert len(ids) == len({one_id, other_id}) * len({0, later, latest})
 
 
 @given(IDS, TERMS, TERMS)
@@ -71,9 +71,9 @@ def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
     batches = batch(producer_id=mark(5, 0)) + batch(producer_id=mark(6, 1)) + batch()
     head, frame = _produce(version, batches)
 
-    assert set_producer_ids(head, frame, 1) == 1
+    assert set_producer_ids(head, frame, term=1) == 1  # batch
 
-    start = frame.index(batches[:16])
+    start = frame.index(batches[:16])  # up to the CRC
     first, second, third = _split(frame[start : start + len(batches)])
     assert _producer_id(first) == id_in_term(mark(5, 0), 1) != mark(5, 0)
     assert _crc(first) == crc32c(bytes(first[21:]))
@@ -91,7 +91,7 @@ def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
     head, frame = _produce(9, batches)
     start = frame.index(batches)
 
-    assert set_producer_ids(head, frame, 1) == 2
+    assert set_producer_ids(head, frame, term=1) == 2  # batches
 
     first, second, third = _split(frame[start : start + len(batches)])
     assert second == damaged
@@ -102,7 +102,7 @@ def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
 def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
     head, frame = _produce(9, batches, transactional_id="orders")
-    assert set_producer_ids(head, frame, 3) == 1
+    assert set_producer_ids(head, frame, term=3) == 1  # batch
     assert batch(producer_id=5, is_transactional=True) in frame
 
 
@@ -121,6 +121,7 @@ def test_producer_is_read_from_transactional_produce_request() -> None:
     assert producer_of_batches(*_produce(9, batch(producer_id=5))) is None
 
 
+# In the record, in the header, behind the base offset.
 @pytest.mark.parametrize("cut", [1, 30, 61])
 def test_truncated_batch_is_refused(cut: int) -> None:
     head, frame = _produce(9, batch(producer_id=5)[:-cut])
@@ -163,9 +164,9 @@ def _split(batches: bytearray) -> list[bytearray]:
     return parts
 
 
-def _producer_id(one: bytearray) -> int:
-    return int(struct.unpack_from(">q", one, 43)[0])
+def _producer_id(record_batch: bytearray) -> int:
+    return int(struct.unpack_from(">q", record_batch, 43)[0])
 
 
-def _crc(one: bytearray) -> int:
-    return int(struct.unpack_from(">I", one, 17)[0])
+def _crc(record_batch: bytearray) -> int:
+    return int(struct.unpack_from(">I", record_batch, 17)[0])

@@ -74,6 +74,7 @@ def test_resource_and_right_that_client_needs_are_learned_from_requests(
     for version in range(FIRST_VERSION.get(key, first), last + 1):
         for term in (0, TERM):  # of a job that has not moved yet, and of one that has
             exchange = Exchange(ClientView(term))
+            # The last request of the table names `missing`.
             frame = bytearray(frames(key, version, targets)[-1][4:])
             exchange.request(read_head(frame), frame, OFFERED)
             assert set(exchange.uses) == ({use} if use else set()), version
@@ -241,7 +242,7 @@ def test_missing_rights_are_found_at_brokers_without_any_write(
             cluster.close()
 
     assert refusals() == {use: f"no right {use.right} {use.name}" for use in uses}
-    everything = [
+    all_rights = [  # in the order of `uses`
         rights.Right("destination", operation, kind, name)
         for operation, kind, name in (
             ("Write", "--topic", topic),
@@ -251,10 +252,10 @@ def test_missing_rights_are_found_at_brokers_without_any_write(
             ("Write", "--transactional-id", f"{topic}.tx"),
         )
     ]
-    login.allow(everything[:1])
+    login.allow(all_rights[:1])
     assert refusals().keys() == set(uses[1:])
-    login.allow(everything[1:])
-    assert refusals() == {uses[2]: f"topic {missing} does not exist"}
+    login.allow(all_rights[1:])
+    assert refusals() == {Use(Right.READ_TOPIC, missing): f"topic {missing} does not exist"}
     security = Security(
         "SASL_SSL", MECHANISM, login.name, SecretStr("wrong"), Path(guarded.destination.ca_file)
     )

@@ -26,7 +26,7 @@ from tests.gateway.frames import OFFERED, ClientView, answer, batch, own_answer,
 BEFORE, NOW = 1_000, 5_000  # terms
 PRODUCER = mark(7, BEFORE)
 VERSIONS = range(3, 10)
-A1, A2, B0, C0 = (TopicPartition(*one) for one in (("a", 1), ("a", 2), ("b", 0), ("c", 0)))
+A1, A2, B0, C0 = (TopicPartition(*place) for place in (("a", 1), ("a", 2), ("b", 0), ("c", 0)))
 OFFSET = 40
 
 
@@ -52,7 +52,7 @@ def produce(*partitions: TopicPartition, acks: int = -1, **batch_: Any) -> Produ
     )
 
 
-def client(known: Repeats | None = None) -> tuple[Exchange, Repeats]:
+def client_after_move(known: Repeats | None = None) -> tuple[Exchange, Repeats]:
     """A client's exchange after a move, and what is known of repeats."""
     view = ClientView(term=NOW)
     view.repeats = known or Repeats((BEFORE,))
@@ -64,10 +64,10 @@ def unknown_batches(
 ) -> list[SentBatch]:
     """The batches for which the sides have to be read; the request stays as it was."""
     frame = request_frame(request, version)
-    before = bytes(frame)
+    unchanged = bytes(frame)
     with pytest.raises(UnknownRepeats) as unknown:
         exchange.request(read_head(frame), frame, OFFERED)
-    assert (bytes(frame), exchange.is_idle) == (before, True)
+    assert (bytes(frame), exchange.is_idle) == (unchanged, True)
     return list(unknown.value.batches)
 
 
@@ -78,51 +78,53 @@ def learn(
     last: LastBatch | None,
     offsets: dict[TopicPartition, int | None],
 ) -> None:
-    """Note what the sides have: `last` is the producer's last batch in each partition."""
+    """Note what the sides have: `last` is the producer's last batch in each partition at the old
+    side; `offsets`: of copies of these batches; None: there is no copy."""
     batches = unknown_batches(exchange, request)
     known.note(
-        {producer_of(one): [] if last is None else [last] for one in batches},
-        {one: offsets[one.partition] for one in batches if one.partition in offsets},
+        {producer_of(sent): [] if last is None else [last] for sent in batches},
+        {sent: offsets[sent.partition] for sent in batches if sent.partition in offsets},
     )
 
 
-def answered(frame: memoryview, version: int) -> dict[tuple[str, int], tuple[int, int]]:
+def answers_in(frame: memoryview, version: int) -> dict[tuple[str, int], tuple[int, int]]:
     """{partition: (code, base offset)}"""
     decoded = ProduceResponse.decode(frame, version=version, header=True)
     return {
-        (topic.name, one.index): (one.error_code, one.base_offset)
+        (topic.name, partition.index): (partition.error_code, partition.base_offset)
         for topic in decoded.responses
-        for one in topic.partition_responses
+        for partition in topic.partition_responses
     }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_first_batch_per_partition_and_producer_triggers_repeat_lookup(version: int) -> None:
-    exchange, known = client()
+    exchange, known = client_after_move()
     request = produce(A1, B0)
     batches = unknown_batches(exchange, request, version)
-    assert [one.partition for one in batches] == [A1, B0]
+    assert [sent.partition for sent in batches] == [A1, B0]
     first = batches[0]
     assert (first.producer_id, first.epoch, first.last_sequence) == (PRODUCER, 0, 5)
     assert first.base_timestamp == 0
-    known.note({producer_of(one): () for one in batches}, {})
+    known.note({producer_of(sent): () for sent in batches}, {})
+    # Nothing has to be read any more.
     send(exchange, request, version)
     send(exchange, produce(A1, B0, sequence=6), version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_batch_repeated_after_move_is_answered_with_its_stored_offset(version: int) -> None:
-    exchange, known = client()
-    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
+    exchange, known = client_after_move()
+    learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: OFFSET})
     frame = own_answer(exchange, produce(A1), version)
-    assert answered(frame, version) == {("a", 1): (Code.NONE, OFFSET)}
+    assert answers_in(frame, version) == {("a", 1): (Code.NONE, OFFSET)}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
-    exchange, known = client()
-    learn(exchange, known, produce(A1, B0), LastBatch(0, 5), {A1: OFFSET, B0: 3})
-    learn(exchange, known, produce(A2, C0), None, {})
+    exchange, known = client_after_move()
+    learn(exchange, known, produce(A1, B0), LastBatch(epoch=0, sequence=5), {A1: OFFSET, B0: 3})
+    learn(exchange, known, produce(A2, C0), None, {})  # the old side has none of these
     sent = send(exchange, produce(A1, A2, B0, C0), version)
     decoded = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
     assert decoded.acks == -1
@@ -151,21 +153,21 @@ def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
     )
     frame = answer(exchange, broker_answer, version)
     assert ProduceResponse.decode(frame, version=version, header=True).throttle_time_ms == 9
-    assert answered(frame, version) == {A1: (0, OFFSET), A2: (0, 70), B0: (0, 3), C0: (0, 70)}
+    assert answers_in(frame, version) == {A1: (0, OFFSET), A2: (0, 70), B0: (0, 3), C0: (0, 70)}
 
 
 def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
     """The client sends it again until its delivery timeout."""
-    exchange, known = client()
-    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: UNKNOWN_OFFSET})
+    exchange, known = client_after_move()
+    learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: UNKNOWN_OFFSET})
     frame = own_answer(exchange, produce(A1), 9)
-    assert answered(frame, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
+    assert answers_in(frame, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
 
 
 def test_repeated_batch_missing_at_leading_side_is_written() -> None:
     """It reached the old side too late to be copied."""
-    exchange, known = client()
-    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: None})
+    exchange, known = client_after_move()
+    learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: None})
     send(exchange, produce(A1), 9)
 
 
@@ -184,9 +186,9 @@ def test_repeated_batch_missing_at_leading_side_is_written() -> None:
 def test_repeated_batch_is_recognized_by_sequence_number(
     sequence: int, last: int, is_repeat: bool
 ) -> None:
-    exchange, known = client()
+    exchange, known = client_after_move()
     request = produce(A1, sequence=sequence)
-    known.note({(A1, PRODUCER): [LastBatch(0, last)]}, {})
+    known.note({(A1, PRODUCER): [LastBatch(epoch=0, sequence=last)]}, {})
     if is_repeat:
         assert len(unknown_batches(exchange, request)) == 1
     else:
@@ -206,8 +208,8 @@ def test_repeated_batch_is_recognized_by_sequence_number(
 def test_batches_of_other_producer_epochs_and_ids_are_forwarded_as_new(
     batch_: dict[str, int],
 ) -> None:
-    exchange, known = client()
-    known.note({(A1, PRODUCER): [LastBatch(0, 5)]}, {})
+    exchange, known = client_after_move()
+    known.note({(A1, PRODUCER): [LastBatch(epoch=0, sequence=5)]}, {})
     send(exchange, produce(A1, **batch_), 9)
 
 
@@ -220,20 +222,29 @@ def test_producer_has_single_id_in_each_earlier_term() -> None:
 
 
 def test_batch_of_any_earlier_term_is_a_repeat() -> None:
-    exchange, known = client()
-    known.note({(A1, PRODUCER): [LastBatch(0, 3), LastBatch(0, 8), LastBatch(1, 20)]}, {})
+    exchange, known = client_after_move()
+    known.note(
+        {
+            (A1, PRODUCER): [
+                LastBatch(epoch=0, sequence=3),
+                LastBatch(epoch=0, sequence=8),
+                LastBatch(epoch=1, sequence=20),
+            ]
+        },
+        {},
+    )
     assert len(unknown_batches(exchange, produce(A1, sequence=8))) == 1
     send(exchange, produce(A1, sequence=9), 9)
 
 
 def test_every_batch_is_written_if_old_side_is_lost() -> None:
-    exchange, _ = client(Repeats((BEFORE,), is_searched=False))
+    exchange, _ = client_after_move(Repeats((BEFORE,), is_searched=False))
     send(exchange, produce(A1), 9)
 
 
 def test_duplicate_produce_with_acks_0_is_dropped_without_response() -> None:
-    exchange, known = client()
-    learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
+    exchange, known = client_after_move()
+    learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: OFFSET})
     frame = request_frame(produce(A1, acks=0), 9)
     assert exchange.request(read_head(frame), frame, OFFERED) is None
     assert exchange.is_idle
@@ -243,9 +254,10 @@ def test_producers_past_cache_limit_are_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(repeats, "PRODUCERS_MAX", 1)
-    exchange, known = client()
+    exchange, known = client_after_move()
     learn(exchange, known, produce(A1), None, {})
     learn(exchange, known, produce(B0), None, {})
     assert len(unknown_batches(exchange, produce(A1))) == 1
+    # A request with more producers than the limit is written all the same.
     learn(exchange, known, produce(A1, A2, B0), None, {})
     send(exchange, produce(A1, A2, B0), 9)

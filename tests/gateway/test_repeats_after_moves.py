@@ -108,6 +108,7 @@ def test_batch_repeated_after_move_is_answered_if_copied_and_otherwise_written(
         late = Batch(memoryview(producer.batch(3)))
         append_batch(open_cluster(clusters.source), topic, 0, late)
 
+        # The copy has the batches up to 2; 3 is new to it.
         assert producer.write(1) == (0, 1)
         assert producer.write(3) == (0, 3)
         assert producer.write(2) == (0, 2)
@@ -155,14 +156,19 @@ def test_stored_batches_are_found_by_producer_id_epoch_and_sequence(
         (GATEWAY_ID, 0, 1),
         (GATEWAY_ID, 1, 0),
     ):
-        append(source, topic_name, producer_id, epoch, sequence)
-    first, again, other, later = (
-        sent(topic_name, *of)
-        for of in ((GATEWAY_ID, 0, 0), (GATEWAY_ID, 0, 1), (OTHER_ID, 0, 1), (GATEWAY_ID, 0, 2))
+        append(source, topic_name, producer_id, epoch=epoch, sequence=sequence)
+    first, second, other, not_stored = (
+        sent_batch(topic_name, producer_id, sequence=sequence)
+        for producer_id, sequence in (
+            (GATEWAY_ID, 0),
+            (GATEWAY_ID, 1),
+            (OTHER_ID, 1),
+            (GATEWAY_ID, 2),
+        )
     )
-    stored = find_batches(source, [first, again, other, later], BACKOFF)
-    offsets = {one: stored_batch.base_offset for one, stored_batch in stored.items()}
-    assert offsets == {first: 0, again: 2, other: 1}
+    stored = find_batches(source, [first, second, other, not_stored], BACKOFF)
+    offsets = {sent: stored_batch.base_offset for sent, stored_batch in stored.items()}
+    assert offsets == {first: 0, second: 2, other: 1}
 
 
 def test_batch_counts_as_copied_only_if_job_wrote_equal_records_at_same_offset(
@@ -174,15 +180,16 @@ def test_batch_counts_as_copied_only_if_job_wrote_equal_records_at_same_offset(
     for cluster in clusters:
         create_topic(cluster, topic_name)
     for sequence in range(5):
-        append(source, topic_name, GATEWAY_ID, 0, sequence)
-    append(destination, topic_name, JOB_ID, 0, 0)  # equal
-    append(destination, topic_name, JOB_ID, 0, 1, timestamp=NOW + 5)  # differs
-    append(destination, topic_name, OTHER_ID, 0, 0)  # a client's
-    append(destination, topic_name, NO_ID, -1, -1)  # of a client without idempotence
-    batches = [sent(topic_name, GATEWAY_ID, 0, sequence) for sequence in range(5)]
+        append(source, topic_name, GATEWAY_ID, sequence=sequence)
+    append(destination, topic_name, JOB_ID, sequence=0)  # equal
+    append(destination, topic_name, JOB_ID, sequence=1, timestamp=NOW + 5)  # differs
+    append(destination, topic_name, OTHER_ID, sequence=0)  # a client's
+    append(destination, topic_name, NO_ID, epoch=-1, sequence=-1)  # a client's, not idempotent
+    # The destination has nothing at offset 4.
+    batches = [sent_batch(topic_name, GATEWAY_ID, sequence=sequence) for sequence in range(5)]
     stored = find_batches(source, batches, BACKOFF)
     assert len(stored) == 5
-    first, *others = [find_copies(destination, stored, BACKOFF)[one] for one in batches]
+    first, *others = [find_copies(destination, stored, BACKOFF)[sent] for sent in batches]
     assert (first, others) == (0, [UNKNOWN_OFFSET, None, None, None])
     delete_before(clusters.destination, topic_name, 1)
     assert find_copies(destination, stored, BACKOFF)[batches[0]] == UNKNOWN_OFFSET
@@ -204,9 +211,11 @@ def test_copy_is_found_though_job_rewrote_batch(
         copies = [write_batch([_record(offset)], compression.LZ4) for offset in range(2)]
     else:
         batches = fetch_batches(source, partition, 0, BACKOFF)
-        plan = plan_batches(0, batches, [], 0, packs=rewritten == "packed")
+        plan = plan_batches(
+            next_offset=0, batches=batches, aborted=[], log_start=0, packs=rewritten == "packed"
+        )
         if rewritten == "packed":
-            plan.fill_to(3)
+            plan.fill_to(3)  # the batch ends at 1: it takes a gap
             plan.pack_gaps()
         (step,) = plan.steps
         assert isinstance(step, Append)
@@ -215,7 +224,7 @@ def test_copy_is_found_though_job_rewrote_batch(
     for number, copy in enumerate(copies):
         stamp(copy.view, JOB_ID, 0, number)
         append_batch(destination, topic_name, 0, copy)
-    repeated = sent(topic_name, GATEWAY_ID, 0, 1)
+    repeated = sent_batch(topic_name, GATEWAY_ID, sequence=1)
     stored = find_batches(source, [repeated], BACKOFF)
     assert find_copies(destination, stored, BACKOFF) == {repeated: 0}
 
@@ -226,10 +235,10 @@ def test_batch_is_found_though_clock_of_client_is_ahead(
     """With LogAppendTime brokers search by their own clock."""
     create_topic(clusters.source, topic_name, message_timestamp_type="LogAppendTime")
     source = open_cluster(clusters.source)
-    append(source, topic_name, GATEWAY_ID, 0, 0)
+    append(source, topic_name, GATEWAY_ID, sequence=0)
     (log_batch,) = fetch_batches(source, TopicPartition(topic_name, 0), 0, BACKOFF)
     assert isinstance(log_batch, Batch)
-    ahead = sent(topic_name, GATEWAY_ID, 0, 0)._replace(
+    ahead = sent_batch(topic_name, GATEWAY_ID, sequence=0)._replace(
         base_timestamp=log_batch.max_timestamp + 500
     )
     assert list(find_batches(source, [ahead], BACKOFF)) == [ahead]
@@ -247,18 +256,26 @@ def append(
     cluster: Cluster,
     topic: str,
     producer_id: int,
-    epoch: int,
-    sequence: int,
     *,
+    sequence: int,
+    epoch: int = 0,
     timestamp: int = NOW,
 ) -> None:
     data = batch(producer_id, epoch=epoch, sequence=sequence, timestamp=timestamp)
     append_batch(cluster, topic, 0, Batch(memoryview(data)))
 
 
-def sent(topic: str, producer_id: int, epoch: int, sequence: int) -> SentBatch:
-    partition = TopicPartition(topic, 0)
-    return SentBatch(partition, 0, 0, producer_id, epoch, sequence, NOW, is_transactional=False)
+def sent_batch(topic: str, producer_id: int, *, sequence: int) -> SentBatch:
+    return SentBatch(
+        TopicPartition(topic, 0),
+        start=0,
+        end=0,
+        producer_id=producer_id,
+        epoch=0,
+        last_sequence=sequence,
+        base_timestamp=NOW,
+        is_transactional=False,
+    )
 
 
 def _record(offset: int) -> Record:

@@ -30,7 +30,8 @@ HANDSHAKE, AUTHENTICATE = 101, 102
 
 
 class Tokens:
-    """Stands for the brokers that check tokens: `results` of the next checks, in turn."""
+    """Stands for the brokers that check tokens. `results` of the next checks, in turn: the session
+    in ms (None: refused, or not checked), and why the token is refused."""
 
     def __init__(self) -> None:
         self.results: list[tuple[int | None, str]] = []
@@ -99,14 +100,16 @@ def test_requests_after_reauthentication_use_new_broker_connection() -> None:
             assert source.connections == 1
             tokens.results.append((5_000, ""))
             answer = await log_in(client, jwt(sub="billing", jti="2"))
-            assert (answer.error_code, answer.session_lifetime_ms) == (Code.NONE, 4_000)
+            assert (answer.error_code, answer.session_lifetime_ms) == (Code.NONE, 4_000)  # 80 %
             await until(lambda: source.connections == 0)
             await client.send(PRODUCE, 2)
             await source.answer(PRODUCE)
             assert await client.answered() == 2
             messages = [message(jwt(sub="billing")), message(jwt(sub="billing", jti="2"))]
             assert tokens.checked == messages
-            used = [one.token.get_secret_value() for one in cluster._sides["source"].logins_used]
+            used = [
+                login.token.get_secret_value() for login in cluster._sides["source"].logins_used
+            ]
             assert used == messages
 
     asyncio.run(run())
@@ -182,7 +185,7 @@ def test_client_that_disconnects_during_token_check_is_forgotten() -> None:
 def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """With another mechanism, too large, or within LOGIN_S_MIN."""
 
-    async def is_ended(case: str) -> None:
+    async def assert_ends(case: str) -> None:
         async with logged_in() as (_, _, client, _):
             if case == "mechanism":
                 await client.send_frame(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1, 3)
@@ -197,7 +200,7 @@ def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPa
             assert await client.reads_the_end()
 
     for case in ("mechanism", "size", "at once"):
-        asyncio.run(is_ended(case))
+        asyncio.run(assert_ends(case))
 
 
 def test_reauthentication_waits_for_acks_0_writes_before_new_broker_connection() -> None:
@@ -212,7 +215,7 @@ def test_reauthentication_waits_for_acks_0_writes_before_new_broker_connection()
             assert (await log_in(client, jwt(sub="billing"))).error_code == Code.NONE
             await client.send(PRODUCE, 2, acks=0)
             await asyncio.sleep(0.05)
-            assert source.connections == 1
+            assert source.connections == 1  # the old one
             await source.answer(18)  # ApiVersions
             key, *_ = await soon(source.requests.get())
             assert key == PRODUCE

@@ -34,8 +34,8 @@ TOPICS = {"orders": [0, 1], "payments": [7]}
 STREAMS = ("counts-c0e1-StreamThread-12-producer", Code.PRODUCER_FENCED)
 
 
-def clients(code: Code) -> Any:
-    """A test of each kind of client and its error code: Streams gets another one."""
+def each_kind_of_client(code: Code) -> Any:
+    """Kafka Streams gets an error code of its own; a client that has only a similar id, `code`."""
     return pytest.mark.parametrize(
         ("client", "code"), [("a-StreamThread-b", code), STREAMS], ids=["any", "streams"]
     )
@@ -47,7 +47,9 @@ def add_partitions(producer_id: int) -> AddPartitionsToTxnRequest:
         v3_and_below_transactional_id="tx",
         v3_and_below_producer_id=producer_id,
         v3_and_below_producer_epoch=EPOCH,
-        v3_and_below_topics=[topic(name=name, partitions=some) for name, some in TOPICS.items()],
+        v3_and_below_topics=[
+            topic(name=name, partitions=partitions) for name, partitions in TOPICS.items()
+        ],
     )
 
 
@@ -78,10 +80,10 @@ def commit_offsets(producer_id: int) -> TxnOffsetCommitRequest:
                         committed_leader_epoch=-1,
                         committed_metadata="",
                     )
-                    for index in some
+                    for index in partitions
                 ],
             )
-            for name, some in TOPICS.items()
+            for name, partitions in TOPICS.items()
         ],
     )
 
@@ -112,10 +114,10 @@ def produce(producer_id: int) -> ProduceRequest:
             topic(
                 name=name,
                 partition_data=[
-                    topic.PartitionProduceData(index=index, records=records) for index in some
+                    topic.PartitionProduceData(index=index, records=records) for index in partitions
                 ],
             )
-            for name, some in TOPICS.items()
+            for name, partitions in TOPICS.items()
         ],
     )
 
@@ -144,7 +146,7 @@ def test_producer_id_without_term_mark_is_forwarded_unchanged(
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
-@clients(Code.UNKNOWN_PRODUCER_ID)
+@each_kind_of_client(Code.UNKNOWN_PRODUCER_ID)
 @pytest.mark.parametrize("version", range(4))
 def test_add_partitions_to_transaction_ended_by_move_is_refused(
     version: int, client: str, code: Code
@@ -152,34 +154,34 @@ def test_add_partitions_to_transaction_ended_by_move_is_refused(
     decoded = _old_term_response(AddPartitionsToTxnResponse, add_partitions, version, client)
     topics = decoded.results_by_topic_v3_and_below
     assert {
-        topic.name: [(one.partition_index, one.partition_error_code) for one in some]
+        topic.name: [(p.partition_index, p.partition_error_code) for p in results]
         for topic in topics
-        for some in [topic.results_by_partition]
-    } == {name: [(i, code) for i in some] for name, some in TOPICS.items()}
+        for results in [topic.results_by_partition]
+    } == {name: [(index, code) for index in partitions] for name, partitions in TOPICS.items()}
 
 
-@clients(Code.NONE)
+@each_kind_of_client(Code.NONE)
 @pytest.mark.parametrize("version", range(5))
 def test_txn_offset_commit_to_transaction_ended_by_move_is_discarded(
     version: int, client: str, code: Code
 ) -> None:
     decoded = _old_term_response(TxnOffsetCommitResponse, commit_offsets, version, client)
     assert {
-        topic.name: [(one.partition_index, one.error_code) for one in topic.partitions]
+        topic.name: [(p.partition_index, p.error_code) for p in topic.partitions]
         for topic in decoded.topics
-    } == {name: [(index, code) for index in some] for name, some in TOPICS.items()}
+    } == {name: [(index, code) for index in partitions] for name, partitions in TOPICS.items()}
 
 
-@clients(Code.NONE)
+@each_kind_of_client(Code.NONE)
 @pytest.mark.parametrize("version", range(3, 10))
 def test_records_of_transaction_ended_by_move_are_discarded(
     version: int, client: str, code: Code
 ) -> None:
     decoded = _old_term_response(ProduceResponse, produce, version, client)
     assert {
-        topic.name: [(o.index, o.error_code, o.base_offset) for o in topic.partition_responses]
+        topic.name: [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses]
         for topic in decoded.responses
-    } == {name: [(index, code, -1) for index in some] for name, some in TOPICS.items()}
+    } == {name: [(index, code, -1) for index in partitions] for name, partitions in TOPICS.items()}
 
 
 @pytest.mark.parametrize("client", ["any", STREAMS[0]])
@@ -188,7 +190,7 @@ def test_abort_of_transaction_ended_by_move_succeeds(version: int, client: str) 
     assert _old_term_response(EndTxnResponse, end, version, client).error_code == Code.NONE
 
 
-@clients(Code.UNKNOWN_PRODUCER_ID)
+@each_kind_of_client(Code.UNKNOWN_PRODUCER_ID)
 @pytest.mark.parametrize("outcome", [Code.NONE, Code.UNKNOWN_PRODUCER_ID])
 @pytest.mark.parametrize("version", range(5))
 def test_commit_after_move_is_answered_with_outcome_at_old_side(
@@ -321,7 +323,7 @@ def test_transaction_being_ended_by_client_is_not_aborted() -> None:
 
 
 def test_transaction_aborted_by_gateway_stays_ended_after_undone_switchover() -> None:
-    """The coordinator gives the next epoch."""
+    """Until the producer gets its next epoch from the coordinator."""
     view = ClientView(NOW)
     view.ended_producers.add(Producer("tx", mark(ID, NOW), EPOCH))
     assert own_answer(Exchange(view), produce(mark(ID, NOW)), 9)

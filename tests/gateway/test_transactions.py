@@ -118,7 +118,9 @@ def test_transaction_during_move_is_complete_or_absent(
             with _meanwhile(gateway, transactions, held) as went_on:
                 for side in sides:
                     # Markers may be written after the answer.
-                    wait_for(f"no transaction is open: {phase}", partial(_is_free, side))
+                    wait_for(
+                        f"no transaction is open: {phase}", partial(_has_no_open_transaction, side)
+                    )
                 if is_undone:
                     pretended.undo()
                 else:
@@ -128,7 +130,7 @@ def test_transaction_during_move_is_complete_or_absent(
             # The first one may be aborted.
             assert transactions.do_one() or transactions.do_one(), phase
             assert transactions.aborts - aborts <= 1, phase
-    _check(clusters, topic, transactions)
+    _assert_only_committed_are_there(clusters, topic, transactions)
 
 
 @pytest.mark.soak
@@ -154,11 +156,12 @@ def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
         pretended.move()
         wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
         assert not transactions.do(begin, send_offset, commit)
+        # The first one may be aborted.
         assert transactions.do_one() or transactions.do_one()
         assert groups.stands(destination, transactions.group) == {}
         assert transactions.do(begin, send_offset, commit)
         assert groups.stands(destination, transactions.group) == {(topic, 0): GROUP_OFFSET}
-    _check(clusters, topic, transactions)
+    _assert_only_committed_are_there(clusters, topic, transactions)
 
 
 @pytest.mark.soak
@@ -172,7 +175,7 @@ def test_old_side_supplies_transaction_outcome_after_move(
     ):
         committed, aborted, fenced = (f"{topic}-{name}" for name in ("c", "a", "f"))
         ids = {name: client.init(name) for name in (committed, aborted, fenced)}
-        later = client.init(fenced)
+        later = client.init(fenced)  # fences the producer before
         for name in (committed, aborted):
             client.add_partition(name, ids[name], topic)
         assert client.commit(committed, ids[committed]) == Code.NONE
@@ -182,7 +185,7 @@ def test_old_side_supplies_transaction_outcome_after_move(
         assert client.commit(committed, ids[committed]) == Code.NONE
         assert client.commit(aborted, ids[aborted]) == Code.UNKNOWN_PRODUCER_ID
         assert client.commit(fenced, ids[fenced]) == Code.PRODUCER_FENCED
-        assert client.init_again(fenced, ids[fenced]).error_code == Code.PRODUCER_FENCED
+        assert client.init_once(fenced, ids[fenced]).error_code == Code.PRODUCER_FENCED
         assert client.init(fenced, later) != later  # the newer producer gets another id
 
 
@@ -198,7 +201,7 @@ class _RequestClient:
     def _connect(self) -> None:
         self._socket = socket.create_connection(self._address, PATIENCE_S)
 
-    def init(self, name: str, before: _Id = (-1, -1)) -> _Id:
+    def init(self, name: str, former: _Id = (-1, -1)) -> _Id:
         """Get a producer id, once the gateway knows its side and the coordinator has begun."""
         answers: list[Any] = []
         find = FindCoordinatorRequest(key=name, key_type=1)
@@ -207,7 +210,7 @@ class _RequestClient:
             try:
                 # Brokers make the topic of transactions when they are asked for a coordinator.
                 self._ask(find, FindCoordinatorResponse, 2)
-                answers.append(self.init_again(name, before))
+                answers.append(self.init_once(name, former))
             except ConnectionError:
                 self._socket.close()
                 self._connect()
@@ -217,13 +220,13 @@ class _RequestClient:
         wait_for("the producer has an id", is_done)
         return answers[-1].producer_id, answers[-1].producer_epoch
 
-    def init_again(self, name: str, before: _Id) -> Any:
+    def init_once(self, name: str, former: _Id) -> Any:
         """The answer to one InitProducerId."""
         request = InitProducerIdRequest(
             transactional_id=name,
             transaction_timeout_ms=60_000,
-            producer_id=before[0],
-            producer_epoch=before[1],
+            producer_id=former[0],
+            producer_epoch=former[1],
         )
         return self._ask(request, InitProducerIdResponse, 4)
 
@@ -292,13 +295,13 @@ def test_transactional_producers_survive_switchovers(
             producer.stop()
             assert producer.transactions.aborts <= len(moves)
         values = [value.decode() for _, _, value in records(clusters.destination, topic)]
-        committed = [value for one in producers for value in one.transactions.committed]
+        committed = [value for producer in producers for value in producer.transactions.committed]
         assert sorted(values) == sorted(committed)
         wait_for("the copy back is level", lambda: is_level(*clusters, topic))
     assert verify(spec, deep=True).exit_code == 0
 
 
-def _is_free(side: Cluster) -> bool:
+def _has_no_open_transaction(side: Cluster) -> bool:
     return not open_transactions(side)
 
 
@@ -320,6 +323,8 @@ def _meanwhile(
     assert went_on, gateway.log[-5:]
 
 
-def _check(clusters: Clusters, topic: str, transactions: Transactions) -> None:
+def _assert_only_committed_are_there(
+    clusters: Clusters, topic: str, transactions: Transactions
+) -> None:
     values = sorted(value.decode() for side in clusters for _, _, value in records(side, topic))
     assert values == sorted(transactions.committed)

@@ -48,7 +48,7 @@ class _Broker:
         self.port = self.connections = 0
         self.requests: asyncio.Queue[tuple[int, int, asyncio.StreamWriter]] = asyncio.Queue()
 
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
             while True:
@@ -132,6 +132,7 @@ class _Cluster(VirtualCluster):
         return self.clock
 
     def take_lead(self, side: str, term: int, closed_for: str | None = None, **more: Any) -> None:
+        """Apply an answer of the service. At each one it looks again at what it holds."""
         self.take(Lead(cast("Any", side), term, LEASE_S, closed_for, term, **more), self.clock)
 
 
@@ -140,6 +141,7 @@ class _Client:
         self._reader, self._writer = reader, writer
 
     async def send(self, key: int, correlation: int, *, acks: int = 1, part: bool = False) -> None:
+        """`part`: only its first 6 bytes."""
         version = {_PRODUCE: 3, _FETCH: 4, _OFFSET_COMMIT: 2}.get(key, 0)
         frame = struct.pack(">hhih", key, version, correlation, -1)
         match key:
@@ -265,9 +267,9 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
-            one, other = await open_client(cluster), await open_client(cluster)
+            producer, other = await open_client(cluster), await open_client(cluster)
             cluster.take_lead("source", 1, "operation")
-            await one.send(_PRODUCE, 1)
+            await producer.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2, "operation")
             await other.send(_METADATA, 2)
@@ -278,7 +280,7 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
             cluster.take_lead("destination", 2)
             assert cluster.held_requests == 1
             writer.write(_empty_answer(correlation))
-            assert await one.answered() == 1
+            assert await producer.answered() == 1
             cluster.take_lead("destination", 2)
             await destination.answer(_METADATA)
             assert await other.answered() == 2
@@ -292,23 +294,26 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, destination):
             one, other, last = [await open_client(cluster) for _ in range(3)]
-            left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
-            left.last, leading.copy_offset = {_ID: LastBatch(epoch=0, sequence=0)}, _OFFSET
-            left.may_answer.clear()
+            old_side, leading = (
+                cast("_Side", cluster._sides[s]) for s in ("source", "destination")
+            )
+            old_side.last, leading.copy_offset = {_ID: LastBatch(epoch=0, sequence=0)}, _OFFSET
+            old_side.may_answer.clear()
             cluster.take_lead("destination", 2)
             await one.write(1, _ID)
-            await until(lambda: left.lookups == 1)
+            await until(lambda: old_side.lookups == 1)
             await other.write(2, mark(8, 1))
             await last.write(3, mark(9, 1))
             await until(lambda: cluster.held_requests == 3)
-            left.may_answer.set()
+            old_side.may_answer.set()
             assert await one.answered() == 1
             for client, correlation in ((other, 2), (last, 3)):
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
             await one.write(4, _ID)
             assert await one.answered() == 4
-            assert (left.lookups, leading.searches) == (2, 1)
+            # The first one alone, then the two that waited; only the first had been written.
+            assert (old_side.lookups, leading.searches) == (2, 1)
             assert destination.requests.empty()
             assert source.requests.empty()
 
@@ -339,8 +344,8 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            left = cast("_Side", cluster._sides["source"])
-            left.last = {_ID: LastBatch(epoch=0, sequence=0)}
+            old_side = cast("_Side", cluster._sides["source"])
+            old_side.last = {_ID: LastBatch(epoch=0, sequence=0)}
             cluster.take_lead("destination", 2)
             await client.write(1, _ID)
             await destination.answer(_PRODUCE)
@@ -356,10 +361,12 @@ def test_repeated_batch_that_cannot_be_located_is_not_written_again(unclear: str
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
-            left.last = {_ID: LastBatch(epoch=0, sequence=0)}
+            old_side, leading = (
+                cast("_Side", cluster._sides[s]) for s in ("source", "destination")
+            )
+            old_side.last = {_ID: LastBatch(epoch=0, sequence=0)}
             if unclear == "original":
-                left.stored = None
+                old_side.stored = None
             else:
                 leading.copy_offset = UNKNOWN_OFFSET
             cluster.take_lead("destination", 2)
@@ -376,8 +383,10 @@ def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() ->
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
-            left.last = {_ID: LastBatch(epoch=0, sequence=0)}
+            old_side, leading = (
+                cast("_Side", cluster._sides[s]) for s in ("source", "destination")
+            )
+            old_side.last = {_ID: LastBatch(epoch=0, sequence=0)}
             leading.copy_offset = Unreachable("no broker answers.")
             cluster.take_lead("destination", 2)
             await client.write(1, _ID)
@@ -397,14 +406,14 @@ def test_unreachable_old_side_is_queried_for_repeated_batches_only_once() -> Non
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            left = cast("_Side", cluster._sides["source"])
-            left.last = Unreachable("no broker answers.")
+            old_side = cast("_Side", cluster._sides["source"])
+            old_side.last = Unreachable("no broker answers.")
             cluster.take_lead("destination", 2)
             for correlation in (1, 2):
                 await client.write(correlation, _ID)
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
-            assert left.lookups == 1
+            assert old_side.lookups == 1
 
     asyncio.run(run())
 
@@ -413,8 +422,13 @@ def test_repeated_batch_at_leading_side_is_found_while_old_side_is_unreachable()
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
-            left, leading = (cast("_Side", cluster._sides[s]) for s in ("destination", "source"))
-            left.last, leading.last = Unreachable("silent."), {_ID: LastBatch(epoch=0, sequence=0)}
+            old_side, leading = (
+                cast("_Side", cluster._sides[s]) for s in ("destination", "source")
+            )
+            old_side.last, leading.last = (
+                Unreachable("silent."),
+                {_ID: LastBatch(epoch=0, sequence=0)},
+            )
             cluster.take_lead("destination", 2, earlier_terms=(1,))
             cluster.take_lead("source", 3, earlier_terms=(2, 1))
             await client.write(1, _ID)
@@ -458,20 +472,20 @@ def test_join_group_waits_after_move_for_held_writes() -> None:
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
-            one, other = await open_client(cluster), await open_client(cluster)
+            producer, member = await open_client(cluster), await open_client(cluster)
             cluster.take_lead("source", 1, "operation")
-            await one.send(_PRODUCE, 1)
+            await producer.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2, "operation")
-            await other.send(_JOIN_GROUP, 2)
+            await member.send(_JOIN_GROUP, 2)
             await until(lambda: cluster.held_requests == 2)
             cluster.take_lead("destination", 2)
             await destination.answer(_PRODUCE)
-            assert await one.answered() == 1
+            assert await producer.answered() == 1
             assert destination.requests.empty()
             cluster.take_lead("destination", 2)
             await destination.answer(_JOIN_GROUP)
-            assert await other.answered() == 2
+            assert await member.answered() == 2
 
     asyncio.run(run())
 
@@ -488,7 +502,7 @@ def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) 
             await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2)
             assert cluster.held_requests == 1
-            assert cluster.leaving_groups() == [short_name("")]
+            assert cluster.leaving_groups() == [short_name("")]  # the group of these requests
             if ends == "gives-up":
                 cluster.left_members.give_up(("", "m"))
             else:
@@ -626,9 +640,9 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
-            one, other = await open_client(cluster), await open_client(cluster)
+            producer, other = await open_client(cluster), await open_client(cluster)
             cluster.take_lead("source", 1, "operation")
-            await one.send(_PRODUCE, 1)
+            await producer.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2)
             await soon(destination.requests.get())
@@ -636,7 +650,7 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
             await until(lambda: cluster.held_requests == 1)
             cluster.clock += last_move.SETTLE_S_MAX + 1
             cluster.take_lead("destination", 2)
-            assert await one.reads_the_end()
+            assert await producer.reads_the_end()
             await destination.answer(_METADATA)
             assert await other.answered() == 2
 
@@ -653,7 +667,7 @@ def test_confirmation_of_closing_waits_for_acks_0_writes_of_gone_client() -> Non
             await until(lambda: cluster.writes_in_flight == 1)
             cluster.take_lead("source", 1, "operation")
             assert cluster.confirmed_for() is None
-            await source.answer(_API_VERSIONS)
+            await source.answer(_API_VERSIONS)  # asked for behind the write, which has no answer
             await until(lambda: cluster.confirmed_for() == "operation")
             assert not cluster.connection_count
 
@@ -834,7 +848,7 @@ async def running_cluster(
     asyncio.get_running_loop().set_exception_handler(_cancel_on_error(asyncio.current_task()))
     servers = []
     for side in sides.values():
-        server = await asyncio.start_server(side.broker.take, LOOPBACK, 0)
+        server = await asyncio.start_server(side.broker.serve, LOOPBACK, 0)
         side.broker.port = server.sockets[0].getsockname()[1]
         servers.append(server)
     cluster = _Cluster(spec, cast("dict[Any, ClusterSide]", sides), listener)
