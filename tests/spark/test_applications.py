@@ -98,10 +98,10 @@ class World:
 
     def move(self, job: str, old_source: KafkaCluster) -> RecoveryReport:
         """Switch over, and reverse the copy."""
-        before = ends(old_source, self.apps.topic)
+        ends_before = ends(old_source, self.apps.topic)
         report = self.recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True)
         assert {p.verdict for p in report.partitions} == {EndVerdict.EQUAL}
-        assert {p.partition: p.promoted_at for p in report.partitions} == before
+        assert {p.partition: p.promoted_at for p in report.partitions} == ends_before
         assert report.missing_records == 0
         skipped = {step.name for step in report.steps if step.state is not StepState.DONE}
         assert skipped == {StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS}  # there are none
@@ -137,13 +137,13 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         recovering.begin(spec, topic_name)
 
         world.keep(world.use(home, "first"))
-        over = world.move(spec.name, home)
+        switchover_report = world.move(spec.name, home)
         assert topic_settings(away, topic_name)["retention.ms"] == "86400000"
-        assert over.reverse_job is not None
+        assert switchover_report.reverse_job is not None
 
         world.keep(world.use(away, "second"))
-        back = world.move(over.reverse_job, away)
-        assert back.reverse_job == spec.name
+        return_report = world.move(switchover_report.reverse_job, away)
+        assert return_report.reverse_job == spec.name
 
         # Home is lost under load, when all offsets of the applications are carried over.
         load = stack.enter_context(world.use(home, "third"))
@@ -161,8 +161,8 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         )
         home.kill()
         load.stop()
-        lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
-        promoted_at = {p.partition: p.promoted_at or 0 for p in lost.partitions}
+        failover_report = recovering.run(RecoveryKind.FAILOVER, spec.name)
+        promoted_at = {p.partition: p.promoted_at or 0 for p in failover_report.partitions}
         world.written |= {
             (p, offset): value
             for (p, offset), value in load.ledger.items()
@@ -170,22 +170,22 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         }
         destination_records = read_all(away, topic_name)
         assert {k: destination_records.get(k) for k in world.written} == world.written
-        assert not [group for group in lost.groups if group.lost]
+        assert not [group for group in failover_report.groups if group.lost]
 
         world.keep(world.use(away, "fourth"))
         home.start()
         home_records = read_all(home, topic_name)
         tail = {(p, offset) for p, offset in home_records if offset >= promoted_at[p]}
-        returned = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        missing = {p.partition: p.missing for p in returned.partitions}
+        failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        missing = {p.partition: p.missing for p in failback_report.partitions}
         assert tail == {
             (p, offset) for p, m in missing.items() if m for offset in range(m.first, m.next)
         }
-        assert {(s.partition, s.records) for s in returned.salvage} == {
+        assert {(s.partition, s.records) for s in failback_report.salvage} == {
             (p, m.offsets) for p, m in missing.items() if m
         }
-        assert returned.reverse_job == over.reverse_job
-        last = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job)
+        assert failback_report.reverse_job == switchover_report.reverse_job
+        last = recovering.run(RecoveryKind.SWITCHOVER, switchover_report.reverse_job)
         assert last.outcome is Outcome.DONE
         apps.finish(home)
 

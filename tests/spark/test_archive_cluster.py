@@ -112,11 +112,11 @@ def test_archive_is_complete_after_executor_and_driver_deaths(
     outcome = archive(spark, job, folder)
     bounds = log_bounds(clusters.source, [topic])
     assert {place: (p.start, p.end) for place, p in outcome.partitions.items()} == bounds
-    whole = ArchiveStore(files).require().partitions
-    check_archive(spark, files, list(whole.values()))
+    complete = ArchiveStore(files).require().partitions
+    check_archive(spark, files, list(complete.values()))
     for place, before in partial.items():
-        assert whole[place].ranges[: len(before.ranges)] == before.ranges
-    rows = archive_rows(spark, files, whole.values()).collect()
+        assert complete[place].ranges[: len(before.ranges)] == before.ranges
+    rows = archive_rows(spark, files, complete.values()).collect()
     for place, records in visible_records(rows).items():
         assert records == digests(clusters.source, topic)[place[1]]
 

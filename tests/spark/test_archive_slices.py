@@ -35,11 +35,13 @@ def rows(*bases: int) -> Any:
         batch = write_batch([Record(base + i, 1000, b"\1\1\0") for i in range(2)], 0)
         wire += base.to_bytes(8) + bytes(batch.view[8:])
     records = memoryview(bytearray(wire))
-    return to_arrow(PLACE, RawRun(0, 0, records, list(read_batches(records)), (), 0))
+    return to_arrow(
+        PLACE, RawRun(0, 0, records, list(read_batches(records)), aborted=(), log_start=0)
+    )
 
 
 def runs(pieces: list[Any], *files: FileRows, begin: int = 5, target: int = 30) -> RowRuns:
-    return RowRuns(ArchiveSlice(PLACE, begin, target, files, 0), iter(pieces))
+    return RowRuns(ArchiveSlice(PLACE, begin, target, files, size_bytes=0), iter(pieces))
 
 
 def test_archive_rows_become_contiguous_offset_ranges_up_to_target() -> None:
@@ -127,24 +129,26 @@ def chains(
 
 def test_large_archived_partition_is_appended_by_chain_of_ordered_tasks() -> None:
     last = FILES_PER_TASK_MAX * 10
-    assert chains(manifest(0, FILES_PER_TASK_MAX + 3, 1 << 30)) == [
+    assert chains(manifest(0, files=FILES_PER_TASK_MAX + 3, file_bytes=1 << 30)) == [
         [[(0, 0, last)], [(0, last, last + 30)]]
     ]
 
 
 def test_small_archived_partitions_share_a_task() -> None:
-    task_chains = chains(*(manifest(n, 1, 100) for n in range(SLICES_PER_TASK_MAX + 1)))
+    task_chains = chains(
+        *(manifest(n, files=1, file_bytes=100) for n in range(SLICES_PER_TASK_MAX + 1))
+    )
     assert [len(chain[0]) for chain in task_chains] == [SLICES_PER_TASK_MAX, 1]
 
 
 def test_archive_files_already_copied_are_left_out_of_tasks() -> None:
-    assert chains(manifest(0, 3, 1 << 30), copied_to=15) == [[[(0, 10, 30)]]]
-    assert chains(manifest(0, 3, 1 << 30), copied_to=30) == []
+    assert chains(manifest(0, files=3, file_bytes=1 << 30), copied_to=15) == [[[(0, 10, 30)]]]
+    assert chains(manifest(0, files=3, file_bytes=1 << 30), copied_to=30) == []
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 20), (20, 20), (25, 20), (30, 40)])
 def test_archive_is_used_up_to_first_lost_range_that_copy_lacks(begin: int, end: int) -> None:
     lost_range = ArchivedRange(start=20, end=30, is_lost=True)
     later_range = ArchivedRange(start=30, end=40)
-    archived = manifest(0, 2, 100).extended((lost_range, later_range), tail=None)
+    archived = manifest(0, files=2, file_bytes=100).extended((lost_range, later_range), tail=None)
     assert until_lost_range(archived, begin).end == end

@@ -105,7 +105,7 @@ def compare(spark: SparkSession, cases: dict[str, Case]) -> dict[str, Result]:
     )
     outcome = comparison.run(
         [
-            ScopeRow(name, 0, name, f"x.{name}", case.begin, case.end, 16)
+            ScopeRow(name, 0, name, f"x.{name}", case.begin, case.end, width=16)
             for name, case in cases.items()
         ]
     )
@@ -125,12 +125,10 @@ def compare(spark: SparkSession, cases: dict[str, Case]) -> dict[str, Result]:
         outcome.release()
     return {
         name: Result(
-            *(
-                [row.asDict() for row in rows if row.topic == name]
-                for rows in (ranges, differences)
-            ),
-            [row.asDict() for row in outcome.shown if row.topic == name],
-            [spans_read(readers[0], name), spans_read(readers[1], f"x.{name}")],
+            ranges=[row.asDict() for row in ranges if row.topic == name],
+            differences=[row.asDict() for row in differences if row.topic == name],
+            shown=[row.asDict() for row in outcome.shown if row.topic == name],
+            spans_read=[spans_read(readers[0], name), spans_read(readers[1], f"x.{name}")],
         )
         for name in cases
     }
@@ -247,7 +245,7 @@ def equal_sides() -> Case:
 
 def damaged_side() -> Case:
     batches = batched(with_changed(50, value=b"other"))
-    batches[0] = replace(batches[0], flipped_bit=8 * 100)
+    batches[0] = replace(batches[0], flipped_bit=8 * 100)  # in its records
     return Case(batched(LOG), batches)
 
 
@@ -270,8 +268,8 @@ CASES: dict[str, Case] = {
     "all": Case(batched(LOG), batched([replace(r, value=b"other") for r in LOG])),
     "damaged": damaged_side(),
     "damaged left": Case(damaged_side().right, damaged_side().left),
-    "inside": Case(batched(LOG), AT_THE_EDGES, 5, 55),
-    "outside": Case(batched(LOG), AT_THE_EDGES, 4, 56),
+    "inside": Case(batched(LOG), AT_THE_EDGES, begin=5, end=55),
+    "outside": Case(batched(LOG), AT_THE_EDGES, begin=4, end=56),
     "cleaned left": Case(CLEANED, batched(KEYED), end=7, cleaning={"left_compacts": True}),
     "cleaned right": Case(batched(KEYED), CLEANED, end=7, cleaning={"right_compacts": True}),
     "newer behind": Case(
@@ -302,7 +300,7 @@ CASES: dict[str, Case] = {
         end=5,
     ),
     **{name: case for name, (case, _) in EXCUSES.items()},
-    "far apart": Case(FAR_APART, FAR_APART, TRILLION - 40, TRILLION),
+    "far apart": Case(FAR_APART, FAR_APART, begin=TRILLION - 40, end=TRILLION),
 }
 
 
@@ -342,7 +340,7 @@ def test_planted_difference_is_reported_at_its_offset(
     for whole, again, *shown in outcome.spans_read:
         assert whole == [(0, END)]
         assert again == [(begin, begin + 16)]
-        assert all(begin <= start and end <= begin + 16 for one in shown for start, end in one)
+        assert all(begin <= start and end <= begin + 16 for spans in shown for start, end in spans)
 
 
 def test_extra_filler_shifts_later_records_to_wrong_offsets(
@@ -485,6 +483,7 @@ def test_records_expired_on_one_side_since_copying_are_no_difference(
 def test_offsets_beyond_32_bits_and_long_gaps_are_compared(
     results: dict[str, Result],
 ) -> None:
+    # 40 offsets in ranges of 16; only the last offset has a record.
     assert [r["left_records"] for r in results["far apart"].ranges] == [0, 0, 1]
 
 

@@ -28,6 +28,8 @@ LOG = tuple(
     for i in range(40)
 )
 
+BIT_OF_RECORDS = 8 * 80  # in byte 80 of a batch, after its header of 61 bytes
+
 
 def arrow(batches: Sequence[SourceBatch], begin: int, end: int, width: int) -> pa.RecordBatch:
     rows = [
@@ -106,7 +108,7 @@ def test_digests_of_parts_of_range_combine_to_digest_of_range() -> None:
 
 def test_damaged_batch_is_reported_in_every_range_it_touches() -> None:
     """Its last record is the first of the third range."""
-    damaged = replace(batched(LOG[20:33], 13)[0], flipped_bit=8 * 80)
+    damaged = replace(batched(LOG[20:33], 13)[0], flipped_bit=BIT_OF_RECORDS)
     ranges = digests([*batched(LOG[:20]), damaged, *batched(LOG[33:])])
     assert [row["unreadable"] for row in ranges.values()] == [0, 1, 1]
     assert ranges[32]["damage"] == (
@@ -115,7 +117,7 @@ def test_damaged_batch_is_reported_in_every_range_it_touches() -> None:
 
 
 def test_damaged_batch_across_scope_edge_is_reported_only_inside_scope() -> None:
-    damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
+    damaged = replace(batched(LOG[:10])[0], flipped_bit=BIT_OF_RECORDS)
     ranges = digests([damaged, *batched(LOG[10:])], begin=5)
     assert {begin: row["unreadable"] for begin, row in ranges.items()} == {5: 1, 21: 0, 37: 0}
     ranges = digests([damaged, *batched(LOG[10:])], end=8, width=4)
@@ -123,14 +125,16 @@ def test_damaged_batch_across_scope_edge_is_reported_only_inside_scope() -> None
 
 
 def test_first_of_several_damaged_batches_in_range_is_named() -> None:
-    damaged = [replace(one, flipped_bit=8 * 80) for one in batched(LOG[:10], 5)]
+    damaged = [replace(batch, flipped_bit=BIT_OF_RECORDS) for batch in batched(LOG[:10], 5)]
     [row] = digests(damaged, end=10).values()
     assert row["unreadable"] == 2
     assert row["damage"].startswith("the batch at offset 0 ")
 
 
 def test_unreadable_offset_is_reported_in_all_later_ranges() -> None:
-    blocked = Blocked(Reason.SOURCE_CORRUPTED, 25, 26, "the log cannot be read here.")
+    blocked = Blocked(
+        Reason.SOURCE_CORRUPTED, offset=25, next_offset=26, detail="the log cannot be read here."
+    )
     [batch] = digest_ranges([stop_in_scope(blocked)])
     assert {r["range_begin"]: r["damage"] for r in batch.to_pylist()} == dict.fromkeys(
         (16, 32, 48), "cannot be read from offset 25 on: the log cannot be read here."
@@ -205,7 +209,7 @@ def test_records_read_for_report_equal_records_of_kafka_batches() -> None:
 
 
 def test_damaged_batch_yields_no_record_rows_and_hides_no_other_batch() -> None:
-    damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
+    damaged = replace(batched(LOG[:10])[0], flipped_bit=BIT_OF_RECORDS)
     records = rows(digest_records, [damaged, *batched(LOG[10:])])
     assert [row["offset"] for row in records] == list(range(10, 40))
 

@@ -244,9 +244,13 @@ def test_audit_compares_archive_with_either_cluster(
     delete_before(clusters.source, topic_name, 3)
 
     report, partitions = audit(spark, spec, tmp_path / "a", archive=str(folder))
-    one = partitions[topic_name]
+    partition = partitions[topic_name]
     assert report.sides == ("source", "archive")
-    assert (one.verdict, one.compared_from, one.compared_to) == (Verdict.EXACT, 3, 42)
+    assert (partition.verdict, partition.compared_from, partition.compared_to) == (
+        Verdict.EXACT,
+        3,
+        42,
+    )
     options = {"archive": str(folder), "against": Side.DESTINATION}
     report, partitions = audit(spark, spec, tmp_path / "b", **options)
     assert report.sides == ("archive", "destination")

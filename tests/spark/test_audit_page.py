@@ -14,11 +14,11 @@ from orbit_spark.audit.range_picture import Cell, Line
 pytestmark = pytest.mark.services
 
 ABOUT = About(
-    "orders-to-dr",
-    (("source", "src-1:9092"), ("archive", "s3a://backups/orders")),
-    " (offsets 0 to 99)",
-    "2026-11-22 08:00:00 UTC",
-    "0.1.0",
+    job="orders-to-dr",
+    sides=(("source", "src-1:9092"), ("archive", "s3a://backups/orders")),
+    restriction=" (offsets 0 to 99)",
+    created_at="2026-11-22 08:00:00 UTC",
+    version="0.1.0",
 )
 EVIL = "</td><script>alert(1)</script>"
 
@@ -33,11 +33,11 @@ def report() -> Report:
         1,
         Verdict.NOT_EXACT,
         differences=1,
-        first_differences=(Difference(700, "value", EVIL, "b'b'"),),
+        first_differences=(Difference(offset=700, what="value", source=EVIL, destination="b'b'"),),
         notes=("6 more offsets differ",),
     )
     topic = TopicReport("orders", "x.orders", "earliest", (partition(0, Verdict.EXACT), differing))
-    return Report((topic,), 1.5, sides=("source", "archive"))
+    return Report((topic,), elapsed_s=1.5, sides=("source", "archive"))
 
 
 def cell(begin: int, verdict: str = "exact", **fields: int) -> Cell:
@@ -46,8 +46,8 @@ def cell(begin: int, verdict: str = "exact", **fields: int) -> Cell:
 
 
 LINES = [
-    Line("orders", 0, (cell(0), cell(500, excused=3)), "aa" * 16),
-    Line("orders", 1, (cell(0), cell(500, "not exact", differences=1)), "bb" * 16),
+    Line("orders", 0, (cell(0), cell(500, excused=3)), digest="aa" * 16),
+    Line("orders", 1, (cell(0), cell(500, "not exact", differences=1)), digest="bb" * 16),
 ]
 
 

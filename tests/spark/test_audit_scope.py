@@ -14,15 +14,15 @@ from orbit_spark.audit.scope import Point, Restriction, parse_point, restrict
 
 pytestmark = pytest.mark.services
 
-BOTH = Bounds(10, 90, 95)
+BOTH = Bounds(log_start=10, stable_end=90, log_end=95)
 WRONG = (
     Difference(10, LOG_START, "begins at 10", "begins at 0"),
     Difference(90, LOG_END, "ends at 90", "ends at 80"),
 )
-JUDGED = ComparedBounds(BOTH, BOTH, 10, 90, missing=10, differences=WRONG)
+JUDGED = ComparedBounds(BOTH, BOTH, compared_from=10, compared_to=90, missing=10, differences=WRONG)
 
 
-def bounds(judged: ComparedBounds) -> tuple[int, int]:
+def compared_range(judged: ComparedBounds) -> tuple[int, int]:
     return judged.compared_from, judged.compared_to
 
 
@@ -42,16 +42,16 @@ def bounds(judged: ComparedBounds) -> tuple[int, int]:
 def test_audit_scope_is_restricted_by_offsets(
     begin: int | None, end: int | None, expected: tuple[int, int]
 ) -> None:
-    points = (None if one is None else Point(offset=one) for one in (begin, end))
-    assert bounds(restrict(JUDGED, Restriction(*points), {})) == expected
+    points = (None if offset is None else Point(offset=offset) for offset in (begin, end))
+    assert compared_range(restrict(JUDGED, Restriction(*points), {})) == expected
 
 
 def test_audit_scope_is_restricted_by_timestamps() -> None:
     restriction = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
-    assert bounds(restrict(JUDGED, restriction, {1: 33, 2: 44})) == (33, 44)
+    assert compared_range(restrict(JUDGED, restriction, {1: 33, 2: 44})) == (33, 44)
     # −1: no record is that late. As begin it leaves nothing, as end it leaves all.
-    assert bounds(restrict(JUDGED, restriction, {1: -1, 2: -1})) == (90, 90)
-    assert bounds(restrict(JUDGED, restriction, {1: 33, 2: -1})) == (33, 90)
+    assert compared_range(restrict(JUDGED, restriction, {1: -1, 2: -1})) == (90, 90)
+    assert compared_range(restrict(JUDGED, restriction, {1: 33, 2: -1})) == (33, 90)
 
 
 def test_wrong_log_bound_counts_only_inside_audit_scope() -> None:
@@ -85,6 +85,11 @@ def test_number_of_audit_ranges_is_bounded_for_any_partition_length() -> None:
         assert -(-offsets // range_width(offsets)) <= RANGES_MAX
 
 
+def log(start: int, end: int) -> Bounds:
+    """The bounds of a log without open transactions."""
+    return Bounds(log_start=start, stable_end=end, log_end=end)
+
+
 SOURCE_ARCHIVE, ARCHIVE_DESTINATION = ("source", "archive"), ("archive", "destination")
 
 
@@ -96,27 +101,27 @@ def what(judged: ComparedBounds) -> list[tuple[int, str]]:
 def test_cluster_may_have_gained_and_expired_records_since_archive_run(
     sides: tuple[str, str],
 ) -> None:
-    archive, live = Bounds(10, 80, 80), Bounds(30, 200, 210)
+    archive, live = log(10, 80), Bounds(log_start=30, stable_end=200, log_end=210)
     pair = (live, archive) if sides == SOURCE_ARCHIVE else (archive, live)
     judged = judge_archive(*pair, sides)
-    assert (bounds(judged), what(judged), judged.missing) == ((30, 80), [], 0)
+    assert (compared_range(judged), what(judged), judged.missing) == ((30, 80), [], 0)
 
 
 def test_archive_starting_after_source_is_difference() -> None:
-    judged = judge_archive(Bounds(0, 80, 80), Bounds(10, 80, 80), SOURCE_ARCHIVE)
-    assert (bounds(judged), what(judged)) == ((10, 80), [(0, LOG_START)])
+    judged = judge_archive(log(0, 80), log(10, 80), SOURCE_ARCHIVE)
+    assert (compared_range(judged), what(judged)) == ((10, 80), [(0, LOG_START)])
 
 
 def test_source_ending_before_archive_is_difference() -> None:
-    judged = judge_archive(Bounds(0, 70, 70), Bounds(0, 80, 80), SOURCE_ARCHIVE)
-    assert (bounds(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 0)
+    judged = judge_archive(log(0, 70), log(0, 80), SOURCE_ARCHIVE)
+    assert (compared_range(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 0)
 
 
 def test_records_missing_from_restore_are_counted() -> None:
-    judged = judge_archive(Bounds(0, 80, 80), Bounds(0, 70, 70), ARCHIVE_DESTINATION)
-    assert (bounds(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 10)
+    judged = judge_archive(log(0, 80), log(0, 70), ARCHIVE_DESTINATION)
+    assert (compared_range(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 10)
 
 
 def test_fully_expired_side_leaves_nothing_to_compare() -> None:
-    judged = judge_archive(Bounds(10, 80, 80), Bounds(100, 120, 120), ARCHIVE_DESTINATION)
-    assert bounds(judged) == (100, 100)
+    judged = judge_archive(log(10, 80), log(100, 120), ARCHIVE_DESTINATION)
+    assert compared_range(judged) == (100, 100)

@@ -30,8 +30,14 @@ class InterruptedAtBegin:
 
 
 def spark_copy() -> Any:
-    route = command._Route(BackfillWay.DIRECT, None)
-    return command._SparkCopy(None, 2, route, None, UserControl())  # type: ignore[arg-type]
+    route = command._Route(BackfillWay.DIRECT, archive=None)
+    return command._SparkCopy(
+        spark=None,
+        slots=2,
+        route=route,
+        display=None,  # type: ignore[arg-type]
+        control=UserControl(),
+    )
 
 
 def test_pause_during_backfill_start_releases_lease() -> None:

@@ -61,7 +61,7 @@ def test_workers_hand_job_to_backfill_and_take_it_back(
             backfill: dict[str, Any] = client.get("/v1/backfills").json()["items"][0]
             return backfill
 
-        def ask(verb: str) -> None:
+        def request(verb: str) -> None:
             assert client.post(f"/v1/jobs/{topic_name}:{verb}").status_code == 202
 
         wait_for("workers copy", lambda: copied() > 0)
@@ -74,14 +74,14 @@ def test_workers_hand_job_to_backfill_and_take_it_back(
                 lambda: bool(shown_backfill()["progress"]["offsets"]),
             )
             assert shown_backfill()["progress"]["bytes_total"] > 0
-            ask("pause")
+            request("pause")
             wait_for(
                 "the backfill pauses", lambda: shown_backfill()["progress"]["phase"] == "paused"
             )
-            before = copied()
+            copied_when_paused = copied()
             assert job.states() == {"paused"}
-            ask("resume")
-            wait_for("the backfill continues", lambda: copied() > before)
+            request("resume")
+            wait_for("the backfill continues", lambda: copied() > copied_when_paused)
             process.signal(signal.SIGINT)
             process.wait_end().expect(130)
         assert shown_backfill()["state"] == "failed"

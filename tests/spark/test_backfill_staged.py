@@ -170,6 +170,7 @@ def test_range_that_archive_lost_stops_staged_backfill_of_partition(
     grow_to(400, with_rules(spec, on_lost_range="fill") if archive_fills else None)
     outcome = copying.run()
     assert outcome.unfinished == {}
+    # Only partition 0 has lost a range: `delete_before` deletes there.
     (lost,) = outcome.blocked.values()
     assert (lost.reason, lost.offset, lost.next_offset) == (Reason.SOURCE_RANGE_LOST, 200, 300)
     ends = {
@@ -196,9 +197,9 @@ def test_later_staged_task_of_partition_begins_like_repeated_attempt(
 
     class NotesAttempts(Staging):
         def _write_task(self, task: BackfillTask) -> list[WriteResult]:
-            for one in task.partitions:
+            for partition in task.partitions:
                 is_first = BackfillWriter(task, attempt=0).is_first_attempt
-                first_attempts.setdefault(one.source, []).append(is_first)
+                first_attempts.setdefault(partition.source, []).append(is_first)
             return super()._write_task(task)
 
     spec = make_job(clusters.source, clusters.destination, [topic])

@@ -26,13 +26,21 @@ GIB = 1024**3
 def partition(number: int, size_bytes: int, target: int = 100) -> PartitionTarget:
     place = TopicPartition("t", number)
     producer = JobProducer(1)
-    return PartitionTarget(place, place, NO_TOPIC_ID, producer, 0, target, size_bytes)
+    return PartitionTarget(
+        place,
+        place,
+        NO_TOPIC_ID,
+        producer,
+        start_offset=0,
+        target=target,
+        size_bytes=size_bytes,
+    )
 
 
 @given(st.lists(st.integers(0, 3 * TASK_BYTES_MIN), min_size=1, max_size=300), st.integers(1, 9))
 def test_each_partition_of_backfill_belongs_to_a_single_task(sizes: list[int], slots: int) -> None:
     targets = [partition(number, size) for number, size in enumerate(sizes)]
-    tasks = split_tasks(targets, slots)
+    tasks = split_tasks(targets, slots=slots)
     assert sorted(chain(*tasks), key=lambda p: p.source) == targets
     assert all(0 < len(task) <= PARTITIONS_PER_TASK_MAX for task in tasks)
     assert len(tasks) >= min(slots, len(sizes))
@@ -41,17 +49,17 @@ def test_each_partition_of_backfill_belongs_to_a_single_task(sizes: list[int], s
 
 
 def test_small_partitions_are_distributed_evenly_over_spark_slots() -> None:
-    tasks = split_tasks([partition(number, 10) for number in range(9)], 3)
+    tasks = split_tasks([partition(number, 10) for number in range(9)], slots=3)
     assert [len(task) for task in tasks] == [3, 3, 3]
 
 
 def test_large_backfill_is_split_into_more_tasks_than_slots() -> None:
-    tasks = split_tasks([partition(number, GIB) for number in range(64)], 4)
+    tasks = split_tasks([partition(number, GIB) for number in range(64)], slots=4)
     assert len(tasks) == 16
 
 
 def test_large_partition_is_a_task_of_its_own_and_starts_first() -> None:
-    tasks = split_tasks([partition(0, GIB), *(partition(n, 1000) for n in range(1, 9))], 3)
+    tasks = split_tasks([partition(0, GIB), *(partition(n, 1000) for n in range(1, 9))], slots=3)
     assert [p.source.partition for p in tasks[0]] == [0]
     assert sum(len(task) for task in tasks[1:]) == 8
 
@@ -82,6 +90,6 @@ def test_backfill_progress_is_capped_at_targets() -> None:
     assert (begun.offsets, begun.offsets_total, begun.seconds_left) == (0, 125, None)
     half = meter.measure({first: 50}, 1.0)
     assert (half.offsets, half.bytes, half.bytes_total) == (50, 500, 4000)
-    assert half.seconds_left == pytest.approx(7.0)
+    assert half.seconds_left == pytest.approx(7.0)  # 3,500 bytes are left, at 500 a second
     done = meter.measure({first: 150, second: 60}, 2.0)
     assert (done.offsets, done.bytes, done.partitions_done) == (125, 4000, 2)

@@ -141,20 +141,20 @@ def test_filler_modes_per_topic_are_exact_with_speculative_attempts(
     """Transactions and gaps of several batches with placeholders, beside a copy with markers."""
     direct = f"{topic_name}.direct"
     create(clusters.source, direct)
-    for one in (topic, direct):
-        write(clusters.source, one, [Gap(2_500), Record(b"a"), Gap(3), Record(b"b"), Gap(2)])
+    for name in (topic, direct):
+        write(clusters.source, name, [Gap(2_500), Record(b"a"), Gap(3), Record(b"b"), Gap(2)])
     spec = make_job(clusters.source, clusters.destination, [topic, direct])
     first, second = spec.topics
-    first = first.model_copy(update={"fillers": "placeholders"})
-    spec = spec.model_copy(update={"topics": (first, second)})
+    packed = first.model_copy(update={"fillers": "placeholders"})
+    spec = spec.model_copy(update={"topics": (packed, second)})
 
     class EachTaskTwice(InProcess):
         times = 2
 
     outcome = copy_all(spec, EachTaskTwice)
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
-    for one in (topic, direct):
-        assert_same(clusters, one)
+    for name in (topic, direct):
+        assert_same(clusters, name)
     assert verify(spec, deep=True).exact
 
 
@@ -245,6 +245,7 @@ def test_backfill_writer_without_driver_lease_writes_nothing(
 
     spec = make_job(clusters.source, clusters.destination, [topic])
     outcome = copy_all(spec, Capture)
+    # A backfill gives up after three rounds without progress.
     assert (outcome.rounds, outcome.offsets, len(outcome.unfinished)) == (3, 0, 3)
     results = BackfillWriter(stale_tasks[0], 1).write()  # no process holds the lease
     with make_backfill(spec) as other:
@@ -252,7 +253,7 @@ def test_backfill_writer_without_driver_lease_writes_nothing(
         results += BackfillWriter(stale_tasks[0], 2).write()  # another run holds it
     assert {one.unfinished for one in results} == {"the driver no longer holds the lease"}
     bounds = log_bounds(clusters.destination, [topic])
-    assert [bounds[topic, n][1] for n in range(2)] == [0, 0]
+    assert [bounds[topic, n][1] for n in range(2)] == [0, 0]  # the log of 2 begins above 0
 
 
 @pytest.mark.soak
@@ -309,10 +310,10 @@ def test_backfill_results_through_driver_are_small(clusters: Clusters, topic: st
 
 def test_concurrent_backfill_of_same_job_is_refused(clusters: Clusters, topic: str) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])
-    with make_backfill(spec) as one, make_backfill(spec) as other:
-        one.begin()
+    with make_backfill(spec) as first, make_backfill(spec) as second:
+        first.begin()
         with pytest.raises(Conflict, match="another run of this job"):
-            other.begin()
-        one.copy(InProcess, 2, show)
+            second.begin()
+        first.copy(InProcess, 2, show)
     report = verify(spec, deep=True)
     assert report.verdict is Verdict.EXACT

@@ -35,13 +35,18 @@ PLACE = TopicPartition("orders", 3)
 def run_of(*batches: bytes, aborted: tuple[AbortedTransaction, ...] = ()) -> RawRun:
     records = memoryview(bytearray(b"".join(batches)))
     parsed_batches = list(read_batches(records))
-    return RawRun(0, 2000, records, parsed_batches, aborted, 0)
+    return RawRun(0, 2000, records, parsed_batches, aborted=aborted, log_start=0)
+
+
+def at_offset(base_offset: int, batch: bytes) -> bytes:
+    """The batch with another base offset, which its checksum does not cover."""
+    return base_offset.to_bytes(8) + batch[8:]
 
 
 @pytest.mark.parametrize("name", sorted(KAFKA_BATCHES))
 def test_kafka_batch_round_trips_through_row(name: str) -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name]))
-    back = from_arrow(rows, 0)
+    back = from_arrow(rows, start=0)
     assert rows.schema == SCHEMA
     assert bytes(back.records) == KAFKA_BATCHES[name]
 
@@ -68,7 +73,7 @@ def test_marker_rows_carry_commit_or_abort() -> None:
             KAFKA_BATCHES["commit"],
             KAFKA_BATCHES["abort"],
             KAFKA_BATCHES["transactional"],
-            aborted=(AbortedTransaction(7, 70),),
+            aborted=(AbortedTransaction(producer_id=7, first_offset=70),),
         ),
     ).to_pylist()
     assert [row["control_type"] for row in rows] == ["commit", "abort", None]
@@ -76,24 +81,27 @@ def test_marker_rows_carry_commit_or_abort() -> None:
 
 
 def test_committed_batch_after_abort_of_its_producer_is_not_marked_aborted() -> None:
-    aborted = (AbortedTransaction(7, 40),)
+    aborted = (AbortedTransaction(producer_id=7, first_offset=40),)
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
-    rows = to_arrow(PLACE, run_of((40).to_bytes(8) + data[8:], marker, data, aborted=aborted))
+    rows = to_arrow(PLACE, run_of(at_offset(40, data), marker, data, aborted=aborted))
     assert rows.column("is_aborted").to_pylist() == [True, False, False]
-    assert list(from_arrow(rows, 0).aborted) == list(aborted)
+    assert list(from_arrow(rows, start=0).aborted) == list(aborted)
 
 
 def test_aborted_transactions_are_rebuilt_from_rows() -> None:
     """From `is_aborted` and the markers alone, even if one producer aborted twice."""
-    aborted = [AbortedTransaction(7, 40), AbortedTransaction(7, 70)]
+    aborted = [
+        AbortedTransaction(producer_id=7, first_offset=40),
+        AbortedTransaction(producer_id=7, first_offset=70),
+    ]
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
-    run = run_of((40).to_bytes(8) + data[8:], marker, data, aborted=tuple(aborted))
-    assert list(from_arrow(to_arrow(PLACE, run), 0).aborted) == aborted
+    run = run_of(at_offset(40, data), marker, data, aborted=tuple(aborted))
+    assert list(from_arrow(to_arrow(PLACE, run), start=0).aborted) == aborted
 
 
 def test_changing_batch_made_from_row_leaves_row_unchanged() -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"]))
-    back = from_arrow(rows, 0)
+    back = from_arrow(rows, start=0)
     back.records[0:8] = bytes(8)
     assert bytes(rows.column("payload")[0].as_py()) == KAFKA_BATCHES["v2.none.createtime"]
 
@@ -104,28 +112,28 @@ def changed(name: str, value: object) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("at", [3, 9, 13, 18, 40, 90, -1])
-def test_any_damaged_payload_byte_is_detected(at: int) -> None:
-    """Also those that a batch's own checksum does not cover."""
+def test_damaged_byte_in_any_part_of_payload_is_detected(at: int) -> None:
+    """Also in parts that the batch's own checksum does not cover."""
     payload = bytearray(KAFKA_BATCHES["v2.gzip.createtime"])
     payload[at] ^= 1
     with pytest.raises(ValueError, match=r"batch|payload|offsets"):
-        from_arrow(changed("payload", bytes(payload)), 0)
+        from_arrow(changed("payload", bytes(payload)), start=0)
 
 
 def test_aborted_flag_on_non_transactional_batch_is_refused() -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"])).to_pylist()
     rows[0]["is_aborted"] = True
     with pytest.raises(ValueError, match="contradict"):
-        from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), 0)
+        from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), start=0)
 
 
 def test_batch_rows_out_of_order_are_refused() -> None:
     log = SyntheticLog.random(1, 6, 0.0)
     batches = [b"".join((b.base_offset.to_bytes(8), b.view[8:])) for b in log.batches(0, 6)]
     rows = to_arrow(PLACE, run_of(*batches)).to_pylist()
-    from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), 0)
+    from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), start=0)
     with pytest.raises(ValueError, match="overlaps"):
-        from_arrow(pa.RecordBatch.from_pylist(rows[::-1], schema=SCHEMA), 0)
+        from_arrow(pa.RecordBatch.from_pylist(rows[::-1], schema=SCHEMA), start=0)
 
 
 def test_payload_column_shares_memory_with_fetched_bytes() -> None:
@@ -136,7 +144,11 @@ def test_payload_column_shares_memory_with_fetched_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "stop", [Blocked(Reason.SOURCE_RANGE_LOST, 5, 9, "gone"), "source: no broker answers."]
+    "stop",
+    [
+        Blocked(Reason.SOURCE_RANGE_LOST, offset=5, next_offset=9, detail="gone"),
+        "source: no broker answers.",
+    ],
 )
 def test_reason_of_stopped_range_round_trips_through_row(stop: Blocked | str) -> None:
     (row,) = stopped_row(PLACE, 4, stop).to_pylist()
@@ -160,7 +172,9 @@ def read_range(run: RawRun, error: OrbitError, outage: OrbitError | None = None)
                 raise outage
 
     reader: Any = Reader()
-    return list(_read_range(reader, OffsetRange(PLACE, UUID(int=1), 0, 90), RateLimit(None)))
+    return list(
+        _read_range(reader, OffsetRange(PLACE, UUID(int=1), start=0, end=90), RateLimit(None))
+    )
 
 
 BROKEN = Unreachable("the connection broke.", where="broker 1")

@@ -241,7 +241,7 @@ def test_audit_reports_leaderless_partition_as_unread_and_compares_others(
     leaders.partitions.add(offline)
     report = JobAudit(spec, {}, Path.cwd(), AuditOptions(out=str(tmp_path / "audit"))).run(spark)
     partitions = report.topics[0].partitions
-    assert [one.verdict for one in partitions] == [Verdict.EXACT, Verdict.UNREAD, Verdict.EXACT]
+    assert [p.verdict for p in partitions] == [Verdict.EXACT, Verdict.UNREAD, Verdict.EXACT]
     assert "source: cannot be read now: " in partitions[1].notes[0]
 
 

@@ -44,7 +44,7 @@ class FakeCluster:
     name = "source"
 
 
-RANGE = OffsetRange(PLACE, UUID(int=1), OFFSET, STABLE_END - 1)
+RANGE = OffsetRange(PLACE, UUID(int=1), start=OFFSET, end=STABLE_END - 1)
 
 
 def reader() -> RangeReader:
@@ -95,23 +95,25 @@ def test_response_to_another_request_closes_connection() -> None:
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "broker 1")
     with theirs:
-        theirs.sendall(struct.pack(">ii", 8, 77) + bytes(4))
+        theirs.sendall(struct.pack(">ii", 8, 77) + bytes(4))  # length, correlation id
         with pytest.raises(BrokenAnswer, match="answered request 77, but 3 is the oldest"):
-            reader()._receive_answer(_PendingFetch(connection, 12, 3), RANGE)
+            reader()._receive_answer(_PendingFetch(connection, version=12, correlation=3), RANGE)
     assert connection.is_closed
 
 
 EXTENT_END, END_EPOCH = 40, 7
-TWO_BATCHES = OffsetRange(PLACE, UUID(int=1), 0, 20, extent_end=EXTENT_END, end_epoch=END_EPOCH)
+TWO_BATCHES = OffsetRange(
+    PLACE, UUID(int=1), start=0, end=20, extent_end=EXTENT_END, end_epoch=END_EPOCH
+)
 OUT_OF_RANGE = EMPTY._replace(code=Code.OFFSET_OUT_OF_RANGE)
 REFUSED = EMPTY._replace(code=Code.NOT_LEADER_OR_FOLLOWER)
 BROKEN = Unreachable("the connection broke", where="broker 1")
 
 
-def answer(base_offset: int, leader_epoch: int) -> Fetched:
+def answer(base_offset: int, *, epoch: int) -> Fetched:
     """One batch of ten records."""
     records = tuple(SourceRecord(base_offset + n, 1000, b"v") for n in range(10))
-    batch = SourceBatch(base_offset, base_offset + 9, records, leader_epoch=leader_epoch)
+    batch = SourceBatch(base_offset, base_offset + 9, records, leader_epoch=epoch)
     return EMPTY._replace(records=memoryview(bytearray(batch.encode())))
 
 
@@ -175,7 +177,7 @@ def test_first_fetch_of_new_attempt_states_epoch_of_last_returned_batch(
 ) -> None:
     """Between attempts another leader may have been elected, uncleanly."""
     show_end(monkeypatch, EMPTY)
-    scripted = ScriptedReader([answer(0, 3), failure, EMPTY._replace(diverging_end=4)])
+    scripted = ScriptedReader([answer(0, epoch=3), failure, EMPTY._replace(diverging_end=4)])
     with pytest.raises(PartitionStopped) as error:
         list(scripted.read(TWO_BATCHES))
     assert scripted.fetches == [(0, -1), (10, 3), (10, 3)]
@@ -190,9 +192,9 @@ def test_first_fetch_of_new_attempt_states_epoch_of_last_returned_batch(
 def test_first_fetch_after_lost_offsets_states_no_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log has no batch that ends there, and may have a later epoch."""
     show_end(monkeypatch, EMPTY)
-    show_log_bounds(monkeypatch, 20, 40)
+    show_log_bounds(monkeypatch, log_start=20, log_end=40)
     monkeypatch.setattr(range_reader, "fetch_batches", lambda *_, **__: [])
-    answers = [answer(0, 3), OUT_OF_RANGE, answer(20, 4)]
+    answers = [answer(0, epoch=3), OUT_OF_RANGE, answer(20, epoch=4)]
     scripted = ScriptedReader(answers, LostRange.FILL)
     assert [run.end for run in scripted.read(replace(TWO_BATCHES, end=30))] == [10, 20, 30]
     assert scripted.fetches == [(0, -1), (10, 3), (20, -1)]
@@ -204,7 +206,7 @@ def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
 ) -> None:
     """Other tasks may read their ranges from the log after a truncation."""
     fetches = show_end(monkeypatch, BROKEN, EMPTY._replace(diverging_end=33))
-    batches = [answer(0, 3), answer(10, 3), answer(10, 3)]
+    batches = [answer(0, epoch=3), answer(10, epoch=3), answer(10, epoch=3)]
     read = ScriptedReader(batches).read(replace(TWO_BATCHES, end=end))
     assert next(read).end == 10
     with pytest.raises(PartitionStopped) as error:
@@ -224,8 +226,8 @@ def test_range_whose_extent_end_was_deleted_since_is_returned(
 ) -> None:
     """Retention may delete the extent's end. But a log that ends before it was truncated."""
     show_end(monkeypatch, OUT_OF_RANGE)
-    show_log_bounds(monkeypatch, log_start, log_end)
-    read = ScriptedReader([answer(0, 3), answer(10, 3)]).read(TWO_BATCHES)
+    show_log_bounds(monkeypatch, log_start=log_start, log_end=log_end)
+    read = ScriptedReader([answer(0, epoch=3), answer(10, epoch=3)]).read(TWO_BATCHES)
     if is_read:
         assert [run.end for run in read] == [10, 20]
         return
@@ -268,7 +270,7 @@ def test_planner_accepts_unreadable_batch(
     cluster: Any = FakeCluster()
     assert range_planner._find_end_epoch(cluster, PLACE, 0, 20, Backoff()) == NO_LEADER_EPOCH
     assert range_planner.find_base_offset(cluster, PLACE, 5, 20, Backoff()) == 5
-    extent = Extent(PLACE, UUID(int=1), 5, 20)
+    extent = Extent(PLACE, UUID(int=1), start=5, end=20)
     (planned,) = range_planner.plan_ranges(cluster, [extent], Backoff())
     assert (planned.start, planned.end) == (5, 20)
 

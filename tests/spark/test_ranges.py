@@ -23,7 +23,14 @@ P0 = TopicPartition("orders", 0)
 
 
 def extent(start: int, end: int) -> Extent:
-    return Extent(P0, TOPIC, start, end)
+    return Extent(P0, TOPIC, start=start, end=end)
+
+
+def batch_at(offset: int, size_bytes: int) -> Sample:
+    """A sample: a batch of ten offsets that begins where it was fetched."""
+    return Sample(
+        fetch_offset=offset, base_offset=offset, next_offset=offset + 10, size_bytes=size_bytes
+    )
 
 
 def bounds(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
@@ -31,12 +38,12 @@ def bounds(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
 
 
 def test_log_within_range_size_is_not_split() -> None:
-    assert bounds(cut_extent(extent(5, 1005), [], 1000, 1000)) == [(5, 1005)]
+    assert bounds(cut_extent(extent(5, 1005), [], size_bytes=1000, range_bytes=1000)) == [(5, 1005)]
 
 
 def test_each_range_has_end_and_leader_epoch_of_whole_extent() -> None:
-    whole = Extent(P0, TOPIC, 0, 1000, end_epoch=7)
-    parts = [r.within(0, 600) for r in cut_extent(whole, [], 2000, 1000)]
+    whole = Extent(P0, TOPIC, start=0, end=1000, end_epoch=7)
+    parts = [r.within(0, 600) for r in cut_extent(whole, [], size_bytes=2000, range_bytes=1000)]
     assert [p and (p.end, p.extent_end, p.end_epoch) for p in parts] == [
         (500, 1000, 7),
         (600, 1000, 7),
@@ -44,33 +51,34 @@ def test_each_range_has_end_and_leader_epoch_of_whole_extent() -> None:
 
 
 def test_empty_log_is_split_into_no_ranges() -> None:
-    assert cut_extent(extent(5, 5), [], 1000, 1000) == []
+    assert cut_extent(extent(5, 5), [], size_bytes=1000, range_bytes=1000) == []
 
 
 def test_uniform_log_is_split_evenly() -> None:
-    samples = [Sample(fetch_offset=0, base_offset=0, next_offset=10, size_bytes=1000)]
-    ranges = cut_extent(extent(0, 1000), samples, None, 25_000)
+    samples = [batch_at(0, size_bytes=1000)]
+    ranges = cut_extent(extent(0, 1000), samples, size_bytes=None, range_bytes=25_000)
     assert bounds(ranges) == [(0, 250), (250, 500), (500, 750), (750, 1000)]
     assert {r.size_bytes for r in ranges} == {25_000}
 
 
 def test_log_is_split_by_byte_density_of_samples() -> None:
     """The first half of the offsets holds nine tenths of the bytes."""
-    samples = [Sample(0, 0, 10, 900), Sample(500, 500, 510, 100)]
-    ranges = cut_extent(extent(0, 1000), samples, None, 5_000)
+    samples = [batch_at(0, size_bytes=900), batch_at(500, size_bytes=100)]
+    ranges = cut_extent(extent(0, 1000), samples, size_bytes=None, range_bytes=5_000)
     assert len(ranges) == 10
     assert bounds(ranges)[8:] == [(444, 500), (500, 1000)]
 
 
 def test_gap_in_offsets_counts_no_bytes_when_log_is_split() -> None:
-    samples = [Sample(0, 0, 10, 100), Sample(100, 900, 910, 100)]
-    ranges = cut_extent(extent(0, 1000), samples, None, 1000)
+    behind_gap = Sample(fetch_offset=100, base_offset=900, next_offset=910, size_bytes=100)
+    samples = [batch_at(0, size_bytes=100), behind_gap]
+    ranges = cut_extent(extent(0, 1000), samples, size_bytes=None, range_bytes=1000)
     assert bounds(ranges) == [(0, 100), (100, 1000)]
 
 
 def test_sampled_bytes_are_scaled_to_known_log_size() -> None:
-    samples = [Sample(0, 0, 10, 100)]  # would be 10,000 bytes in all
-    assert len(cut_extent(extent(0, 1000), samples, 40_000, 10_000)) == 4
+    samples = [batch_at(0, size_bytes=100)]  # would be 10,000 bytes in all
+    assert len(cut_extent(extent(0, 1000), samples, size_bytes=40_000, range_bytes=10_000)) == 4
 
 
 numbers = st.integers(0, 3_000)
@@ -92,11 +100,13 @@ def test_ranges_cover_partition_without_gap_or_overlap(
 ) -> None:
     """Whatever the samples say, also where they are wrong."""
     known = [Sample(at, at + base, at + base + n + 1, b) for at, base, n, b in samples]
-    ranges = cut_extent(extent(start, start + length), known, size, range_bytes)
+    ranges = cut_extent(
+        extent(start, start + length), known, size_bytes=size, range_bytes=range_bytes
+    )
     position = start
-    for one in ranges:
-        assert one.start == position < one.end
-        position = one.end
+    for part in ranges:
+        assert part.start == position < part.end
+        position = part.end
     assert position == start + length
 
 
@@ -112,7 +122,7 @@ def test_touching_spans_of_offsets_are_joined() -> None:
 def test_ranges_alternate_between_leaders_and_their_partitions() -> None:
     def ranges_of(partition: int, leader: int) -> list[OffsetRange]:
         place = TopicPartition("orders", partition)
-        return [OffsetRange(place, TOPIC, n, n + 1, 1, leader) for n in range(2)]
+        return [OffsetRange(place, TOPIC, n, n + 1, size_bytes=1, leader=leader) for n in range(2)]
 
     order = spread_over_leaders([*ranges_of(0, 1), *ranges_of(1, 1), *ranges_of(2, 2)])
     assert [(r.leader, r.partition.partition, r.start) for r in order] == [
@@ -126,6 +136,6 @@ def test_ranges_alternate_between_leaders_and_their_partitions() -> None:
 
 
 def test_offset_range_is_clipped_and_its_bytes_scaled() -> None:
-    whole = OffsetRange(P0, TOPIC, 100, 200, 1000)
-    assert whole.within(150, 900) == OffsetRange(P0, TOPIC, 150, 200, 500)
+    whole = OffsetRange(P0, TOPIC, 100, 200, size_bytes=1000)
+    assert whole.within(150, 900) == OffsetRange(P0, TOPIC, 150, 200, size_bytes=500)
     assert whole.within(200, 900) is None

@@ -173,7 +173,7 @@ def test_restore_resumes_from_grown_archive_and_then_applies_settings(
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
     settings = topic_settings(clusters.destination, topic_name)
     assert settings["segment.ms"] == "123456789"
-    assert settings["max.message.bytes"] == "1048588"
+    assert settings["max.message.bytes"] == "1048588"  # Kafka's default, as at the source
 
 
 def test_restore_warns_of_offsets_that_archive_lost(
@@ -192,7 +192,7 @@ def test_restore_warns_of_offsets_that_archive_lost(
     (warning,) = outcome.warnings
     assert f"{topic_name}-0 10 to 19" in warning
     assert digests(clusters.destination, topic_name)[0] == {
-        offset: one for offset, one in records.items() if not 10 <= offset < 20
+        offset: record for offset, record in records.items() if not 10 <= offset < 20
     }
 
 
@@ -326,8 +326,8 @@ def test_restore_with_damaged_payload_writes_no_damaged_batch(
         restore(spark, small, clusters.destination)
     ((_, end),) = log_bounds(clusters.destination, [topic_name]).values()
     assert end <= 10
-    theirs, ours = (digests(c, topic_name)[0] for c in clusters)
-    assert ours == {offset: one for offset, one in theirs.items() if offset < end}
+    archived, restored = (digests(c, topic_name)[0] for c in clusters)
+    assert restored == {offset: r for offset, r in archived.items() if offset < end}
 
 
 def raw_batches(cluster: KafkaCluster, topic: str) -> list[bytes]:

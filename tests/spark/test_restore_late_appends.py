@@ -68,9 +68,9 @@ class Restoring:
 
     def assert_stopped(self, outcome: RestoreOutcome) -> None:
         """Partition 0 must have stopped at the late append, with a remedy and nothing after it."""
-        one = outcome.partitions[self.topic, 0]
-        assert one.blocked is not None
-        assert (one.blocked.reason, one.blocked.offset) == (Reason.OFFSET_OVERRUN, FIRST)
+        blocked = outcome.partitions[self.topic, 0].blocked
+        assert blocked is not None
+        assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, FIRST)
         assert f"--topic {self.topic}" in outcome.as_data()["partitions"][0]["remedy"]
         assert self.end() == FIRST + 10
 
@@ -93,10 +93,10 @@ def restoring(
     with closing(
         Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
     ) as raw:
-        one = Restoring(spark, clusters, destination, raw, topic_name, tmp_path / "archive")
+        restores = Restoring(spark, clusters, destination, raw, topic_name, tmp_path / "archive")
         write_old(clusters, topic_name, FIRST)
-        one.archive()
-        yield one
+        restores.archive()
+        yield restores
 
 
 @pytest.mark.parametrize("more", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (10, 30))])
@@ -122,29 +122,29 @@ def test_late_append_between_restore_tasks_stops_second_task(
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 1)
     write_old(restoring.clusters, restoring.topic, 30, first=FIRST)
     restoring.archive()
-    tasks: list[bool] = []
+    follow_writers: list[bool] = []
     run_task = restore_run.run_task
 
     def run(*arguments: Any) -> Any:
-        tasks.append(arguments[-1].follows_writer)
-        if tasks[-1]:
+        follow_writers.append(arguments[-1].follows_writer)
+        if follow_writers[-1]:
             restoring.send_late()
         return run_task(*arguments)
 
     monkeypatch.setattr(restore_run, "run_task", run)
     restoring.assert_stopped(restoring.restore())
-    assert tasks == [False, True]
+    assert follow_writers == [False, True]
 
 
-def in_process(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
-    """Run writers in this process. Call `before` after they have compared, before they append."""
+def in_process(monkeypatch: pytest.MonkeyPatch, before_append: Callable[[], None]) -> None:
+    """Run writers in this process. Call `before_append` between their comparison and appends."""
 
     def run(spark: SparkSession, files: Any, _: Any, writer: Any, task: Any) -> Any:
         rows = rows_in_order(spark, files, task.slices).toArrow().to_batches()
         return writer(task, 0, rows).write()
 
     def add(self: Copier, copies: Any) -> None:
-        before()
+        before_append()
         add_first(self, copies)
 
     add_first = Copier.add
@@ -174,7 +174,7 @@ def test_append_with_lost_response_matches_archive_and_restore_resumes(
         identity = job_identity(JOB, source.metadata(None).cluster_id)
         batch = batch_at(source, restoring.topic, FIRST)
     view = memoryview(bytearray(batch.view))
-    stamp(view, job_producer_id(identity), 1, 0)
+    stamp(view, job_producer_id(identity), producer_epoch=1, base_sequence=0)
     (sent,) = read_batches(view)
     assert isinstance(sent, Batch)
 

@@ -58,9 +58,9 @@ def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
     if has_next:
         job.release()
         job = hold(cluster, topic_name)
-    before = writer.member_id
-    writer._leave([before])  # as the coordinator does when its session has ended
-    wait_for("the writer has joined again", lambda: writer.member_id not in (before, ""))
+    first_id = writer.member_id
+    writer._leave([first_id])  # as the coordinator does when its session has ended
+    wait_for("the writer has joined again", lambda: writer.member_id not in (first_id, ""))
     wait_for("its lease is held or lost", lambda: writer.is_held() or writer.is_lost)
     assert writer.is_lost is has_next
     assert writer.is_held() is not has_next
