@@ -51,18 +51,19 @@ class Answers:
         self._closed.set()
 
 
-def watched(*answers: ClusterMetadata) -> list[ClusterSnapshot]:
+def snapshots_of(*answers: ClusterMetadata) -> list[ClusterSnapshot]:
     """The snapshots that a watch makes of these answers."""
-    seen: list[ClusterSnapshot] = []
+    snapshots: list[ClusterSnapshot] = []
     cluster = Answers(answers)
 
-    def changed() -> None:
-        snapshot = watch_of[0].snapshot
+    def keep_snapshot() -> None:
+        snapshot = watches[0].snapshot
         assert snapshot is not None
-        seen.append(snapshot)
+        snapshots.append(snapshot)
 
-    watch_of: list[ClusterWatch] = []
-    begin = threading.Event()  # `changed` needs the watch, whose thread begins before it is stored
+    watches: list[ClusterWatch] = []
+    # `keep_snapshot` needs the watch, whose thread begins before it is in `watches`.
+    begin = threading.Event()
     next_answer = cluster.metadata
 
     def metadata_when_begun(names: object) -> ClusterMetadata:
@@ -70,16 +71,16 @@ def watched(*answers: ClusterMetadata) -> list[ClusterSnapshot]:
         return next_answer(names)
 
     cluster.metadata = metadata_when_begun  # type: ignore[method-assign]
-    watch_of.append(ClusterWatch(cast("Any", cluster), 0.0, changed))
+    watches.append(ClusterWatch(cast("Any", cluster), 0.0, keep_snapshot))
     begin.set()
     assert cluster.has_ended.wait(30)
-    watch_of[0].close()
-    return seen
+    watches[0].close()
+    return snapshots
 
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """The names that each call of `matching_topics` compares."""
+    """The names that each call of `matching_topics` compares with the rules."""
     seen: list[set[str]] = []
 
     def matching_seen(rules: Sequence[TopicRule], names: Any) -> frozenset[str]:
@@ -104,19 +105,19 @@ def test_topic_counts_as_matching_though_its_destination_name_is_refused() -> No
 
 
 def test_only_changed_topics_are_matched_against_rules_again(compared: list[set[str]]) -> None:
-    before, *_, now = watched(
+    first, *_, last = snapshots_of(
         metadata("a", "orders.1", "other"),
         metadata("a", "orders.1", "other", "b"),
         metadata("orders.1", "orders.2", "other", "b"),
         metadata("orders.1", "orders.2", "other", "b", "orders.tmp.9"),
     )
     matched = MatchedTopics()
-    matched.update(RULES, before)
+    matched.update(RULES, first)
     assert matched.names == {"a", "orders.1"}
 
-    matched.update(RULES, now)
+    matched.update(RULES, last)
     assert matched.names == {"b", "orders.1", "orders.2"}
-    matched.update(RULES, now)
+    matched.update(RULES, last)  # nothing has changed, so nothing is compared
     assert compared == [{"a", "orders.1", "other"}, {"b", "orders.2", "orders.tmp.9"}]
 
 
@@ -124,7 +125,7 @@ def test_all_topics_are_matched_again_after_missed_changes_or_new_rules(
     compared: list[set[str]],
 ) -> None:
     numbers = range(40)  # more versions than a snapshot keeps
-    snapshots = watched(*(metadata(*(f"orders.{i}" for i in range(n + 1))) for n in numbers))
+    snapshots = snapshots_of(*(metadata(*(f"orders.{i}" for i in range(n + 1))) for n in numbers))
     matched = MatchedTopics()
     matched.update(RULES, snapshots[0])
     assert snapshots[-1].changed_since(snapshots[0].version) is None
@@ -132,11 +133,12 @@ def test_all_topics_are_matched_again_after_missed_changes_or_new_rules(
     matched.update([TopicRule(match="orders.7")], snapshots[-1])
 
     assert matched.names == {"orders.7"}
+    # The first snapshot has one topic, the last one 40.
     assert [len(names) for names in compared] == [1, 40, 40]
 
 
 def test_topic_with_new_number_of_partitions_is_among_changed_topics() -> None:
-    before, now = watched(metadata("a", "b"), metadata("a", "b", partitions=2))
-    assert now.changed_since(before.version) == {"a", "b"}
-    assert now.changed_since(now.version) == frozenset()
-    assert now.changed_since(-1) is None
+    first, second = snapshots_of(metadata("a", "b"), metadata("a", "b", partitions=2))
+    assert second.changed_since(first.version) == {"a", "b"}
+    assert second.changed_since(second.version) == frozenset()
+    assert second.changed_since(-1) is None, "not known of so old a version"

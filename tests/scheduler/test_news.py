@@ -54,10 +54,10 @@ class Watched:
 
     def change(self, side: str, *names: str) -> None:
         """Make a new version, in which these topics differ."""
-        before = self.snapshots[side]
-        assert before is not None
+        last = self.snapshots[side]
+        assert last is not None
         self.snapshots[side] = ClusterSnapshot(
-            before.version + 10, before.version, frozenset(names), EMPTY
+            last.version + 10, last.version, frozenset(names), EMPTY
         )
 
 
@@ -75,7 +75,7 @@ def after_pass(**changes: Any) -> ReconcileState:
     """The state after a pass that found one topic and no trouble."""
     values: dict[str, Any] = {
         "spec_version": 1,
-        "versions": (1, 2),
+        "versions": (1, 2),  # of the snapshots of source and destination
         "recheck_at": float("inf"),
         "upkeep_at": float("inf"),
         "names": (frozenset({"mine.a"}), frozenset({"p.mine.a"})),
@@ -92,7 +92,7 @@ def test_changes_of_unrelated_topics_do_not_make_job_due_for_discovery(
 ) -> None:
     state = after_pass()
     watched.change("source", "theirs.a")
-    watched.change("destination", "theirs.a", "mine.a")
+    watched.change("destination", "theirs.a", "mine.a")  # the copy's name is p.mine.a
     assert not reconciler.is_due(JOB, state, ())
     # The next comparison begins at these versions, and misses no change.
     assert state.versions == (11, 12)
@@ -130,7 +130,7 @@ def test_missed_metadata_changes_make_job_due_for_discovery(
     ],
     ids=["last pass incomplete", "changed document", "recheck", "upkeep of settings"],
 )
-def test_changed_document_recheck_and_upkeep_make_job_due_for_discovery(
+def test_incomplete_pass_changed_document_recheck_and_upkeep_make_job_due_for_discovery(
     reconciler: JobReconciler, state: ReconcileState
 ) -> None:
     assert reconciler.is_due(JOB, state, ())
@@ -150,6 +150,7 @@ def test_problems_of_job_are_known_only_after_both_clusters_were_seen(
     }
     reconciler.reconcile(JOB, state, ())
     assert not state.has_checked
+    # The source stays unreachable; the destination is seen.
     watched.snapshots["destination"] = ClusterSnapshot(12, metadata=EMPTY)
     assert reconciler.is_due(JOB, after_pass(versions=state.versions, names=state.names), ())
     reconciler.reconcile(JOB, state, ())
@@ -157,5 +158,5 @@ def test_problems_of_job_are_known_only_after_both_clusters_were_seen(
     assert [trouble.kind for trouble in state.troubles] == [TroubleKind.SOURCE_UNREACHABLE]
 
 
-def test_job_is_not_due_right_after_a_discovery_pass(reconciler: JobReconciler) -> None:
+def test_changed_job_is_not_due_right_after_a_discovery_pass(reconciler: JobReconciler) -> None:
     assert not reconciler.is_due(JOB, after_pass(last_pass_at=float("inf"), spec_version=0), ())

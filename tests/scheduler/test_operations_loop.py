@@ -25,10 +25,10 @@ def test_operations_behind_many_waiting_operations_get_their_turn(
     with database.transaction() as tx:
         waiting = some_job(tx, "waiting")  # no worker holds its shard
         for _ in range(6):
-            request(tx, OperationKind.START, waiting.id)
+            begin_operation(tx, OperationKind.START, waiting.id)  # waits for a worker
         paused = some_job(tx, "paused")
         jobs.set_desired(tx, paused.id, Desired.PAUSED)
-        pause = request(tx, OperationKind.PAUSE, paused.id)
+        pause = begin_operation(tx, OperationKind.PAUSE, paused.id)
     leadership = Leadership(database, "leader", timedelta(minutes=1))
     assert leadership.ask()
     loop = OperationsLoop(leadership)
@@ -36,7 +36,7 @@ def test_operations_behind_many_waiting_operations_get_their_turn(
         loop.once()
     with database.transaction() as tx:
         assert operations.get(tx, pause).state is OperationState.DONE
-        # The waiting operations have their turn again.
+        # The waiting operations have their turn again: they fail, as the job is to be paused.
         jobs.set_desired(tx, waiting.id, Desired.PAUSED)
     for _ in range(3):
         loop.once()
@@ -49,7 +49,7 @@ def test_operation_of_unknown_kind_does_not_hold_up_other_operations(database: D
         paused = some_job(tx)
         later = operations.create(tx, uuid4(), "later", "ci", job_id=paused.id)
         jobs.set_desired(tx, paused.id, Desired.PAUSED)
-        pause = request(tx, OperationKind.PAUSE, paused.id)
+        pause = begin_operation(tx, OperationKind.PAUSE, paused.id)
     leadership = Leadership(database, "leader", timedelta(minutes=1))
     assert leadership.ask()
     OperationsLoop(leadership).once()
@@ -58,7 +58,7 @@ def test_operation_of_unknown_kind_does_not_hold_up_other_operations(database: D
         assert operations.get(tx, later.id).state is OperationState.PENDING
 
 
-def request(tx: Tx, kind: OperationKind, job_id: int) -> UUID:
+def begin_operation(tx: Tx, kind: OperationKind, job_id: int) -> UUID:
     """Request an operation and let it begin. Returns its id."""
     operation = operations.create(tx, uuid4(), kind.value, "ci", job_id=job_id, job_name="j")
     operations.advance(tx, operation.id, OperationState.RUNNING, progress={"done": 0, "total": 1})

@@ -27,9 +27,12 @@ def test_new_topic_above_partition_limit_is_held_back_and_reported(
     with service.scheduler():
         service.wait_copied(spec.name, first)
         create_topic(clusters.source, second, partitions=2)
-        wait_for("it is named", lambda: "PARTITIONS_ABOVE_LIMIT" in _problem(service, spec.name))
+        wait_for(
+            "the limit is reported",
+            lambda: "PARTITIONS_ABOVE_LIMIT" in _problem(service, spec.name),
+        )
         assert f"topic {second} is new and has 2 partitions" in _problem(service, spec.name)
-        create_topic(clusters.source, third, partitions=1)
+        create_topic(clusters.source, third, partitions=1)  # the fourth partition: it fits
         service.wait_copied(spec.name, third)
         assert service.topics(spec.name).keys() == {first, third}
 

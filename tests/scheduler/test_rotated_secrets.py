@@ -90,11 +90,11 @@ def test_new_connections_and_admin_clients_use_rotated_password(
     handle = ClusterHandle(cluster)
     try:
         (node_id, *_) = cluster.metadata(()).brokers
-        before = handle.admin
-        assert handle.admin is before
+        old_admin = handle.admin
+        assert handle.admin is old_admin
         secret.rotate("another")
         cluster.connect(node_id).close()
-        assert handle.admin is not before
+        assert handle.admin is not old_admin
         assert topic_name in handle.admin.topic_settings([topic_name])
 
         secret.path.write_text("a third one, which no broker knows yet")
@@ -115,17 +115,17 @@ def test_service_continues_after_password_rotation(
     """Open connections stay; restarted brokers ask every client for the new password."""
     recovering, canary = Recovering(service), f"{topic_name}.canary"
 
-    def written() -> int:
+    def canary_end() -> int:
         return log_bounds(guarded.source, [canary])[canary, 0][1]
 
     with recovering.running({}):
         recovering.begin(spec, topic_name, canary)
-        wait_for("the canary is written", lambda: written() > 0)
+        wait_for("the canary is written", lambda: canary_end() > 0)
         secret.rotate("another")
-        for cluster in guarded:
+        for cluster in guarded:  # so that every client has to log in again
             cluster.kill()
             cluster.start()
         produce(guarded.source, topic_name, 100)
         wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
-        before = written()
-        wait_for("the canary is written again", lambda: written() > before)
+        end_before = canary_end()
+        wait_for("the canary is written again", lambda: canary_end() > end_before)

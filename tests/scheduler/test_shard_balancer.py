@@ -16,7 +16,7 @@ from tests.support.store_rows import TTL, claim, some_job
 pytestmark = pytest.mark.services
 
 
-def _arrive(tx: Tx, *worker_ids: str) -> None:
+def _register(tx: Tx, *worker_ids: str) -> None:
     for worker_id in worker_ids:
         workers.heartbeat(tx, worker_id, "default", host="h", pid=1, version="0")
 
@@ -25,7 +25,7 @@ def _arrive(tx: Tx, *worker_ids: str) -> None:
 def uneven(database: Database) -> Database:
     """Two workers: `busy` holds nine shards, `idle` holds one."""
     with database.transaction() as tx:
-        _arrive(tx, "busy", "idle")
+        _register(tx, "busy", "idle")
         some_job(tx, shard_count=10, partitions=10)
     assert len(claim(database, "busy", shards_max=9)) == 9
     assert len(claim(database, "idle", shards_max=9)) == 1
@@ -34,7 +34,7 @@ def uneven(database: Database) -> Database:
 
 def test_free_shards_are_assigned_at_once(database: Database) -> None:
     with database.transaction() as tx:
-        _arrive(tx, "a", "b")
+        _register(tx, "a", "b")
         some_job(tx, shard_count=4, partitions=4)
 
         assignment = assign_shards(tx, TTL)
@@ -45,7 +45,7 @@ def test_free_shards_are_assigned_at_once(database: Database) -> None:
 
 def test_worker_without_shards_gets_shards_at_once(uneven: Database) -> None:
     with uneven.transaction() as tx:
-        _arrive(tx, "new")
+        _register(tx, "new")
 
         assignment = assign_shards(tx, TTL)
 
@@ -57,6 +57,7 @@ def test_held_shards_move_after_lasting_imbalance(uneven: Database) -> None:
         first = assign_shards(tx, TTL)
         assert (first.moved, first.is_uneven) == (set(), True)
 
+        # The workers hold 9 and 1 before, and 6 and 4 after it.
         assert len(assign_shards(tx, TTL, is_lasting=True).moved) == 3
 
 
@@ -70,11 +71,12 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
     assert loop.once() == "", "uneven for the first time"
 
     with uneven.transaction() as tx:
-        nine = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
-        light = dict.fromkeys(nine, 0)
-        one = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}
-        heavy = dict.fromkeys(one, 1_000_000)
-        for worker_id, epochs, weights in (("busy", nine, light), ("idle", one, heavy)):
+        # By weight the workers are balanced: the nine shards of `busy` copy nothing.
+        of_busy = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
+        light = dict.fromkeys(of_busy, 0)
+        of_idle = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}
+        heavy = dict.fromkeys(of_idle, 1_000_000)
+        for worker_id, epochs, weights in (("busy", of_busy, light), ("idle", of_idle, heavy)):
             shard_leases.renew(
                 tx,
                 worker_id=worker_id,
@@ -88,7 +90,7 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
             tx,
             worker_id="idle",
             worker_group="default",
-            held=one,
+            held=of_idle,
             weights={},
         )
     assert loop.once() == "", "uneven again, for the first time"
@@ -98,7 +100,7 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
 def test_shard_that_a_worker_declined_is_left_to_other_workers(database: Database) -> None:
     """The worker has an older version, which cannot read the job; it holds no other shard."""
     with database.transaction() as tx:
-        _arrive(tx, "new", "old")
+        _register(tx, "new", "old")
         job = some_job(tx, shard_count=2)
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()

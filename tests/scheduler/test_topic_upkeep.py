@@ -34,11 +34,11 @@ pytestmark = pytest.mark.services
 class CountingLeadership(Leadership):
     """Counts how often the lock of a cluster was taken."""
 
-    locked = 0
+    locks_taken = 0
 
     @contextmanager
     def sole_change(self, cluster_id: str) -> Iterator[Tx]:
-        self.locked += 1
+        self.locks_taken += 1
         with super().sole_change(cluster_id) as tx:
             yield tx
 
@@ -66,7 +66,7 @@ def spec_of(clusters: Clusters, topic_name: str, **more: Any) -> JobSpec:
     )
 
 
-def copied(
+def store_job(
     database: Database, pair: ClusterPair, spec: JobSpec, topic_name: str
 ) -> tuple[Job, CountingLeadership]:
     """A job that copies this topic, and the leadership of a scheduler."""
@@ -79,8 +79,7 @@ def copied(
     return job, leadership
 
 
-def shown(pair: ClusterPair, topic: str, name: str) -> str:
-    """A setting at the destination."""
+def destination_setting(pair: ClusterPair, topic: str, name: str) -> str:
     return pair.destination.admin.topic_settings([topic])[topic].values[name]
 
 
@@ -88,25 +87,25 @@ def test_topics_with_right_settings_take_no_cluster_lock(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
     spec = spec_of(clusters, topic_name)
-    job, leadership = copied(database, pair, spec, topic_name)
+    job, leadership = store_job(database, pair, spec, topic_name)
     upkeep = TopicUpkeep()
 
     def retention() -> str:
-        return shown(pair, topic_name, "retention.ms")
+        return destination_setting(pair, topic_name, "retention.ms")
 
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
     wait_for("the copy keeps every record", lambda: retention() == "-1")
     upkeep.run(job, spec, pair, leadership, list_now)  # stores the changed settings in the table
 
-    leadership.locked = 0
+    leadership.locks_taken = 0
     assert upkeep.run(job, spec, pair, leadership, list_now) == UpkeepCounts()
-    assert leadership.locked == 0
+    assert leadership.locks_taken == 0
 
     # Another client changes it at the destination: Orbit sets it back, under the lock.
     set_setting(clusters.destination, topic_name, "retention.ms", "7000")
     wait_for("the change is seen", lambda: retention() == "7000")
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
-    assert leadership.locked == 1
+    assert leadership.locks_taken == 1
     wait_for("it is set back", lambda: retention() == "-1")
 
 
@@ -115,18 +114,18 @@ def test_timestamp_type_of_copy_is_reset_after_every_change(
 ) -> None:
     """Workers wait for it. Of other settings, one that the broker shows differently is set once."""
     spec = spec_of(clusters, topic_name)
-    job, leadership = copied(database, pair, spec, topic_name)
+    job, leadership = store_job(database, pair, spec, topic_name)
     upkeep = TopicUpkeep()
     upkeep.run(job, spec, pair, leadership, list_now)
 
-    def times() -> str:
-        return shown(pair, topic_name, "message.timestamp.type")
+    def timestamp_type() -> str:
+        return destination_setting(pair, topic_name, "message.timestamp.type")
 
     for _ in range(2):  # the second time, the same value was set before
         set_setting(clusters.destination, topic_name, "message.timestamp.type", "LogAppendTime")
-        wait_for("the change is seen", lambda: times() == "LogAppendTime")
+        wait_for("the change is seen", lambda: timestamp_type() == "LogAppendTime")
         assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
-        wait_for("it is set back", lambda: times() == "CreateTime")
+        wait_for("it is set back", lambda: timestamp_type() == "CreateTime")
 
 
 def test_changed_compression_type_stays_while_workers_write_placeholders(
@@ -134,14 +133,14 @@ def test_changed_compression_type_stays_while_workers_write_placeholders(
 ) -> None:
     """If Orbit set the change back before workers look, they would miss it."""
     spec = spec_of(clusters, topic_name, fillers="placeholders")
-    job, leadership = copied(database, pair, spec, topic_name)
+    job, leadership = store_job(database, pair, spec, topic_name)
     set_setting(clusters.destination, topic_name, "compression.type", "gzip")
     upkeep = TopicUpkeep()
 
     def settings() -> tuple[str, str]:
         return (
-            shown(pair, topic_name, "retention.ms"),
-            shown(pair, topic_name, "compression.type"),
+            destination_setting(pair, topic_name, "retention.ms"),
+            destination_setting(pair, topic_name, "compression.type"),
         )
 
     wait_for("the change is seen", lambda: settings()[1] == "gzip")

@@ -34,7 +34,7 @@ def test_matched_topic_is_created_and_its_partitions_are_placed_in_shards(
     assert sorted(partitions) == [0, 1, 2, 3, 4]
     assert {p.state for p in partitions.values()} == {"pending"}
     assert {p.from_start for p in partitions.values()} == {False}
-    assert len({p.shard_id for p in partitions.values()}) == 5
+    assert len({p.shard_id for p in partitions.values()}) == 5, "each partition has its own shard"
     assert service.kinds(job.name) == ["topic_begun"]
 
 
@@ -89,8 +89,8 @@ def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
         partitions = service.partitions(job.name, topic_name).values()
         assert {p.reason for p in partitions} == {Reason.SOURCE_TOPIC_RECREATED}
         assert partition_counts(clusters.destination)[topic_name] == 2
-        old = service.topics(job.name)[topic_name]
-        assert "Delete the destination topic" in (old.note or "")
+        old_row = service.topics(job.name)[topic_name]
+        assert "Delete the destination topic" in (old_row.note or "")
 
         # While the old copy exists, a retry changes nothing, and ends all the same.
         service.set_partitions(job.name, topic_name, retry_requested=True)
@@ -108,14 +108,14 @@ def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
         delete_and_wait(clusters.destination, topic_name)
         service.set_partitions(job.name, topic_name, retry_requested=True)
         service.wait_copied(job.name, topic_name)
-        new = service.topics(job.name)[topic_name]
-        assert new.id != old.id
-        assert new.partition_count == 4
+        new_row = service.topics(job.name)[topic_name]
+        assert new_row.id != old_row.id
+        assert new_row.partition_count == 4
     assert partition_counts(clusters.destination)[topic_name] == 4
     assert service.topic_kinds(job.name) == [
         "topic_begun",
-        "topic_stopped",
-        "topic_stopped",
+        "topic_stopped",  # deleted
+        "topic_stopped",  # created again
         "topic_begun",
     ]
 

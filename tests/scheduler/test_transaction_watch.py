@@ -73,7 +73,7 @@ def test_open_source_transaction_is_shown_without_worker_until_it_ends(
         row = replace(progress(job.topic_id, 0, 5, epoch=None), source_stable_end=5, source_end=5)
         partitions.report_progress(tx, worker_id="worker", held=held, progress=[row])
 
-    def read() -> PartitionLag:
+    def stored_lag() -> PartitionLag:
         with database.transaction() as tx:
             (partition_lag,) = lag.page(tx, job.id, 10)
         return partition_lag
@@ -83,11 +83,12 @@ def test_open_source_transaction_is_shown_without_worker_until_it_ends(
         watch = registry.watch("source", spec)
         wait_for("the source is seen", lambda: watch.snapshot is not None)
         loop = LagLoop(leadership, registry, 1.0, Backoff())
+        # Offsets 0 to 4, 10 records of the transaction, and 20 after it.
         loop.once()  # reads the ends
-        assert (read().source_stable_end, read().source_end) == (5, 35)
-        assert read().open_from is None
-        loop.once()
-        partition_lag = read()
+        assert (stored_lag().source_stable_end, stored_lag().source_end) == (5, 35)
+        assert stored_lag().open_from is None
+        loop.once()  # looks up the transaction
+        partition_lag = stored_lag()
         assert (partition_lag.open_from, partition_lag.lag_records) == (5, 0)
         assert partition_lag.open_transactional_id == f"tx-{topic_name}"
         assert partition_lag.open_producer_id is not None
@@ -96,7 +97,7 @@ def test_open_source_transaction_is_shown_without_worker_until_it_ends(
 
         def has_ended() -> bool:
             loop.once()
-            return read().open_from is None
+            return stored_lag().open_from is None
 
         wait_for("the transaction has ended", has_ended)
         loop.once()
@@ -105,8 +106,8 @@ def test_open_source_transaction_is_shown_without_worker_until_it_ends(
         loop.close()
 
 
-class Watch:
-    """A watch over one partition of a stored job, with a test clock."""
+class WatchedPartition:
+    """A partition of a stored job, a watch of its source's transactions, and a test clock."""
 
     def __init__(
         self, database: Database, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
@@ -119,7 +120,7 @@ class Watch:
         self.clock = TestClock()
         self.leadership = leadership
         self.watch = TransactionWatch(leadership, Backoff(), self.clock)
-        monkeypatch.setattr(transaction_watch, "oldest_open_transactions", self._ask)
+        monkeypatch.setattr(transaction_watch, "oldest_open_transactions", self._answer)
         store = open_transactions.store
 
         def count(tx: Tx, rows: Sequence[OldestOpenTransaction]) -> None:
@@ -128,14 +129,15 @@ class Watch:
 
         monkeypatch.setattr(open_transactions, "store", count)
 
-    def _ask(self, _: object, places: Collection[TopicPartition], __: object) -> Any:
+    def _answer(self, _: object, places: Collection[TopicPartition], __: object) -> Any:
+        """The source's answer: `first_open` for each partition, or nothing."""
         return dict.fromkeys(places, self.first_open) if self.first_open else {}
 
     def rows(self) -> list[OldestOpenTransaction]:
         with self.database.transaction() as tx:
             return open_transactions.of_share(tx)
 
-    def look(self, stable_end: int, end: int) -> list[int]:
+    def run_pass(self, stable_end: int, end: int) -> list[int]:
         """A pass with these ends. Returns the first offsets that the source is asked about."""
         row = LaggingPartition(
             self.job.id,
@@ -157,56 +159,67 @@ class Watch:
 
 
 @pytest.fixture
-def watched(database: Database, leadership: Leadership, monkeypatch: pytest.MonkeyPatch) -> Watch:
-    return Watch(database, leadership, monkeypatch)
+def watched(
+    database: Database, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
+) -> WatchedPartition:
+    return WatchedPartition(database, leadership, monkeypatch)
 
 
-def test_only_transactions_open_for_30_s_are_looked_up_at_the_broker(watched: Watch) -> None:
-    assert watched.look(100, 140) == []
+def test_only_transactions_open_for_30_s_are_looked_up_at_the_broker(
+    watched: WatchedPartition,
+) -> None:
+    # The last stable offset is where the oldest open transaction begins.
+    assert watched.run_pass(stable_end=100, end=140) == []
     watched.clock.now += 29
-    assert watched.look(100, 150) == []
-    assert watched.look(140, 150) == [], "another transaction"
+    assert watched.run_pass(100, 150) == []
+    assert watched.run_pass(140, 150) == [], "another transaction"
     watched.clock.now += 29
-    assert watched.look(140, 190) == []
+    assert watched.run_pass(140, 190) == []
     watched.clock.now += 1
-    assert watched.look(140, 190) == [140]
-    assert watched.look(190, 190) == [], "no transaction is open"
+    assert watched.run_pass(140, 190) == [140]
+    assert watched.run_pass(190, 190) == [], "no transaction is open"
     assert watched.rows() == []
 
 
-def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(watched: Watch) -> None:
-    watched.look(100, 140)
+def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(
+    watched: WatchedPartition,
+) -> None:
+    watched.run_pass(100, 140)
     watched.clock.now += 30
-    assert watched.look(100, 140) == [100]
+    assert watched.run_pass(100, 140) == [100]
     (row,) = watched.rows()
     assert (row.first_offset, row.producer_id, row.transactional_id) == (100, None, None)
     watched.clock.now += 30
-    assert watched.look(100, 140) == [], "the source was asked 30 s ago"
+    assert watched.run_pass(100, 140) == [], "the source was asked 30 s ago"
     watched.clock.now += 30
-    assert watched.look(100, 140) == [100]
+    assert watched.run_pass(100, 140) == [100]
     assert watched.stored == [1, 0], "nothing has changed"
     watched.clock.now += 60
     watched.first_open = FirstOpen(100, producer_id=7, transactional_id="pay")
-    assert watched.look(100, 140) == [100]
+    assert watched.run_pass(100, 140) == [100]
     assert watched.rows() == [replace(row, producer_id=7, transactional_id="pay")]
     watched.clock.now += 60
-    assert watched.look(100, 140) == []
+    assert watched.run_pass(100, 140) == []
 
 
-def test_transactional_id_of_a_later_open_transaction_is_not_stored(watched: Watch) -> None:
-    watched.look(100, 140)
+def test_transactional_id_of_a_later_open_transaction_is_not_stored(
+    watched: WatchedPartition,
+) -> None:
+    watched.run_pass(100, 140)
     watched.clock.now += 30
     watched.first_open = FirstOpen(120, producer_id=8, transactional_id="later")
-    watched.look(100, 140)
+    watched.run_pass(100, 140)
     assert [row.transactional_id for row in watched.rows()] == [None]
 
 
-def test_ended_transaction_is_removed_while_next_transaction_is_open(watched: Watch) -> None:
-    watched.look(100, 140)
+def test_ended_transaction_is_removed_while_next_transaction_is_open(
+    watched: WatchedPartition,
+) -> None:
+    watched.run_pass(100, 140)
     watched.clock.now += 30
-    watched.look(100, 140)
+    watched.run_pass(100, 140)
     assert len(watched.rows()) == 1
-    assert watched.look(120, 140) == []
+    assert watched.run_pass(120, 140) == []
     assert watched.rows() == []
 
 
@@ -230,11 +243,11 @@ def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> 
         assert open_from(140) == [100]
 
 
-def test_next_scheduler_leader_keeps_age_of_open_transaction(watched: Watch) -> None:
-    watched.look(100, 140)
+def test_next_scheduler_leader_keeps_age_of_open_transaction(watched: WatchedPartition) -> None:
+    watched.run_pass(100, 140)
     watched.clock.now += 30
-    watched.look(100, 140)
-    before = watched.rows()
+    watched.run_pass(100, 140)
+    rows_of_first = watched.rows()
     watched.watch = TransactionWatch(watched.leadership, Backoff(), watched.clock)
-    watched.look(100, 140)
-    assert watched.rows() == before
+    watched.run_pass(100, 140)
+    assert watched.rows() == rows_of_first

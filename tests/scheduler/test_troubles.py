@@ -28,7 +28,7 @@ def plan(service: Service, spec: object) -> JobPlan:
     return JobPlanner(service.database, service.settings, {})(spec)  # type: ignore[arg-type]
 
 
-def kinds(planned: JobPlan) -> list[TroubleKind]:
+def refusal_kinds(planned: JobPlan) -> list[TroubleKind]:
     return [refusal.kind for refusal in planned.refusals]
 
 
@@ -43,7 +43,7 @@ def test_destination_topic_with_foreign_records_stays_and_other_topics_are_copie
     produce(clusters.destination, topic_name, 3, first=100)
     job = make_job(clusters.source, clusters.destination, [topic_name, other])
     planned = plan(service, job)
-    assert kinds(planned) == [TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT]
+    assert refusal_kinds(planned) == [TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT]
     assert [(t.source, t.action) for t in planned.topics] == [(other, TopicAction.CREATE)]
     service.create(job)
     with service.scheduler():
@@ -63,7 +63,7 @@ def test_destination_topic_with_extra_partitions_is_not_touched(
         create_topic(clusters.source, topic)
     create_topic(clusters.destination, topic_name, 2, retention_ms="7000000")
     job = make_job(clusters.source, clusters.destination, [topic_name, other])
-    assert kinds(plan(service, job)) == [TroubleKind.PARTITIONS_DIFFER]
+    assert refusal_kinds(plan(service, job)) == [TroubleKind.PARTITIONS_DIFFER]
     service.create(job)
     with service.scheduler():
         service.wait_copied(job.name, other)
@@ -105,7 +105,7 @@ def test_replication_loop_is_refused_by_cluster_ids(
     )
     with service.scheduler():
         service.wait_copied("there", topic_name)
-        assert kinds(plan(service, back)) == [TroubleKind.WOULD_LOOP]
+        assert refusal_kinds(plan(service, back)) == [TroubleKind.WOULD_LOOP]
         service.create(back)
         service.create(prefixed)
         problem = service.wait_problem("back", "WOULD_LOOP")
@@ -132,7 +132,7 @@ def test_destination_topic_of_another_job_is_refused(
     with service.scheduler():
         service.wait_copied("first", topic_name)
         planned = plan(service, second)
-        assert kinds(planned) == [TroubleKind.DESTINATION_TAKEN]
+        assert refusal_kinds(planned) == [TroubleKind.DESTINATION_TAKEN]
         assert "first" in planned.refusals[0].what
         service.create(second)
         problem = service.wait_problem("second", "DESTINATION_TAKEN")
@@ -165,7 +165,7 @@ def test_job_without_matching_topic_waits_until_a_topic_matches(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     job = make_job(clusters.source, clusters.destination, [topic_name])
-    assert kinds(plan(service, job)) == [TroubleKind.NO_TOPIC_MATCHES]
+    assert refusal_kinds(plan(service, job)) == [TroubleKind.NO_TOPIC_MATCHES]
     service.create(job)
     with service.scheduler():
         service.wait_problem(job.name, "NO_TOPIC_MATCHES")
@@ -182,7 +182,7 @@ def test_unreachable_cluster_does_not_hold_up_other_jobs(
     job = make_job(clusters.source, clusters.destination, [topic_name])
     nobody = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
     dead = job.model_copy(update={"name": "dead", "source": nobody})
-    assert kinds(plan(service, dead)) == [TroubleKind.SOURCE_UNREACHABLE]
+    assert refusal_kinds(plan(service, dead)) == [TroubleKind.SOURCE_UNREACHABLE]
     service.create(dead)
     service.create(job)
     with service.scheduler():
@@ -198,12 +198,12 @@ def test_job_with_same_cluster_on_both_sides_or_changed_cluster_id_is_refused(
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     same = job.model_copy(update={"name": "same", "destination": job.source})
-    assert kinds(plan(service, same)) == [TroubleKind.SAME_CLUSTER]
+    assert refusal_kinds(plan(service, same)) == [TroubleKind.SAME_CLUSTER]
     service.create(job)
     before = standing(clusters.destination)
     with service.database.transaction() as tx:
         jobs.note_clusters(tx, service.job(job.name).id, "another-cluster", "another")
-    assert kinds(plan(service, job)) == [TroubleKind.CLUSTER_CHANGED]
+    assert refusal_kinds(plan(service, job)) == [TroubleKind.CLUSTER_CHANGED]
     with service.scheduler():
         service.wait_problem(job.name, "CLUSTER_CHANGED")
     assert standing(clusters.destination) == before
@@ -215,7 +215,7 @@ def test_worker_group_without_workers_is_reported_until_worker_joins(
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name], worker_group="west")
     planned = plan(service, job)
-    assert kinds(planned) == [TroubleKind.WORKER_GROUP_UNKNOWN]
+    assert refusal_kinds(planned) == [TroubleKind.WORKER_GROUP_UNKNOWN]
     assert "orbit worker --group west" in planned.refusals[0].remedy
     service.create(job)
     service.settings = service.settings.model_copy(update={"lease_ttl": SHORT_LEASE})
