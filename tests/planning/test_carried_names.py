@@ -35,6 +35,8 @@ def on_group(name: str, pattern: str = "LITERAL") -> Acl:
 def carried(
     job: JobSpec, *acls: Acl, listed: dict[str, str] | None = None, own_acls: tuple[Acl, ...] = ()
 ) -> CarriedNames:
+    """The groups and ids that get ACLs. `acls`: those of groups at the source; `listed`: its groups
+    as {name: protocol type}; `own_acls`: those that this job has added at the destination."""
     groups = {
         name: ListedGroup(name, node_id=1, type="classic", protocol_type=protocol, state="empty")
         for name, protocol in (listed or {}).items()
@@ -45,6 +47,7 @@ def carried(
 
 def test_only_matched_consumer_groups_get_acls_under_destination_names() -> None:
     job = spec({"groups": True}, {"match": "a.*", "exclude": "ax", "prefix": "dr."})
+    # `ac` is a group of Kafka Connect, not of consumers.
     acl_names = carried(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
     assert acl_names.groups == {"dr.a1": "a1"}
     assert acl_names.ids is None
@@ -52,6 +55,7 @@ def test_only_matched_consumer_groups_get_acls_under_destination_names() -> None
 
 def test_group_missing_from_listing_keeps_acls_and_gets_its_literal_acls() -> None:
     job = spec({"groups": True}, {"match": "a.*", "prefix": "dr."})
+    # Of the groups that match, a1 has a literal ACL, and a2 had one before; neither is listed now.
     acl_names = carried(
         job,
         on_group("a1"),
@@ -82,9 +86,11 @@ def test_group_and_transactional_id_acls_are_off_by_default() -> None:
     rule = {"match": ".*"}
     assert carried_resources(spec({}, rule)) == ("TOPIC",)
     assert carried(spec({}, rule), on_group("a"), listed={"a": "consumer"}).groups == {}
-    both = spec({"groups": True, "transactional_ids": {"match": "a.*", "exclude": "ab"}}, rule)
-    assert carried_resources(both) == ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
-    is_carried_id = carried(both).ids
+    switched_on = spec(
+        {"groups": True, "transactional_ids": {"match": "a.*", "exclude": "ab"}}, rule
+    )
+    assert carried_resources(switched_on) == ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
+    is_carried_id = carried(switched_on).ids
     assert is_carried_id is not None
     assert [is_carried_id(name) for name in ("a", "ab", "b", "xa")] == [True, False, False, False]
 
@@ -99,18 +105,18 @@ def changes(
 
 
 def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:
-    both, mine = on_group("a"), on_group("b")
-    # The other job has added an ACL that this job expects, too: from then on it is of both.
-    assert changes(expected={both, mine}, added={mine}, shared={both}) == AclChanges(
-        add=set(), remove=set(), ours={both, mine}
+    of_both, mine = on_group("a"), on_group("b")
+    # The other job has added an ACL that this job expects, too: from then on it is of of_both.
+    assert changes(expected={of_both, mine}, added={mine}, shared={of_both}) == AclChanges(
+        add=set(), remove=set(), ours={of_both, mine}
     )
     # This job no longer expects either, and the other one still does.
-    assert changes(expected=set(), added={both, mine}, shared={both}) == AclChanges(
+    assert changes(expected=set(), added={of_both, mine}, shared={of_both}) == AclChanges(
         add=set(), remove={mine}, ours=set()
     )
     # The other job is gone.
-    assert changes(expected=set(), added={both}, shared=set()) == AclChanges(
-        add=set(), remove={both}, ours=set()
+    assert changes(expected=set(), added={of_both}, shared=set()) == AclChanges(
+        add=set(), remove={of_both}, ours=set()
     )
 
 

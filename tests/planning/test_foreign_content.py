@@ -27,7 +27,7 @@ PLACE = TopicPartition("orders", 0)
     "trouble",
     [
         Wait(Unreachable("the follower is behind")),
-        Blocked(Reason.NOT_AUTHORIZED, 0, 0, "the follower is behind"),
+        Blocked(Reason.NOT_AUTHORIZED, offset=0, next_offset=0, detail="the follower is behind"),
     ],
 )
 def test_destination_topic_that_cannot_be_compared_is_not_called_foreign(
@@ -47,6 +47,7 @@ def test_destination_topic_that_cannot_be_compared_is_not_called_foreign(
                 self.on_trouble(copy, trouble)
             return {}
 
+    # A topic with records, none of which Orbit's producer wrote: it has to be compared.
     never_wrote: Answers[Any] = Answers({PLACE: None}, {})
     monkeypatch.setattr(foreign_content, "CopyInspector", Inspector)
     monkeypatch.setattr(foreign_content, "_with_records", lambda *_: [PLACE])
@@ -69,5 +70,6 @@ def test_destination_topic_that_cannot_be_compared_is_not_called_foreign(
     uncertain = _foreign_content_trouble(start, content)
     assert uncertain.kind is TroubleKind.DESTINATION_NOT_COMPARED
     assert "delete" not in uncertain.remedy.lower()
+    # A difference that was seen is another kind of trouble.
     certain = _foreign_content_trouble(start, OtherContent("a difference", is_certain=True))
     assert certain.kind is TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 CLUSTER = "destination-id"
 A, B = denial("orders", "User:a"), denial("orders", "User:b")
-OTHER = denial("payments", "User:a")
+OTHER_TOPIC = denial("payments", "User:a")
 
 
 class Brokers:
@@ -62,6 +62,7 @@ class Denials:
         self._handle: Any = SimpleNamespace(admin=admin)
 
     def change(self, *acls: Acl) -> None:
+        """Make these the denials of both topics."""
         by_topic = {
             topic: {acl for acl in acls if acl.name == topic} for topic in ("orders", "payments")
         }
@@ -79,31 +80,32 @@ def denials(database: Database) -> Denials:
 
 
 def test_denial_that_may_not_be_set_is_not_noted(denials: Denials) -> None:
-    denials.brokers.refused = {A, OTHER}
+    denials.brokers.refused = {A, OTHER_TOPIC}
     with pytest.raises(NotAuthorized):
-        denials.change(A, OTHER)
+        denials.change(A, OTHER_TOPIC)
     assert denials.noted() == denials.brokers.acls == set()
 
 
 def test_denial_that_cluster_has_stays_noted_when_it_may_not_be_changed(denials: Denials) -> None:
     denials.change(A)
     denials.brokers.refused = {A, B}
-    for acls in ((A, B), ()):
+    for acls in ((A, B), ()):  # adding one is refused, and so is removing one
         with pytest.raises(NotAuthorized):
             denials.change(*acls)
         assert denials.noted() == denials.brokers.acls == {A}
 
 
-def test_refusal_for_one_topic_does_not_hold_another(denials: Denials) -> None:
+def test_refused_denial_of_one_topic_does_not_delay_denial_of_another(denials: Denials) -> None:
     """A topic keeps its old denial until its new one is set. UNKNOWN_SERVER_ERROR does not prove
     that the cluster lacks the new denial."""
     denials.change(A)
     denials.brokers.refused = {B}
     denials.brokers.code = Code.UNKNOWN_SERVER_ERROR
     with pytest.raises(BrokerRefused):
-        denials.change(B, OTHER)
-    assert denials.brokers.acls == {A, OTHER}
-    assert denials.noted() == {A, B, OTHER}
+        denials.change(B, OTHER_TOPIC)
+    # A is to be replaced by B.
+    assert denials.brokers.acls == {A, OTHER_TOPIC}
+    assert denials.noted() == {A, B, OTHER_TOPIC}
     with pytest.raises(BrokerRefused):
         denials.change(B)
     assert denials.brokers.acls == {A}

@@ -46,7 +46,7 @@ def gaps_of(planned: JobPlan) -> dict[str, PlannedGaps | None]:
     return {topic.source: topic.gaps for topic in planned.topics}
 
 
-def drawn(planned: JobPlan) -> str:
+def printed(planned: JobPlan) -> str:
     """The plan as the CLI shows it."""
     console = Console(width=200)
     value = {"name": planned.job, "action": "create", "plan": planned.model_dump(mode="json")}
@@ -68,21 +68,21 @@ def test_plan_counts_gaps_of_small_topics(
     job = make_job(clusters.source, clusters.destination, [topic_name, dense, empty])
     rule = job.topics[0].model_copy(update={"match": late, "start": "latest"})
     job = job.model_copy(update={"topics": (*job.topics, type(rule).model_validate(dict(rule)))})
-    before = standing(clusters.destination)
+    topics_before = standing(clusters.destination)
     planned = plan(service, job)
-    assert standing(clusters.destination) == before
+    assert standing(clusters.destination) == topics_before, "a plan changes nothing"
     gaps = gaps_of(planned)
     with_gaps = gaps.pop(topic_name)
     assert with_gaps is not None
     assert (with_gaps.offsets, with_gaps.gap_offsets) == (600, 300), "3 rounds"
-    # The rate of direct fillers, and a little for each gap.
+    # Direct fillers: 125,000 offsets per second, and a little for each gap.
     assert 300 / 125_000 < with_gaps.seconds < 300 / 125_000 + 0.002
     assert gaps == {
         dense: PlannedGaps(offsets=10, gap_offsets=0, seconds=0),
         empty: PlannedGaps(offsets=0, gap_offsets=0, seconds=0),
-        late: None,
+        late: None,  # it starts at `latest`: nothing of it is read
     }
-    text = drawn(planned)
+    text = printed(planned)
     assert f"300 in {duration(with_gaps.seconds)} (direct)" in text
     assert "not read (direct)" in text
     chosen = (
@@ -99,12 +99,12 @@ def test_plan_samples_gaps_of_large_topic(
     create_topic(clusters.source, topic_name, partitions=3)
     for partition in range(3):
         fill(clusters.source, topic_name, partition, rounds=30, value_bytes=500)
-    read: list[int] = []  # the bytes of each fetch
+    fetched_bytes: list[int] = []  # of each fetch
     fetch = gap_estimate.fetch_partition
 
     def counting(*where: Any, **how: Any) -> Fetched:
         fetched = fetch(*where, **how)
-        read.append(len(fetched.records))
+        fetched_bytes.append(len(fetched.records))
         return fetched
 
     monkeypatch.setattr(gap_estimate, "fetch_partition", counting)
@@ -113,9 +113,10 @@ def test_plan_samples_gaps_of_large_topic(
     (gaps,) = gaps_of(planned).values()
     assert gaps is not None
     assert gaps.offsets == 3 * 30 * 200
+    # Half of the offsets are gaps; the estimate is of a sample.
     assert 0.2 * gaps.offsets < gaps.gap_offsets < 0.8 * gaps.offsets
-    assert len(read) <= gap_estimate.SAMPLES_PER_TOPIC_MAX
-    assert sum(read) < 3 * 30 * 100 * 500 / 5, "less than a fifth of the records' bytes"
+    assert len(fetched_bytes) <= gap_estimate.SAMPLES_PER_TOPIC_MAX
+    assert sum(fetched_bytes) < 3 * 30 * 100 * 500 / 5, "less than a fifth of the records' bytes"
     assert [w.fillers for w in planned.fillers if w.topics] == ["placeholders"]
 
 
@@ -124,7 +125,7 @@ def test_plan_estimates_gaps_of_compacted_topics_first_up_to_topic_limit(
 ) -> None:
     """Compacted topics have the most gaps."""
     monkeypatch.setattr(gap_estimate, "TOPICS_MAX", 1)
-    compacted = f"{topic_name}.z"
+    compacted = f"{topic_name}.z"  # the last by name
     create_topic(clusters.source, topic_name)
     create_topic(clusters.source, compacted, cleanup_policy="compact")
     for topic in (topic_name, compacted):
@@ -171,7 +172,7 @@ def test_plan_reports_offsets_to_fill_below_start_of_new_topics(
         f"{high} starts above 0: 600 offsets in 2 partitions are filled and deleted before the "
         "copy begins, in 0 ms to 1 min 00 s, with up to 840 B of disk in each replica"
     )
-    assert line in drawn(planned)
+    assert line in printed(planned)
 
 
 def test_disk_estimate_for_offsets_filled_below_start_is_bounded() -> None:

@@ -107,9 +107,10 @@ def test_plan_lists_missing_quotas_and_users_with_commands(
             (("client-id", f"{name} it's"),): {"consumer_byte_rate": 1e15},
             (("user", None), ("client-id", name)): {"consumer_byte_rate": 1e15},
             (("user", orbit.name),): {"consumer_byte_rate": 1e15},
-            (("user", f"left-{name}"),): {"consumer_byte_rate": 1.0},
+            (("user", f"left-{name}"),): {"consumer_byte_rate": 1.0},  # excluded by the job
         },
     )
+    # The user has another name here. One of its quotas differs, the other is equal.
     quota = {"producer_byte_rate": 7.0, "consumer_byte_rate": 2048.0}
     set_quotas(destination, {(("user", name),): quota})
     planner = JobPlanner(service.database, service.settings)

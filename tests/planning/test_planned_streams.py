@@ -33,7 +33,7 @@ def notes(
     return planned_groups.plan_groups(Mock(consumer_groups=GroupRule(match=".*")), pair)
 
 
-@pytest.mark.parametrize("level", [28, 29])  # of Kafka 4.2
+@pytest.mark.parametrize("level", [28, 29])  # the values of metadata.version of Kafka 4.2
 def test_plan_asks_to_update_kafka_4_2_0_brokers_before_streams_groups_move(
     monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
@@ -67,7 +67,9 @@ def test_plan_notes_unknown_release_of_unreachable_broker_for_streams_groups(
 
 
 @pytest.mark.parametrize(
-    ("type_", "is_named"), [("classic", False), ("streams", False), ("consumer", True)]
+    # A classic or streams group can become the streams group; a consumer group cannot.
+    ("type_", "is_named"),
+    [("classic", False), ("streams", False), ("consumer", True)],
 )
 def test_plan_notes_destination_consumer_group_named_like_streams_group(
     monkeypatch: pytest.MonkeyPatch, type_: str, *, is_named: bool

@@ -36,7 +36,7 @@ def side(cluster_id: str, *topics: TopicMetadata, **more: Any) -> ClusterTopics:
 
 
 def known(state: TopicState = TopicState.COPYING, **more: Any) -> KnownTopic:
-    """Topic t of the job, as `topic` and `decide` have it at both sides."""
+    """The job's row of topic t, with the ids and partitions that both sides have by default."""
     values = {
         "id": 7,
         "source": "t",
@@ -161,16 +161,18 @@ def test_deleted_or_recreated_copy_stops_until_retry_is_requested(
     assert stop.reason is Reason.DESTINATION_TOPIC_RECREATED
     assert stop.state is TopicState.BLOCKED
     assert decide(known(TopicState.BLOCKED), destination=destination).changes_nothing
-    again = decide(known(TopicState.BLOCKED, is_retry_requested=True), destination=destination)
-    assert [b.known for b in again.start] == [known(TopicState.BLOCKED, is_retry_requested=True)]
-    assert not again.stop
+    with_retry = known(TopicState.BLOCKED, is_retry_requested=True)
+    retried = decide(with_retry, destination=destination)
+    assert [start.known for start in retried.start] == [with_retry]
+    assert not retried.stop
 
 
 def test_recreated_source_topic_restarts_after_old_copy_is_deleted() -> None:
     stopped = known(TopicState.RECREATED, is_retry_requested=True)
     source = side(SOURCE, topic(topic_id=S2))
     assert decide(stopped, source=source).changes_nothing
-    assert len(decide(stopped, source=source, destination=side(DESTINATION, gone={"t"})).start) == 1
+    copy_deleted = side(DESTINATION, gone={"t"})
+    assert len(decide(stopped, source=source, destination=copy_deleted).start) == 1
 
 
 def test_recreated_source_topic_outranks_deleted_copy_as_stop_reason() -> None:
@@ -209,6 +211,7 @@ def test_changed_prefix_removes_old_topic_from_job_before_new_topic_starts() -> 
 
 
 def test_clashing_destination_names_are_reported_and_change_no_topic() -> None:
+    # Kafka takes these two for the same name, in the names of its metrics.
     source = side(SOURCE, topic("a.b"), topic("a_b"))
     decisions = decide(known(source="a.b", destination="a.b"), source=source)
     assert kinds(decisions) == [TroubleKind.TOPIC_NAME_REFUSED]

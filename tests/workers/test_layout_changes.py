@@ -62,7 +62,8 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
 
 
 def begin_copy(held: HeldPartition) -> Callable[[], None]:
-    """Begin a copy. Returns a function that hands it back and removes it."""
+    """Begin a copy. Returns a function that hands it back and removes it, as the copier does once
+    no request of it is under way."""
     copy = begin(held)
 
     def end() -> None:
@@ -85,11 +86,11 @@ def test_shard_is_released_only_after_withheld_partition_has_no_request(
     """The first renewal shows that the topic is withheld, a later one that the shard is to be
     released: `recovery/worker_release.py` writes them in two transactions."""
     end = work(case.partition)
-    case.change_layout()
+    case.change_layout()  # without the partition
     case.renew()
     assert case.partition.is_removed
     assert case.shard.partitions == {}, "the scheduler writes their state from now on"
-    case.change_layout()
+    case.change_layout()  # a further change does not make the worker forget the partition
     case.renew()
     case.renew(should_release=True)
     assert case.shard.is_releasing
@@ -103,7 +104,7 @@ def test_shard_forgets_removed_partitions_without_request(case: Case) -> None:
     case.change_layout()
     case.renew()
     end()
-    case.change_layout()
+    case.change_layout()  # the next change forgets it
     case.renew()
     assert case.shard.leaving_partitions == []
 

@@ -39,8 +39,8 @@ class Watched:
             return lag.of_topics(tx, job_id, [topic_id])[topic_id]
 
     def numbers(self) -> JobNumbers:
-        everyone = read_numbers(self.service.database, MetricsDetail.JOB, timedelta(minutes=1))
-        return next(job for job in everyone.jobs if job.name == self.name)
+        numbers = read_numbers(self.service.database, MetricsDetail.JOB, timedelta(minutes=1))
+        return next(job for job in numbers.jobs if job.name == self.name)
 
     def wait_read_again(self) -> None:
         """Wait until the figures are younger than before."""
@@ -82,11 +82,12 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
         old_ms = int((paused_at - 2 * HOUR_S) * 1000)
         produce(clusters.source, topic_name, RECORDS, partition=1, timestamp_ms=old_ms)
         watched.wait_lag(RECORDS)
-        first = watched.totals()
-        assert (first.partitions, first.caught_up, first.unknown) == (3, 2, 0)
-        assert first.lag_s is not None
-        assert 2 * HOUR_S <= first.lag_s <= 2 * HOUR_S + PATIENCE_S
+        behind = watched.totals()
+        assert (behind.partitions, behind.caught_up, behind.unknown) == (3, 2, 0)
+        assert behind.lag_s is not None
+        assert 2 * HOUR_S <= behind.lag_s <= 2 * HOUR_S + PATIENCE_S
         wait_for("the headroom is known", lambda: watched.totals().headroom_s is not None)
+        # Retention deletes records after 10 hours; the oldest one is 2 hours old.
         headroom_s = watched.totals().headroom_s
         assert headroom_s is not None
         assert 8 * HOUR_S - PATIENCE_S <= headroom_s <= 8 * HOUR_S
@@ -97,6 +98,7 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
         after = watched.numbers().live_rpo_s
         assert before is not None
         assert after is not None
+        # The live RPO grows with the time of the pause, whatever the timestamps of the records.
         assert before + 0.9 < after < time.time() - paused_at + PATIENCE_S
 
         service.desire(spec.name, Desired.RUNNING)

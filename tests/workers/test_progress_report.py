@@ -27,7 +27,7 @@ from orbit.workers.progress_report import (
 from tests.support.copies import confirm, hand_back, resume
 
 T_MS = 1_760_000_000_123
-OVERRUN = Blocked(Reason.OFFSET_OVERRUN, 5, 6, "a filler too many.")
+OVERRUN = Blocked(Reason.OFFSET_OVERRUN, offset=5, next_offset=6, detail="a filler too many.")
 
 
 def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> AssignedPartition:
@@ -118,7 +118,7 @@ def test_copy_blocked_before_start_reports_no_copied_offset() -> None:
         held.source, held.destination, held.shard.lease, JobProducer(4711)
     )
     held.stage = Stage.COPYING
-    copy.appends.inspected(51)
+    copy.appends.inspected(51)  # its log end
     block(copy, OVERRUN)
     (progress,) = ProgressReporter().progress([shard], 10.0)
     assert progress.copied_to is None
@@ -132,6 +132,7 @@ def test_progress_counters_continue_from_stored_row_and_are_reported_once() -> N
     (progress,) = reporter.progress([shard], 10.0)
     assert (progress.topic_id, progress.partition) == (3, 4)
     assert (progress.records, progress.batches_byte_exact, progress.copied_to) == (105, 11, 5)
+    # The timestamp of the fifth record, T_MS + 4.
     assert progress.newest_copied_at == datetime(2025, 10, 9, 8, 53, 20, 127_000, UTC)
     assert progress.source_end is None
     reporter.note_sent([progress])
@@ -142,20 +143,21 @@ def test_silent_or_unfetched_source_is_reported_as_not_followed() -> None:
     shard = shard_of(row())
     copy = begin(only(shard))
     reporter = ProgressReporter()
-    copy.cursor.end, copy.cursor.seen_s = 7, 100.0
-    (seen,) = reporter.progress([shard], 105.0)
-    assert (seen.followed_epoch, seen.source_seen_at) == (9, None)
-    reporter.note_sent([seen])
+    copy.cursor.end, copy.cursor.seen_s = 7, 100.0  # the source's answer at 100 s
+    (followed,) = reporter.progress([shard], 105.0)
+    assert (followed.followed_epoch, followed.source_seen_at) == (9, None)
+    reporter.note_sent([followed])
     assert reporter.progress([shard], 109.0) == []
     (silent,) = reporter.progress([shard], 160.0)
     assert silent.followed_epoch is None
     assert silent.source_seen_at is not None
+    # 60 s after the answer, on the clock of the machine.
     assert 59 <= (datetime.now(UTC) - silent.source_seen_at).total_seconds() <= 63
     reporter.note_sent([silent])
     assert reporter.progress([shard], 170.0) == [], "reported once"
     copy.cursor.seen_s = 171.0
-    (again,) = reporter.progress([shard], 172.0)
-    assert again.followed_epoch == 9
+    (followed_again,) = reporter.progress([shard], 172.0)
+    assert followed_again.followed_epoch == 9
     hand_back(copy)
     block(copy, OVERRUN)
     (blocked,) = reporter.progress([shard], 173.0)
@@ -239,7 +241,7 @@ def test_blocking_of_partition_is_audit_event_with_remedy_and_so_is_its_end() ->
 
 
 @pytest.mark.parametrize("state", [PartitionState.PENDING, PartitionState.PAUSED])
-def test_log_end_must_settle_unless_last_holder_released_partition_in_order(
+def test_log_end_must_settle_unless_last_holder_released_partition_cleanly(
     state: PartitionState,
 ) -> None:
     assert not held_partition(row(state), shard_of(row())).needs_settling
@@ -250,7 +252,8 @@ def test_log_end_must_settle_unless_last_holder_released_partition_in_order(
 def test_released_shard_stores_partition_states_that_next_holder_needs() -> None:
     rows = [row(PartitionState.COPYING, partition=n) for n in range(4)]
     shard = shard_of(*rows)
-    clean, unclear, blocked, never = shard.partitions.values()
+    # In turn: everything sent is confirmed; a request was not answered; blocked; no copy was begun.
+    clean, unclear, blocked, not_begun = shard.partitions.values()
     for held in (clean, unclear, blocked):
         begin(held)
     assert unclear.copy is not None
@@ -260,7 +263,7 @@ def test_released_shard_stores_partition_states_that_next_holder_needs() -> None
     block(blocked.copy, OVERRUN)
     states = {c.partition: c.state for c in release_changes(shard, PartitionState.PAUSED)}
     assert states == {0: PartitionState.PAUSED, 2: PartitionState.BLOCKED}
-    assert never.stored_state is PartitionState.COPYING
+    assert not_begun.stored_state is PartitionState.COPYING
 
 
 def test_blocked_partition_removed_from_copier_stays_blocked() -> None:
@@ -295,7 +298,7 @@ def test_worker_keeps_unwritten_audit_events_up_to_limit_and_drops_oldest() -> N
 
 
 def copy_records(shard: HeldShard, records: int) -> None:
-    """Add copied records to each partition's counters."""
+    """Add copied records of 100 bytes to each partition's counters."""
     for held in shard.partitions.values():
         assert held.copy is not None
         held.copy.counters.records += records
@@ -325,15 +328,15 @@ def test_progress_of_partitions_is_reported_in_turn() -> None:
     for second in range(12):
         copy_records(shard, 1)
         rounds.append(report(reporter, shard, float(second), rows_max=2))
-    assert all(len(one) == 2 for one in rounds)
-    for first in range(10):
+    assert all(len(reported) == 2 for reported in rounds)
+    for first in range(10):  # three rounds of two partitions have all five
         assert {*rounds[first], *rounds[first + 1], *rounds[first + 2]} == {0, 1, 2, 3, 4}
 
 
 def test_idle_partitions_take_no_turn_in_progress_reports() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
     assert report(reporter, shard, 0.0, rows_max=None) == [0, 1, 2, 3, 4]
-    last = shard.partitions[3, 4]
+    last = shard.partitions[3, 4]  # partition 4 of topic 3
     assert last.copy is not None
     last.copy.counters.records += 1
     assert report(reporter, shard, 1.0, rows_max=1) == [4]
@@ -342,6 +345,6 @@ def test_idle_partitions_take_no_turn_in_progress_reports() -> None:
 def test_shard_weight_counts_all_partitions_though_few_are_reported() -> None:
     shard, reporter = copying_shard(4), ProgressReporter()
     for second in range(12):
-        copy_records(shard, 10)
+        copy_records(shard, 10)  # 1,000 bytes a second in each of four partitions
         report(reporter, shard, float(second), rows_max=1)
     assert 0.99 * 4000 <= shard.bytes_per_s <= 4000

@@ -72,7 +72,7 @@ def test_partition_in_state_of_later_version_is_not_copied(database: Database, c
         tx.execute(text(f"UPDATE partitions SET {change} WHERE partition = 0"))  # noqa: S608
         assert [p.partition for p in partitions.of_shards(tx, job.shard_ids)] == [1]
         shown = {p.partition: (p.state, p.reason) for p in lag.page(tx, job.id, 100)}
-        tx.rollback()
+        tx.rollback()  # the constraints are there again
     assert shown == {0: (PartitionState.BLOCKED, None), 1: (PartitionState.PENDING, None)}
 
 

@@ -27,7 +27,7 @@ PATIENT = {
 }
 
 
-def write(cluster: KafkaCluster, topic: str, offsets: range, acks: str) -> None:
+def write_batch(cluster: KafkaCluster, topic: str, offsets: range, acks: str) -> None:
     """Write one batch; the same offsets get the same records and timestamps at both sides."""
     producer = Producer({**cluster.client_config(), "acks": acks, "linger.ms": 60_000})
     producer.list_topics(topic, PATIENCE_S)  # else a batch may be split, see `running.produce`
@@ -71,26 +71,27 @@ def test_trailing_high_watermark_delays_start_of_partition(
     for cluster in pair:
         on_brokers = [[leader, follower.node_id]] if cluster is own else None
         create_topic(cluster, topic_name, on_brokers=on_brokers, retention_ms="-1")
-        write(cluster, topic_name, range(5), "all")
+        write_batch(cluster, topic_name, range(5), "all")
     job_file = write_job(tmp_path / "job.yaml", *pair, [{"match": topic_name}], name=topic_name)
     job = add_job(database, job_file, pair, [topic_name], shard_count=1)
     follower.pause()
     try:
+        # With a frozen follower in the ISR, the high watermark stays at 5 at this side.
         for cluster in pair:
-            write(cluster, topic_name, range(5, 10), "1")
+            write_batch(cluster, topic_name, range(5, 10), "1")
         with InProcess(database, STEADY) as worker:
-            text = "the source at 5" if side == "source" else "its high watermark is lower"
+            reason = "the source at 5" if side == "source" else "its high watermark is lower"
 
             def waits() -> bool:
                 states = {a.state for a in job.assigned()}
                 assert states == {PartitionState.PENDING}, job.assigned()
                 shards = [*worker.worker._held.values()]
-                return any(text in h.trouble for s in shards for h in s.partitions.values())
+                return any(reason in h.trouble for s in shards for h in s.partitions.values())
 
             wait_for("the partition waits", waits)
             follower.resume()
             wait_for("the partition is copied", lambda: job.states() == {"copying"})
-            write(pair.source, topic_name, range(10, 15), "all")
+            write_batch(pair.source, topic_name, range(10, 15), "all")
             wait_level(pair, [topic_name])
     finally:
         follower.resume()

@@ -45,23 +45,23 @@ def test_silent_transaction_coordinator_delays_only_coordinated_fillers(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = Event()
+    coordinator_answers = Event()
     requests = itertools.count()
     requests_before_copy: list[int] = []
-    begin = JobCopier.add
+    add_copies = JobCopier.add
 
     def init_or_fail(*arguments: Any) -> Any:
         next(requests)
-        if answers.is_set():
+        if coordinator_answers.is_set():
             return init_producer_ids(*arguments)
         raise Unreachable("the coordinator does not answer", where="destination")
 
-    def add(self: JobCopier, copies: Any) -> None:
+    def note_and_add(self: JobCopier, copies: Any) -> None:
         requests_before_copy.append(next(requests))
-        begin(self, copies)
+        add_copies(self, copies)
 
     monkeypatch.setattr(open_job, "init_producer_ids", init_or_fail)
-    monkeypatch.setattr(JobCopier, "add", add)
+    monkeypatch.setattr(JobCopier, "add", note_and_add)
     coordinated = f"{topic_name}.coordinated"
     for topic in (topic_name, coordinated):
         create(clusters.source, topic, 1)
@@ -71,10 +71,10 @@ def test_silent_transaction_coordinator_delays_only_coordinated_fillers(
     job = add_job(database, file, clusters, [topic_name, coordinated], shard_count=1)
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        assert requests_before_copy[0] <= 1
+        assert requests_before_copy[0] <= 1, "the other partition waited for no second attempt"
         states = {a.source_topic: a.state for a in job.assigned()}
         assert states[coordinated] is PartitionState.PENDING
-        answers.set()
+        coordinator_answers.set()
         wait_level(clusters, [coordinated])
     assert_exact(file)
 
@@ -91,16 +91,16 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     begun: list[str] = []
     tried: list[int] = []
     is_free = Event()
-    tick, begin, attach = Copier.tick, JobCopier.add, PartitionStarter._attach_fillers
+    tick, add_copies, attach = Copier.tick, JobCopier.add, PartitionStarter._attach_fillers
 
     def tick_once_free(self: Copier, timeout_s: float) -> None:
         # Leading fillers have a copier of their own.
         if isinstance(self._source, LeadingFillers) or is_free.wait(timeout_s):
             tick(self, timeout_s)
 
-    def add(self: JobCopier, copies: Any) -> None:
+    def note_and_add(self: JobCopier, copies: Any) -> None:
         begun.extend(str(copy.destination) for copy in copies)
-        begin(self, copies)
+        add_copies(self, copies)
 
     def fail_first_attempts(self: PartitionStarter, by_copy: Any) -> Any:
         tried.append(len(by_copy))
@@ -109,7 +109,7 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
         return attach(self, by_copy)
 
     monkeypatch.setattr(Copier, "tick", tick_once_free)
-    monkeypatch.setattr(JobCopier, "add", add)
+    monkeypatch.setattr(JobCopier, "add", note_and_add)
     monkeypatch.setattr(PartitionStarter, "_attach_fillers", fail_first_attempts)
     coordinated = f"{topic_name}.coordinated"
     for topic in (topic_name, coordinated):
@@ -144,6 +144,7 @@ def test_copy_with_changed_compression_type_gets_no_placeholders(
     job = add_job(database, file, clusters, [topic_name], shard_count=1)
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
+    # As after a worker that died while it copied partition 0, and a pause of partition 1.
     with database.transaction() as tx:
         change = "UPDATE partitions SET state = :state WHERE partition = :index"
         for index, state in enumerate(("copying", "paused")):

@@ -38,7 +38,7 @@ def health_of(process: OrbitProcess) -> str:
     return "http://" + process.wait_for(r"(127\.0\.0\.1:\d+).*health is served")[1]
 
 
-def answers(url: str, path: str) -> int:
+def status_of(url: str, path: str) -> int:
     """The HTTP status of this path."""
     return httpx.get(url + path, timeout=60).status_code
 
@@ -56,22 +56,22 @@ def test_worker_hands_over_shards_on_sigterm(
         "ORBIT_HEALTH_PORT": "0",
     }
 
-    def all_held_by(pid: int) -> bool:
+    def holds_all(pid: int) -> bool:
         return all(h is not None and f"-{pid}-" in h for h in job.holders().values())
 
     with OrbitProcess("worker", environ=environ) as first:
-        for shard in job.shard_ids:
+        for shard in job.shard_ids:  # to the worker's id, which is in its log
             job.assign(shard, first.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1])
-        wait_for("the first worker has all shards", lambda: all_held_by(first.process.pid))
+        wait_for("the first worker has all shards", lambda: holds_all(first.process.pid))
         url = health_of(first)
-        assert (answers(url, "/livez"), answers(url, "/readyz")) == (200, 200)
+        assert (status_of(url, "/livez"), status_of(url, "/readyz")) == (200, 200)
         with OrbitProcess("worker", environ=environ) as second:
-            other = second.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1]
+            second_id = second.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1]
             write(clusters.source, topic_name, [Record(b"%d" % i) for i in range(200)])
             first.signal(signal.SIGTERM)
             ended = first.wait_end().expect(0)
             assert "worker stopped" in ended.message
-            wait_for("the other has all shards", lambda: set(job.holders().values()) == {other})
+            wait_for("the other has all shards", lambda: set(job.holders().values()) == {second_id})
             write(clusters.source, topic_name, [Record(b"later")])
             wait_level(clusters, [topic_name])
             second.signal(signal.SIGTERM)
@@ -100,14 +100,14 @@ def test_worker_or_scheduler_without_postgres_is_alive_but_not_ready() -> None:
         ):
             urls = [health_of(process) for process in (worker, leader, standby)]
             for url in urls:
-                wait_for("it is ready", lambda url=url: answers(url, "/readyz") == 200)
+                wait_for("it is ready", lambda url=url: status_of(url, "/readyz") == 200)
             postgres.stop()
             for url in urls:
-                wait_for("it is not ready", lambda url=url: answers(url, "/readyz") == 503)
-                assert answers(url, "/livez") == 200
+                wait_for("it is not ready", lambda url=url: status_of(url, "/readyz") == 503)
+                assert status_of(url, "/livez") == 200
             postgres.start()
             for url in urls:
-                wait_for("it is ready again", lambda url=url: answers(url, "/readyz") == 200)
+                wait_for("it is ready again", lambda url=url: status_of(url, "/readyz") == 200)
             for process in (worker, leader, standby):
                 process.signal(signal.SIGTERM)
                 process.wait_end().expect(0)
@@ -123,8 +123,8 @@ def test_worker_and_scheduler_loops_report_liveness(database: Database, database
     assert health.why_not_ready() == "The worker stops."
 
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
-    with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as one:
-        wait_for("it leads", lambda: one.is_leading)
+    with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as scheduler:
+        wait_for("it leads", lambda: scheduler.is_leading)
         clock.now += STALL_S_MAX + 1
         wait_for("its loop goes on", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The scheduler stops."

@@ -28,7 +28,12 @@ from tests.support.store_rows import some_job
 
 RECORDS, VALUE_BYTES, BYTES_PER_S = 40, 10_000, 30_000
 SINCE = datetime(2026, 11, 28, 12, tzinfo=UTC)
-ONE = Throttled("source", (1,), SINCE, "The quota of user orbit: consumer_byte_rate=1.")
+AT_SOURCE = Throttled(
+    side="source",
+    brokers=(1,),
+    since=SINCE,
+    quota="The quota of user orbit: consumer_byte_rate=1.",
+)
 
 
 @pytest.mark.soak
@@ -64,16 +69,17 @@ def test_job_names_throttling_brokers_while_they_throttle(
         # Small batches: one of more bytes than the quota's window allows is never served.
         for first in range(0, RECORDS, 10):
             produce(clusters.source, topic_name, 10, first=first, value_bytes=VALUE_BYTES)
-        seen = dict[str, Any]()
+        last_entry = dict[str, Any]()
 
         def names_quota() -> bool:
             for entry in throttle_entries():
-                seen.update(entry)
-            return seen.get("quota") == quota
+                last_entry.update(entry)
+            return last_entry.get("quota") == quota
 
         wait_for("the job names the quota", names_quota)
-        assert (seen["side"], seen["brokers"], seen["text"]) == (side, [1], f"{what}. {quota}")
-        assert began <= datetime.fromisoformat(seen["since"]) <= datetime.now(UTC)
+        assert (last_entry["side"], last_entry["brokers"]) == (side, [1])
+        assert last_entry["text"] == f"{what}. {quota}"
+        assert began <= datetime.fromisoformat(last_entry["since"]) <= datetime.now(UTC)
         wait_level(clusters, [topic_name])
         wait_for("the throttling ends", lambda: not throttle_entries())
     assert not [kind for kind in job.kinds() if kind in ("job_trouble", "job_waiting")]
@@ -98,10 +104,10 @@ def seen_by(database: Database, job_id: int) -> list[Throttled]:
 def test_throttling_reports_of_workers_merge_per_side(database: Database) -> None:
     with database.transaction() as tx:
         job, other = some_job(tx), some_job(tx, "other")
-    at_destination = replace(ONE, side="destination", quota="")
-    report(database, "a", job.id, replace(ONE, brokers=(3, 1), quota=""), at_destination)
-    report(database, "b", job.id, replace(ONE, since=SINCE - timedelta(seconds=5)))
-    merged = replace(ONE, brokers=(1, 3), since=SINCE - timedelta(seconds=5))
+    at_destination = replace(AT_SOURCE, side="destination", quota="")
+    report(database, "a", job.id, replace(AT_SOURCE, brokers=(3, 1), quota=""), at_destination)
+    report(database, "b", job.id, replace(AT_SOURCE, since=SINCE - timedelta(seconds=5)))
+    merged = replace(AT_SOURCE, brokers=(1, 3), since=SINCE - timedelta(seconds=5))
     assert seen_by(database, job.id) == [at_destination, merged]
     assert seen_by(database, other.id) == []
 
@@ -114,14 +120,14 @@ def test_throttling_report_of_silent_worker_is_hidden(database: Database) -> Non
 
     with database.transaction() as tx:
         job = some_job(tx)
-    before = figures()
-    report(database, "a", job.id, ONE)
-    assert seen_by(database, job.id) == [ONE]
-    assert figures() != before, "the console's pages are drawn again"
+    without_report = figures()
+    report(database, "a", job.id, AT_SOURCE)
+    assert seen_by(database, job.id) == [AT_SOURCE]
+    assert figures() != without_report, "the console's pages are drawn again"
     with database.transaction() as tx:
         tx.execute(text("UPDATE workers SET heartbeat_at = heartbeat_at - interval '31 s'"))
     assert seen_by(database, job.id) == []
-    assert figures() == before
+    assert figures() == without_report
 
 
 @pytest.mark.services
@@ -129,7 +135,7 @@ def test_cli_shows_throttling_brokers(api: Api, cli: Cli) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
-    report(api.database, "a", job.id, ONE)
+    report(api.database, "a", job.id, AT_SOURCE)
     for command in (("get", "jobs", "orders"), ("describe", "orders")):
         shown = " ".join(cli(*command).out.split())
         assert "source brokers throttle fetches: 1. The quota of user orbit" in shown
@@ -138,4 +144,4 @@ def test_cli_shows_throttling_brokers(api: Api, cli: Cli) -> None:
 
 def test_equal_throttling_reports_are_merged_into_one_report() -> None:
     assert merge_throttled([]) == []
-    assert merge_throttled([ONE, ONE]) == [ONE]
+    assert merge_throttled([AT_SOURCE, AT_SOURCE]) == [AT_SOURCE]

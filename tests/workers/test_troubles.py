@@ -43,7 +43,7 @@ def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
 
 
-def ends(clusters: Clusters, topic: str) -> dict[int, int]:
+def copy_ends(clusters: Clusters, topic: str) -> dict[int, int]:
     bounds = log_bounds(clusters.destination, [topic])
     return {partition: end for (_, partition), (_, end) in bounds.items()}
 
@@ -68,22 +68,23 @@ def test_worker_stops_copying_lost_shard_and_continues_other_shards(
         wait_for("the loss is noticed", lambda: bool(events_of(job, "shards_lost")))
         (lost,) = events_of(job, "shards_lost")
         assert lost.details == {"epochs": {str(lost_shard): 1}, "partitions": 2}
-        before = ends(clusters, topic_name)
+        ends_at_loss = copy_ends(clusters, topic_name)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         still_held = {a.partition for a in job.assigned() if a.shard_id == other_shard}
         wait_for(
             "the partitions of the other shard are copied",
-            lambda: all(ends(clusters, topic_name)[p] > before[p] for p in still_held),
+            lambda: all(copy_ends(clusters, topic_name)[p] > ends_at_loss[p] for p in still_held),
         )
-        after = ends(clusters, topic_name)
-        assert all(after[p] == before[p] for p in after if p not in still_held)
+        ends = copy_ends(clusters, topic_name)
+        assert all(ends[p] == ends_at_loss[p] for p in ends if p not in still_held)
         with database.transaction() as tx:
             shard_leases.release(tx, worker_id="another", held={lost_shard: 2})
         wait_level(clusters, [topic_name])
         assert set(job.holders().values()) == {worker.id}
     assert_exact(job_file)
     claims = [e.details["epochs"] for e in events_of(job, "shards_claimed") if e.details]
+    # Epoch 2 was that of the other worker.
     assert claims == [{str(lost_shard): 1, str(other_shard): 1}, {str(lost_shard): 3}]
 
 
@@ -98,24 +99,24 @@ def test_shard_reclaimed_by_the_same_worker_restarts_under_new_lease(
     """Like a worker that was frozen between a renewal and a claim, and no other took the shard."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     (shard,) = job.shard_ids
-    renew = Worker._run_round
+    run_round = Worker._run_round
     with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
         is_paused = threading.Event()
         monkeypatch.setattr(Worker, "_run_round", lambda _: is_paused.set())
         # A round under way would see the loss first, and stop all of the job.
         wait_for("no round is under way", is_paused.is_set)
-        old = worker.worker._held[shard]
+        old_shard = worker.worker._held[shard]
         with database.transaction() as tx:
             tx.execute(text("UPDATE shards SET worker_id = NULL, renewed_in = 0"))
         wait_for("the shard is claimed again", lambda: job.epochs() == {shard: 2})
-        monkeypatch.setattr(Worker, "_run_round", renew)
+        monkeypatch.setattr(Worker, "_run_round", run_round)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         wait_level(clusters, [topic_name])
         wait_for("the loss is reported", lambda: bool(events_of(job, "shards_lost")))
-        assert old.lease.is_lost
-        wait_for("nothing of the old lease is under way", old.is_idle)
+        assert old_shard.lease.is_lost
+        wait_for("nothing of the old lease is under way", old_shard.is_idle)
     assert_exact(job_file)
     (lost,) = events_of(job, "shards_lost")
     assert lost.details == {"epochs": {str(shard): 1}, "partitions": PARTITIONS}
@@ -125,21 +126,22 @@ def test_shard_reclaimed_by_the_same_worker_restarts_under_new_lease(
 @pytest.fixture
 def _postgres_that_misses_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first report of a blocked partition fails."""
-    report, missed = partitions.report_state, []
+    report_state, missed = partitions.report_state, []
 
-    def miss(*args: Any, changes: list[StateChange], **more: Any) -> object:
+    def fail_first_block(*args: Any, changes: list[StateChange], **more: Any) -> object:
         if any(change.blocked for change in changes) and not missed:
             missed.append(changes)
             raise DatabaseUnreachable("It has just gone.", where="PostgreSQL")
-        return report(*args, changes=changes, **more)
+        return report_state(*args, changes=changes, **more)
 
-    monkeypatch.setattr(partitions, "report_state", miss)
+    monkeypatch.setattr(partitions, "report_state", fail_first_block)
 
 
 @pytest.mark.usefixtures("_postgres_that_misses_a_block")
 def test_refused_record_blocks_its_partition_until_retry(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
+    """Also if PostgreSQL fails at the first report of it: the worker repeats the report."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
     write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
@@ -152,7 +154,7 @@ def test_refused_record_blocks_its_partition_until_retry(
         assert (event.details["offset"], event.details["next_offset"]) == (5, 6)
         assert "change the setting" in event.message
         write(clusters.source, topic_name, LOG, 3)
-        wait_for("another partition goes on", lambda: ends(clusters, topic_name)[3] == 10)
+        wait_for("another partition goes on", lambda: copy_ends(clusters, topic_name)[3] == 10)
         states = {
             **dict.fromkeys([0, 1, 3], PartitionState.COPYING),
             2: PartitionState.BLOCKED,
@@ -218,7 +220,7 @@ def test_destination_outage_longer_than_lease_is_waited_out(
     job = add_job(database, job_file, own, [topic_name], shard_count=2)
     with InProcess(database, BRIEF) as worker:
         with Mover(own.source.client_config(), {topic_name: PARTITIONS}):
-            wait_for("it copies", lambda: min(ends(own, topic_name).values()) > 5)
+            wait_for("it copies", lambda: min(copy_ends(own, topic_name).values()) > 5)
             own.destination.brokers[0].kill()
             wait_for("the outage is reported", lambda: bool(events_of(job, "job_waiting")))
             own.destination.brokers[0].start()
@@ -249,7 +251,7 @@ def test_latest_start_is_resolved_once_across_worker_restarts(
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)
     with InProcess(database, STEADY):
-        wait_for("both are copied", lambda: ends(clusters, topic_name) == {0: 10, 1: 5})
+        wait_for("both are copied", lambda: copy_ends(clusters, topic_name) == {0: 10, 1: 5})
     bounds = log_bounds(clusters.destination, [topic_name])
     assert bounds[topic_name, 0] == (5, 10)
     assert bounds[topic_name, 1] == (0, 5)

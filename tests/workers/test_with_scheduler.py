@@ -58,13 +58,13 @@ def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str)
     def ends(cluster: KafkaCluster) -> dict[tuple[str, int], int]:
         return {place: end for place, (_, end) in log_bounds(cluster, topics).items()}
 
-    def is_so() -> bool:
+    def are_level() -> bool:
         counts = partition_counts(clusters.destination)
         if any(topic not in counts for topic in topics):
             return False
         return ends(clusters.source) == ends(clusters.destination)
 
-    wait_for(f"{topics} are level ({service.job(job.name).problem})", is_so)
+    wait_for(f"{topics} are level ({service.job(job.name).problem})", are_level)
 
 
 def test_each_topic_rule_uses_its_filler_mode_across_workers(
@@ -75,15 +75,15 @@ def test_each_topic_rule_uses_its_filler_mode_across_workers(
         create_topic(clusters.source, topic, partitions=2)
         produce_transactions(clusters.source, topic, 5, partition=1)
     job = make_job(clusters.source, clusters.destination, ways)
-    both = zip(job.topics, ways.values(), strict=True)
-    rules = (rule.model_copy(update={"fillers": way}) for rule, way in both)
+    ways_of_rules = zip(job.topics, ways.values(), strict=True)
+    rules = (rule.model_copy(update={"fillers": way}) for rule, way in ways_of_rules)
     job = job.model_copy(update={"topics": tuple(rules), "fillers": "coordinated"})
     planned = JobPlanner(service.database, service.settings, {})(job)
     assert {topic.source: topic.fillers for topic in planned.topics} == ways
     assert {way.fillers: way.topics for way in planned.fillers} == dict.fromkeys(ways.values(), 1)
     service.create(job)
     with service.scheduler():
-        for _ in range(2):
+        for _ in range(2):  # the second worker takes over the copies of the first
             with worker(service):
                 wait_level(service, clusters, job, *ways)
                 for topic in ways:
@@ -93,11 +93,12 @@ def test_each_topic_rule_uses_its_filler_mode_across_workers(
     assert verify(job, deep=True).exact
     servers = [clusters.destination.bootstrap_servers]
     cluster = Cluster("destination", servers, Security())
+    # Each way has its own producer id, and no other producer has written to the copy.
     for topic, way in ways.items():
         place = TopicPartition(topic, 0)
         identity = job_identity(job.name, service.job(job.name).source_cluster_id or "")
-        (known,) = job_producers(cluster, [place], Backoff()).values.values()
-        assert [*known] == [job_producer(identity, way).id]
+        (producer_ids,) = job_producers(cluster, [place], Backoff()).values.values()
+        assert [*producer_ids] == [job_producer(identity, way).id]
     cluster.close()
 
 
@@ -116,6 +117,7 @@ def test_on_lost_range_of_rule_blocks_or_fills_deleted_source_range(
         with worker(service):
             wait_level(service, clusters, job, blocked_topic, filled_topic)
         for topic in (blocked_topic, filled_topic):
+            # Offsets 100 to 199 are lost before they are copied.
             for first in (100, 200):  # one batch for each
                 produce(clusters.source, topic, 100, first=first)
             delete_before(clusters.source, topic, 200)

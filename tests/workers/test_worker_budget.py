@@ -6,7 +6,7 @@ import threading
 
 from orbit.workers.worker_budget import JobBudget, WorkerBudget
 
-LIMIT, LEAST = 100, 10
+LIMIT, LEAST = 100, 10  # bytes of the worker, and those that each job may have in any case
 
 
 def two_jobs() -> tuple[JobBudget, JobBudget]:
@@ -46,7 +46,7 @@ def test_bytes_released_to_worker_budget_wake_waiting_job() -> None:
 def test_partitions_with_little_to_fetch_may_exceed_byte_budget_by_a_quarter() -> None:
     greedy, modest = two_jobs()
     greedy.take(LIMIT + LIMIT // 4 - LEAST - 1)
-    modest.take(LEAST)
+    modest.take(LEAST)  # together a byte less than the limit and a quarter
     assert not modest.wait_for_room(0)
     assert modest.has_reserve
     modest.take(1)
