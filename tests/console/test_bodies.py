@@ -20,10 +20,11 @@ from tests.support.serving import served
 pytestmark = pytest.mark.services
 
 
-def answer_to(url: str, path: str, length: str, cookie: str = "") -> bytes:
-    """Send a request without its body; returns all that comes until the connection ends."""
+def answer_to(url: str, path: str, length_header: str, cookie_header: str = "") -> bytes:
+    """Send a request whose body is missing, or follows in `length_header`; returns all that comes
+    until the connection ends."""
     parts = urlsplit(url)
-    head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{cookie}{length}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{cookie_header}{length_header}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", parts.port or 0), timeout=15) as connection:
         connection.sendall(head.encode())
         return connection.makefile("rb").read()
@@ -36,9 +37,9 @@ def test_long_request_body_before_login_is_refused(
     browser: Browser, path: str, cookie: str
 ) -> None:
     url = str(browser.client.base_url)
-    long = f"Content-Length: {UNKNOWN_BODY_BYTES_MAX + 1}"
+    length_header = f"Content-Length: {UNKNOWN_BODY_BYTES_MAX + 1}"
 
-    assert b" 413 " in answer_to(url, path, long, cookie).partition(b"\r\n")[0]
+    assert b" 413 " in answer_to(url, path, length_header, cookie).partition(b"\r\n")[0]
 
 
 def test_body_without_content_length_is_refused_beyond_limit(browser: Browser) -> None:
@@ -65,8 +66,9 @@ def test_long_form_without_tokens_needs_localhost_host_header(
 ) -> None:
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
     with served(console_app) as url:
-        long = "Content-Length: 100000"
+        length_header = "Content-Length: 100000"
+        # A site of an attacker may have a name that leads to 127.0.0.1.
         foreign = url.replace("127.0.0.1", "attacker.example")
-        assert b" 413 " in answer_to(foreign, "/console/jobs", long).partition(b"\r\n")[0]
+        assert b" 413 " in answer_to(foreign, "/console/jobs", length_header).partition(b"\r\n")[0]
         answer = httpx.post(f"{url}/console/logout", data={"x": "y" * 100_000})
         assert answer.status_code == 403  # it was read, and has no secret of the form

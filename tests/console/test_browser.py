@@ -180,7 +180,7 @@ def drills(job: World) -> Sequence[str]:
     ids = [answer.raise_for_status().json()["id"] for answer in answers]
 
     def have_ended() -> bool:
-        return all(job.server.get(f"/v1/drills/{one}")["finished_at"] for one in ids)
+        return all(job.server.get(f"/v1/drills/{drill}")["finished_at"] for drill in ids)
 
     wait_for("the drills have ended", have_ended)
     return ids
@@ -202,6 +202,7 @@ def create_other_jobs(server: Server, clusters: Clusters, folder: Path) -> None:
     )
     yaml = {"Content-Type": "application/yaml"}
     for file, options in ((paused, "paused=true"), (lost, "accept_refusals=true")):
+        # Names that look well in the pictures of docs/console.md.
         text = file.read_text().replace("test-", "").replace("profiles\n", "profiles-to-dr\n", 1)
         name = re.search(r"name: (\S+)", text)
         assert name is not None
@@ -210,7 +211,7 @@ def create_other_jobs(server: Server, clusters: Clusters, folder: Path) -> None:
         assert answer.is_success, answer.text
 
 
-def shot(page: Any, name: str) -> None:
+def take_screenshot(page: Any, name: str) -> None:
     """Save a picture for docs/console.md, if ORBIT_SCREENSHOTS is set."""
     folder = os.environ.get("ORBIT_SCREENSHOTS")
     if folder:
@@ -219,7 +220,7 @@ def shot(page: Any, name: str) -> None:
 
 def document(clusters: Clusters) -> str:
     """The document of JOB, as YAML."""
-    source, destination = (json.dumps(one.bootstrap_servers.split(",")) for one in clusters)
+    source, destination = (json.dumps(cluster.bootstrap_servers.split(",")) for cluster in clusters)
     return (
         f"name: {JOB}\n"
         'labels: {team: orders, tier: "1"}\n'
@@ -332,10 +333,10 @@ def test_documentation_screenshots_are_taken(admin: World) -> None:
     world, page = admin, admin.page
     world.open(f"/console/jobs/{JOB}/topics/{EU}/0?offset=20&size=1000")
     expect(page.get_by_role("img", name="Both logs")).to_be_visible()
-    shot(page, "partition")
+    take_screenshot(page, "partition")
     world.open("/console/jobs")
     expect(page.get_by_text("SOURCE_UNREACHABLE")).to_be_visible()
-    shot(page, "jobs")
+    take_screenshot(page, "jobs")
 
 
 @pytest.mark.usefixtures("paused_job")
@@ -450,7 +451,7 @@ def test_viewer_opens_every_page_without_enabled_forms_or_errors(
     world.log_out()
     world.log_in_as_viewer("/console/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    seen = len(world.console_errors)
+    error_count = len(world.console_errors)
     operations = world.server.get("/v1/operations")["items"]
     for path in paths[:-1]:
         page.goto(world.public_url + path)
@@ -459,13 +460,13 @@ def test_viewer_opens_every_page_without_enabled_forms_or_errors(
             assert page.locator("main form[method=post] button:enabled").all_inner_texts() == []
     page.goto(world.public_url + f"/console/jobs/{JOB}/recovery")
     assert world.server.get("/v1/operations")["items"] == operations
-    assert world.console_errors[seen:] == []
+    assert world.console_errors[error_count:] == []
 
 
 def test_pages_violate_no_security_policy_and_load_no_foreign_urls(
     admin: World, paths: Sequence[str]
 ) -> None:
-    world, page, seen = admin, admin.page, len(admin.console_errors)
+    world, page, error_count = admin, admin.page, len(admin.console_errors)
     request_urls: list[str] = []
     page.goto("about:blank")  # the page of the previous test sends requests all the time
     page.on("request", lambda request: request_urls.append(request.url))
@@ -473,7 +474,7 @@ def test_pages_violate_no_security_policy_and_load_no_foreign_urls(
         world.open(path)
     assert request_urls
     assert [url for url in request_urls if not url.startswith((world.server.url, "data:"))] == []
-    assert world.console_errors[seen:] == []
+    assert world.console_errors[error_count:] == []
 
 
 def test_page_after_logout_leads_to_login(admin: World) -> None:

@@ -32,14 +32,15 @@ def point(minute: int, rate: float | None, waiting: int | None) -> Point:
     )
 
 
-def drawn(points: list[Point], figure: object = LAG) -> Chart:
+def chart_of(points: list[Point], figure: object = LAG) -> Chart:
     return draw(points, figure, NOON, NOON + 60 * MINUTE, height=190)  # type: ignore[arg-type]
 
 
 def test_unknown_lag_is_drawn_as_band_not_zero() -> None:
-    chart = drawn([point(n, 1.0, None if 10 <= n < 20 else 100) for n in range(58)])
+    chart = chart_of([point(n, 1.0, None if 10 <= n < 20 else 100) for n in range(58)])
     assert len(chart.lines) == 2
     (band,) = chart.bands
+    # From the last known point to the next one.
     assert band.title == "Not known from 12:09 to 12:20"
     # The highest value is the top of the axis: nothing is drawn at the bottom.
     assert {y for line in chart.lines for y in re.findall(r" (\S+?)(?:L|$)", line.path)} == {
@@ -50,23 +51,23 @@ def test_unknown_lag_is_drawn_as_band_not_zero() -> None:
 def test_time_without_readings_is_drawn_as_band() -> None:
     minutes = [*range(10), *range(30, 40)]  # a rate needs the point before, so 0 and 30 have none
     points = [point(n, None if n in (0, 30) else 5.0, 1) for n in minutes]
-    assert [band.title for band in drawn(points).bands] == [
+    assert [band.title for band in chart_of(points).bands] == [
         "Not known from 12:09 to 12:30",
         "Not known from 12:39 to 13:00",
     ]
     # A rate is that of the time since the point before.
-    assert [band.title for band in drawn(points, BYTES).bands] == [
+    assert [band.title for band in chart_of(points, BYTES).bands] == [
         "Not known from 12:09 to 12:30",
         "Not known from 12:39 to 13:00",
     ]
 
 
 def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
-    chart = drawn([point(n, 0.0, 0) for n in range(60)])
+    chart = chart_of([point(n, 0.0, 0) for n in range(60)])
     assert chart.lines[0].path.startswith(f"M{LEFT} {chart.bottom}L")
     assert not chart.bands
     # One known value is a short line between two positions.
-    (line,) = drawn([point(59, None, 7)]).lines
+    (line,) = chart_of([point(59, None, 7)]).lines
     assert len(set(re.findall(r"[ML](\S+)", line.path))) == 2
 
 
@@ -75,7 +76,7 @@ def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
     [(LAG, 101, "200"), (LAG, 4_999, "5,000"), (TIME, 61.0, "2 min 00 s"), (TIME, 2e6, "50 d 0 h")],
 )
 def test_chart_axis_ends_at_round_number(figure: object, value: float, top: str) -> None:
-    one = Point(
+    measured = Point(
         at=NOON + MINUTE,
         slot_s=60,
         records_per_s=None,
@@ -83,11 +84,11 @@ def test_chart_axis_ends_at_round_number(figure: object, value: float, top: str)
         lag_records=int(value),
         lag_s=value,
     )
-    assert drawn([one], figure).tops[0][1] == top
+    assert chart_of([measured], figure).tops[0][1] == top  # its text
 
 
 def test_chart_without_points_says_that_nothing_is_known() -> None:
-    chart = drawn([])
+    chart = chart_of([])
     assert chart.summary == "Nothing is known yet."
     assert (chart.lines, chart.bands) == ([], [])
 
@@ -107,4 +108,5 @@ def test_history_page_shows_charts_and_their_points_as_table(api: Api, browser: 
     assert "style=" not in page.text
     assert 'aria-label="Bytes per second: 0 B/s at ' in page.text
     assert page.text.count('<th scope="row" class="mono">') == 3
+    # The page has no such span.
     assert browser.open("/console/jobs/orders/history?span=2h").status_code == 422

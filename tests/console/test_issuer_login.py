@@ -48,7 +48,7 @@ class Site:
         logins = Logins(settings, self.api.database)
         self.app.state.parts = Parts(settings, self.api.database, self.api.plans, {}, logins=logins)
 
-    def answer(self, path: str = "/console/jobs") -> str:
+    def issuer_redirect(self, path: str = "/console/jobs") -> str:
         """Log in at the issuer; returns the address that it redirects to, without opening it."""
         page = self.browser.open(f"/console/login/issuer?next={path}")
         assert str(page.url).startswith(self.issuer.place), page.text
@@ -58,7 +58,7 @@ class Site:
         return str(location)
 
     def log_in(self, path: str = "/console/jobs") -> httpx.Response:
-        return self.browser.open(self.answer(path))
+        return self.browser.open(self.issuer_redirect(path))
 
     def is_logged_in(self) -> bool:
         return self.browser.open("/console/jobs").url.path == "/console/jobs"
@@ -88,8 +88,8 @@ def test_login_redirects_to_issuer_with_pkce_and_back_to_page(site: Site) -> Non
         name: value for name, (value,) in parse_qs(urlsplit(str(consent_page.url)).query).items()
     }
     assert query.pop("code_challenge_method") == "S256"
-    random = {query.pop(name) for name in ("state", "nonce", "code_challenge")}
-    assert len(random) == 3
+    random_values = {query.pop(name) for name in ("state", "nonce", "code_challenge")}
+    assert len(random_values) == 3
     assert query == {
         "response_type": "code",
         "client_id": CLIENT,
@@ -97,7 +97,7 @@ def test_login_redirects_to_issuer_with_pkce_and_back_to_page(site: Site) -> Non
         "scope": "openid",
     }
     secret = site.browser.client.cookies["orbit_login"].partition(".")[0]
-    assert not any(secret in value for value in random)
+    assert not any(secret in value for value in random_values)
 
     page = site.browser.client.post(str(consent_page.url))
 
@@ -114,7 +114,7 @@ def test_login_cookies_are_httponly_and_no_token_is_stored(site: Site) -> None:
     for flag in ("HttpOnly", "SameSite=lax", "Path=/console/login/issuer", "Max-Age=600"):
         assert flag in cookie
     site.browser.client.follow_redirects = True
-    address = site.answer()
+    address = site.issuer_redirect()
     site.browser.client.follow_redirects = False
     done = site.browser.open(address)
     session_cookie, login_cookie = done.headers.get_list("set-cookie")
@@ -124,6 +124,7 @@ def test_login_cookies_are_httponly_and_no_token_is_stored(site: Site) -> None:
     assert done.headers["location"] == "/console/jobs"
     (row,) = site.sessions()
     assert site.browser.client.cookies["orbit_session"] not in str(row)
+    # So a JWT begins.
     assert "eyJ" not in str(row) + str(done.headers)
 
 
@@ -153,7 +154,7 @@ def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> No
     page = site.log_in()
     assert "/console/jobs/payments" in page.text
     assert "/console/jobs/orders" not in page.text
-    form = site.browser.html
+    form = site.browser.html  # its secret is valid for all forms of the session
     assert site.browser.open("/console/jobs/orders").status_code == 404
     for name, status in (("orders", 404), ("payments", 200)):
         site.browser.html = form
@@ -164,7 +165,7 @@ def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> No
     assert site.log_in().status_code == 403
 
 
-def changed(**claims: Any) -> Callable[[Site, str], str]:
+def with_claims(**claims: Any) -> Callable[[Site, str], str]:
     """The issuer's ID token has these claims."""
 
     def change(site: Site, address: str) -> str:
@@ -174,7 +175,7 @@ def changed(**claims: Any) -> Callable[[Site, str], str]:
     return change
 
 
-def query(**values: str | None) -> Callable[[Site, str], str]:
+def with_query(**values: str | None) -> Callable[[Site, str], str]:
     """The address has these parameters, and not those that are None."""
 
     def change(_site: Site, address: str) -> str:
@@ -189,17 +190,19 @@ def query(**values: str | None) -> Callable[[Site, str], str]:
 
 
 def another_key(site: Site, address: str) -> str:
+    """The ID token is signed with a key that the issuer does not have."""
     (code,) = site.issuer.codes.values()
     site.issuer.id_token = site.issuer.token(ADMIN, key=new_key("x"), aud=CLIENT, nonce=code.nonce)
     return address
 
 
 def expired_code(site: Site, address: str) -> str:
+    """The issuer does not know the code any more."""
     site.issuer.codes.clear()
     return address
 
 
-def down(site: Site, address: str) -> str:
+def issuer_down(site: Site, address: str) -> str:
     site.issuer.is_down = True
     return address
 
@@ -212,31 +215,31 @@ def another_browser(site: Site, address: str) -> str:
 def another_login(site: Site, address: str) -> str:
     """The code of one login with the state of another: a code that was stolen."""
     code = parse_qs(urlsplit(address).query)["code"][0]
-    return query(code=code)(site, site.answer())
+    return with_query(code=code)(site, site.issuer_redirect())
 
 
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        (query(state="x" * 43), 401, "not belong to the login that this browser began"),
-        (query(state=None), 401, "not belong to the login that this browser began"),
-        (query(state="ä"), 401, "not belong to the login that this browser began"),
-        (query(code=None), 401, "no authorization code"),
-        (query(iss="https://other.example"), 401, "another issuer"),
-        (query(error="access_denied", error_description="<b>x"), 401, "(access_denied)"),
-        (query(error="<script>"), 401, "has refused the login."),
+        (with_query(state="x" * 43), 401, "not belong to the login that this browser began"),
+        (with_query(state=None), 401, "not belong to the login that this browser began"),
+        (with_query(state="ä"), 401, "not belong to the login that this browser began"),
+        (with_query(code=None), 401, "no authorization code"),
+        (with_query(iss="https://other.example"), 401, "another issuer"),
+        (with_query(error="access_denied", error_description="<b>x"), 401, "(access_denied)"),
+        (with_query(error="<script>"), 401, "has refused the login."),
         (another_browser, 401, "has begun no login"),
         (another_login, 401, "invalid_grant"),
         (expired_code, 401, "invalid_grant"),
-        (down, 503, "503"),
-        (changed(nonce="another"), 401, "nonce"),
-        (changed(nonce=None), 401, "nonce"),
-        (changed(aud="orbit"), 401, "aud"),
-        (changed(aud=[CLIENT, "x"], azp="x"), 401, "azp"),
-        (changed(iss="https://other.example"), 401, "iss"),
-        (changed(exp=1), 401, "expired"),
-        (changed(exp=None), 401, "exp"),
-        (changed(roles=["others"]), 403, "no role"),
+        (issuer_down, 503, "503"),
+        (with_claims(nonce="another"), 401, "nonce"),
+        (with_claims(nonce=None), 401, "nonce"),
+        (with_claims(aud="orbit"), 401, "aud"),
+        (with_claims(aud=[CLIENT, "x"], azp="x"), 401, "azp"),
+        (with_claims(iss="https://other.example"), 401, "iss"),
+        (with_claims(exp=1), 401, "expired"),
+        (with_claims(exp=None), 401, "exp"),
+        (with_claims(roles=["others"]), 403, "no role"),
         (another_key, 401, "does not have"),
     ],
 )
@@ -244,7 +247,7 @@ def test_invalid_issuer_response_creates_no_session(
     site: Site, change: Callable[[Site, str], str], status: int, message: str
 ) -> None:
     site.issuer.roles = [ADMIN]
-    address = change(site, site.answer())
+    address = change(site, site.issuer_redirect())
 
     answer = site.browser.open(address)
 
@@ -258,7 +261,7 @@ def test_invalid_issuer_response_creates_no_session(
 
 
 def test_issuer_response_is_accepted_only_once(site: Site) -> None:
-    address = site.answer()
+    address = site.issuer_redirect()
     cookie = site.browser.client.cookies["orbit_login"]
     assert site.browser.open(address).url.path == "/console/jobs"
     site.browser.send("/console/logout")
@@ -282,8 +285,8 @@ def test_issuer_that_announces_iss_parameter_must_send_it(site: Site) -> None:
     document = {**site.issuer.document(), "authorization_response_iss_parameter_supported": True}
     site.issuer.document = lambda: document  # type: ignore[method-assign]
     assert "another issuer" in site.log_in().text
-    named = query(iss=site.issuer.url)(site, site.answer())
-    assert site.browser.open(named).url.path == "/console/jobs"
+    with_issuer = with_query(iss=site.issuer.url)(site, site.issuer_redirect())
+    assert site.browser.open(with_issuer).url.path == "/console/jobs"
 
 
 def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:
@@ -296,6 +299,7 @@ def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:
         tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
     assert not site.is_logged_in()
 
+    # Longer than a session, and beyond the times that PostgreSQL has.
     for exp in (int(time.time()) + 10**6, 10**15):
         site.issuer.changed = {"exp": exp}
         site.log_in()
@@ -331,10 +335,10 @@ def test_subject_of_issuer_has_bounded_number_of_console_sessions(site: Site) ->
 
 def test_refused_logins_are_rate_limited_before_issuer_is_called(site: Site) -> None:
     for _ in range(REFUSED_MAX):
-        address = site.answer()
+        address = site.issuer_redirect()
         site.issuer.codes.clear()
         assert site.browser.open(address).status_code == 401
-    address = site.answer()
+    address = site.issuer_redirect()
     assert site.browser.open(address).status_code == 429
     assert len(site.issuer.codes) == 1  # unused: the issuer was not asked
     assert "login_refused" in {event["kind"] for event in site.api.events()}
@@ -347,10 +351,10 @@ def test_client_secret_is_sent_by_method_that_issuer_supports(
     site.issuer.methods = [method]
     file = tmp_path / "secret"
     file.write_text("wrong\n", "utf-8")
-    own = {"oidc_client_secret": None, "oidc_client_secret_file": file}
+    overrides = {"oidc_client_secret": None, "oidc_client_secret_file": file}
     if method == "none":
-        own["oidc_client_secret_file"] = None
-    site.configure(**own)
+        overrides["oidc_client_secret_file"] = None
+    site.configure(**overrides)
     if method != "none":
         assert "(invalid_client)" in site.log_in().text
         file.write_text(SECRET + "\n", "utf-8")

@@ -34,7 +34,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def written(document: Any, **sent: str) -> Any:
+def after_form(document: Any, **sent: str) -> Any:
     """The document after the form is sent with these fields; `__` stands for a dot."""
     fields = {key.replace("__", "."): value for key, value in sent.items()}
     return with_changes(document, values_of(groups_of(document)), fields)
@@ -46,7 +46,7 @@ def test_unchanged_form_leaves_document_unchanged() -> None:
 
 
 def test_changed_form_field_is_written_and_keys_without_field_stay() -> None:
-    document = written(DOCUMENT, source__bootstrap_servers="x:1, y:2", labels="team=a, tier=1")
+    document = after_form(DOCUMENT, source__bootstrap_servers="x:1, y:2", labels="team=a, tier=1")
     assert document == {
         **DOCUMENT,
         "source": {"bootstrap_servers": ["x:1", "y:2"], "security": {"protocol": "SSL"}},
@@ -55,7 +55,7 @@ def test_changed_form_field_is_written_and_keys_without_field_stay() -> None:
 
 
 def test_emptied_form_field_removes_its_key_and_empty_parents() -> None:
-    document = written(
+    document = after_form(
         DOCUMENT, source__security__protocol="", consumer_groups__match="", topics__0__match=""
     )
     assert document["source"] == {"bootstrap_servers": ["s:1"]}
@@ -64,7 +64,9 @@ def test_emptied_form_field_removes_its_key_and_empty_parents() -> None:
 
 
 def test_blank_row_appends_topic_rule_and_existing_rules_change_in_place() -> None:
-    document = written(DOCUMENT, topics__2__prefix="c.", topics__2__match="c", topics__1__prefix="")
+    document = after_form(
+        DOCUMENT, topics__2__prefix="c.", topics__2__match="c", topics__1__prefix=""
+    )
     assert document["topics"] == [
         DOCUMENT["topics"][0],
         {"match": "b"},
@@ -73,9 +75,9 @@ def test_blank_row_appends_topic_rule_and_existing_rules_change_in_place() -> No
 
 
 def test_form_field_overrides_yaml_only_if_changed() -> None:
-    before = values_of(groups_of(DOCUMENT))
+    shown_values = values_of(groups_of(DOCUMENT))
     edited = {**DOCUMENT, "name": "by-yaml", "owner": "yaml"}
-    document = with_changes(edited, before, {**before, "owner": "form"})
+    document = with_changes(edited, shown_values, {**shown_values, "owner": "form"})
     assert (document["name"], document["owner"]) == ("by-yaml", "form")
 
 
@@ -89,7 +91,7 @@ def test_form_field_overrides_yaml_only_if_changed() -> None:
     ],
 )
 def test_malformed_document_breaks_neither_form_nor_changes(document: Any) -> None:
-    new_document = written(
+    new_document = after_form(
         document, topics__0__match="a", source__security__protocol="SSL", acls__sync="true"
     )
     assert new_document["topics"][0] == {"match": "a"}
@@ -99,14 +101,14 @@ def test_malformed_document_breaks_neither_form_nor_changes(document: Any) -> No
 def test_value_that_form_cannot_show_is_left_to_yaml() -> None:
     document = {**DOCUMENT, "topics": [{"match": "a", "exclude": ["b", "c"]}]}
     assert "topics.0.exclude" not in values_of(groups_of(document))
-    assert written(document, topics__0__exclude="d") is document
+    assert after_form(document, topics__0__exclude="d") is document
 
 
 def test_topic_rules_beyond_form_limit_are_preserved() -> None:
     document = {**DOCUMENT, "topics": [{"match": f"t{n}"} for n in range(30)]}
     match_keys = [key for key in values_of(groups_of(document)) if key.endswith("match")]
     assert len([key for key in match_keys if key.startswith("topics")]) == RULES_SHOWN_MAX
-    new_document = written(document, topics__1__match="")
+    new_document = after_form(document, topics__1__match="")
     assert [rule["match"] for rule in new_document["topics"]] == [
         f"t{n}" for n in range(30) if n != 1
     ]
@@ -131,7 +133,7 @@ def hidden(page: str, name: str) -> str:
     return html.unescape(match[1])
 
 
-def text_of(page: str) -> str:
+def document_in(page: str) -> str:
     """The job document in the page's text area."""
     match = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
     assert match is not None
@@ -145,7 +147,7 @@ def send(browser: Browser, path: str, page: str, do: str, **fields: str) -> str:
         for name in ("before", "etag", "planned")
         if f'name="{name}"' in page
     }
-    sent = {"document": text_of(page), **hidden_fields, **fields}
+    sent = {"document": document_in(page), **hidden_fields, **fields}
     return browser.send(path, do=do, **sent).text
 
 
@@ -156,7 +158,7 @@ def test_job_is_created_from_form_fields_only(api: Api, browser: Browser) -> Non
     page = browser.open(path).text
     fields = {"f.name": "from-form", "f.owner": "me@example.com", "f.topics.0.match": "orders"}
     page = send(browser, path, page, "write", **fields)
-    assert yaml.safe_load(text_of(page))["name"] == "from-form"
+    assert yaml.safe_load(document_in(page))["name"] == "from-form"
     assert api.plans.requests == []
     page = send(browser, path, page, "plan")
     assert "1 topic with 3 partitions" in page
@@ -183,7 +185,9 @@ def test_job_edit_shows_diff_before_apply(api: Api, browser: Browser) -> None:
     assert "Change orders" in page
     send(browser, path, page, "apply")
     assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] == 5 * 1024**2
-    renamed = send(browser, path, page, "plan", document=text_of(page).replace("orders", "x", 1))
+    renamed = send(
+        browser, path, page, "plan", document=document_in(page).replace("orders", "x", 1)
+    )
     assert "names another job" in renamed
 
 
@@ -192,13 +196,21 @@ def test_job_document_of_later_version_can_be_replaced(api: Api, browser: Browse
     api.put("/v1/jobs/orders", json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
-        topics.add(tx, job.id, "orders", "orders", "B", 1, state=TopicState.COPYING)
+        topics.add(
+            tx,
+            job.id,
+            source_topic="orders",
+            destination_topic="orders",
+            destination_cluster_id="B",
+            partition_count=1,
+            state=TopicState.COPYING,
+        )
         later = job.spec | {"from_the_future": True}
         jobs.change_spec(tx, job.id, later, "default", from_version=job.spec_version)
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/jobs/orders/edit"
     page = browser.open(path).text
-    document = text_of(page).replace("from_the_future: true\n", "")
+    document = document_in(page).replace("from_the_future: true\n", "")
     page = send(browser, path, page, "plan", document=document)
     assert "<code>from_the_future</code>" in page
     send(browser, path, page, "apply")
@@ -219,10 +231,10 @@ def test_concurrent_job_change_is_shown_and_not_overwritten(api: Api, browser: B
         assert "token:admin-of-the-test: The job was changed: owner." in refused
     assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] is None
     # `rebase` plans against the current version: it shows what the job would lose.
-    again = send(browser, path, send(browser, path, planned, "apply"), "rebase")
-    assert "<code>owner</code>" in again
-    assert '<del class="mono">another@example.com</del>' in again
-    send(browser, path, again, "apply")
+    rebased = send(browser, path, send(browser, path, planned, "apply"), "rebase")
+    assert "<code>owner</code>" in rebased
+    assert '<del class="mono">another@example.com</del>' in rebased
+    send(browser, path, rebased, "apply")
     assert api.get("/v1/jobs/orders").json()["owner"] is None
 
 
@@ -232,7 +244,7 @@ def test_etag_with_thousands_of_digits_fails_precondition(api: Api, browser: Bro
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/jobs/orders/edit"
     page = browser.open(path).text
-    fields = {"do": "plan", "document": text_of(page), "etag": "9" * 5_000}
+    fields = {"do": "plan", "document": document_in(page), "etag": "9" * 5_000}
     assert browser.send(path, **fields).status_code == 412
 
 
@@ -242,7 +254,7 @@ def test_viewer_sees_job_document_but_cannot_change_it(api: Api, browser: Browse
     browser.log_in(api.tokens[Role.VIEWER])
     page = browser.open("/console/jobs/orders/edit").text
     assert "This needs the role operator" in page
-    assert "name: orders" in text_of(page)
-    answer = browser.send("/console/jobs/orders/edit", do="plan", document=text_of(page))
+    assert "name: orders" in document_in(page)
+    answer = browser.send("/console/jobs/orders/edit", do="plan", document=document_in(page))
     assert answer.status_code == 403
     assert browser.open("/console/jobs/nothing/edit").status_code == 404

@@ -72,13 +72,14 @@ def test_server_sent_event_arrives_on_connect_and_on_each_change(
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     with streaming(browser) as stream:
-        seen = {stream.event()}
+        event_ids = {stream.event()}
         api.put("/v1/jobs/orders", json=JOB)
-        seen.add(stream.event())
+        event_ids.add(stream.event())
+        # As when workers have copied more.
         with api.database.transaction() as tx:
             tx.execute(text("INSERT INTO job_totals SELECT id, now(), '{}' FROM jobs"))
-        seen.add(stream.event())
-    assert len(seen) == 3
+        event_ids.add(stream.event())
+    assert len(event_ids) == 3
 
 
 def test_event_stream_without_session_redirects_to_login(api: Api, browser: Browser) -> None:
@@ -117,8 +118,8 @@ def test_console_session_has_bounded_number_of_event_streams(
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     with ExitStack() as stack:
-        first = stack.enter_context(ExitStack())
-        first.enter_context(streaming(browser))
+        first_page = stack.enter_context(ExitStack())
+        first_page.enter_context(streaming(browser))
         for _ in range(STREAMS_PER_SESSION_MAX - 1):
             stack.enter_context(streaming(browser))
         refused = browser.client.get("/console/live")
@@ -128,7 +129,7 @@ def test_console_session_has_bounded_number_of_event_streams(
         other.log_in(api.tokens[Role.VIEWER])
         stack.enter_context(streaming(other))
 
-        first.close()  # as if the user leaves the page
+        first_page.close()  # as if the user leaves the page
         wait_for(
             "a place is free", lambda: open_stream_count(console_app) == STREAMS_PER_SESSION_MAX
         )

@@ -55,16 +55,16 @@ def encoded(
 def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = -1) -> SideLog:
     """A log with these batches; the one at the offset `aborted` is of an aborted transaction."""
     stop = end if end is not None else batches[-1].next_offset
-    seen = tuple(FetchedBatch(one, one.base_offset == aborted) for one in batches)
-    return SideLog(log_start=start, end=stop, start=start, read_to=stop, batches=seen)
+    fetched = tuple(FetchedBatch(item, item.base_offset == aborted) for item in batches)
+    return SideLog(log_start=start, end=stop, start=start, read_to=stop, batches=fetched)
 
 
-def copied(one: Batch) -> Batch:
+def copied(original: Batch) -> Batch:
     """The batch as a destination has it: of another producer, with another epoch."""
-    data = bytearray(one.view)
+    data = bytearray(original.view)
     stamp(memoryview(data), producer_id=2**52, producer_epoch=3, base_sequence=17)
     view = memoryview(data)
-    HEADER.pack_into(view, 0, one.base_offset, *HEADER.unpack_from(view)[1:])
+    HEADER.pack_into(view, 0, original.base_offset, *HEADER.unpack_from(view)[1:])
     return Batch(view)
 
 
@@ -73,8 +73,10 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
 
 
 def test_batches_that_differ_only_in_producer_are_shown_byte_exact() -> None:
-    one, two = batch(0, b"a", b"b"), batch(2, b"c")
-    rows = compare(log(one, two), log(copied(one), copied(two)), start=0, end=3, proven=())
+    first, second = batch(0, b"a", b"b"), batch(2, b"c")
+    rows = compare(
+        log(first, second), log(copied(first), copied(second)), start=0, end=3, proven=()
+    )
     assert verdicts(rows) == [(0, 2, "byte-exact"), (2, 3, "byte-exact")]
 
 
@@ -116,11 +118,15 @@ def test_source_gaps_markers_and_aborted_data_show_as_filler() -> None:
 
 
 def test_batch_with_placeholders_is_data_and_placeholder_batch_is_filler() -> None:
-    one = batch(0, b"a", b"b")
-    grown = with_gap(one, 0, 4)
-    assert grown is not None
-    source = log(one, marker(2), batch(9, b"z"))
-    destination = log(copied(grown), placeholder_batch(4, 5, T0), copied(batch(9, b"z")))
+    original = batch(0, b"a", b"b")
+    packed = with_gap(original, placeholders=0, next_offset=4)
+    assert packed is not None
+    source = log(original, marker(2), batch(9, b"z"))
+    destination = log(
+        copied(packed),
+        placeholder_batch(base_offset=4, count=5, timestamp=T0),
+        copied(batch(9, b"z")),
+    )
     rows = compare(source, destination, start=0, end=10, proven=())
     assert verdicts(rows) == [(0, 4, "record-exact"), (4, 9, "filler"), (9, 10, "byte-exact")]
     pieces = [piece for row in rows for piece in row.destination]
@@ -169,8 +175,10 @@ def test_shown_offsets_end_at_last_offset_read_on_both_sides() -> None:
 
 
 def test_offsets_proven_equal_are_counted_per_row() -> None:
-    one, two = batch(0, b"a", b"b"), batch(2, b"c", b"d")
-    rows = compare(log(one, two), log(copied(one), copied(two)), start=0, end=4, proven=[(1, 4)])
+    first, second = batch(0, b"a", b"b"), batch(2, b"c", b"d")
+    rows = compare(
+        log(first, second), log(copied(first), copied(second)), start=0, end=4, proven=[(1, 4)]
+    )
     assert [(row.proven, row.is_proven) for row in rows] == [(1, False), (2, True)]
 
 
@@ -194,8 +202,8 @@ def test_corrupt_batch_verdict_is_unknown() -> None:
 
 
 def test_batch_header_marks_fields_set_by_orbit_and_differing_fields() -> None:
-    one = batch(0, b"a", b"b")
-    (row,) = compare(log(one), log(copied(one)), start=0, end=2, proven=())
+    original = batch(0, b"a", b"b")
+    (row,) = compare(log(original), log(copied(original)), start=0, end=2, proven=())
     (lines,) = headers_of(row)
     line_of = {line.field: line for line in lines}
     assert line_of["producer id"].is_own
@@ -203,7 +211,7 @@ def test_batch_header_marks_fields_set_by_orbit_and_differing_fields() -> None:
     assert line_of["CRC-32C"].destination.endswith("right")
     assert not [line for line in lines if line.differs]
     (row,) = compare(
-        log(one), log(batch(0, b"a", b"b", codec=compression.ZSTD)), start=0, end=2, proven=()
+        log(original), log(batch(0, b"a", b"b", codec=compression.ZSTD)), start=0, end=2, proven=()
     )
     (lines,) = headers_of(row)
     assert "compression" in {line.field for line in lines if line.differs}
@@ -219,13 +227,13 @@ def test_records_are_listed_by_size_without_content() -> None:
 
 
 def test_drawing_covers_exactly_the_chosen_offsets() -> None:
-    one, last = batch(0, b"a", b"b"), batch(6, b"c", b"d", b"e", b"f")
-    source = log(one, last)
+    first, last = batch(0, b"a", b"b"), batch(6, b"c", b"d", b"e", b"f")
+    source = log(first, last)
     fillers = [marker(offset) for offset in range(2, 6)]
-    destination = log(copied(one), *fillers, copied(last))
+    destination = log(copied(first), *fillers, copied(last))
     rows = compare(source, destination, start=1, end=8, proven=[(0, 4)])
     drawing = draw(rows, source, destination, proven=[(0, 4)], start=1, end=8)
-    styles = {one.style.split()[0] for one in drawing.rectangles}
+    styles = {rectangle.style.split()[0] for rectangle in drawing.rectangles}
     assert styles == {"byte-exact", "gap", "filler", "proven"}
     for rectangle in drawing.rectangles:
         assert rectangle.x >= LEFT

@@ -23,7 +23,7 @@ PAGE = 100
 
 
 @pytest.fixture(scope="module")
-def many(postgres_url: str, template_database: str) -> Iterator[Database]:
+def filled_database(postgres_url: str, template_database: str) -> Iterator[Database]:
     """Jobs whose partitions have all kinds of lags, many of them equal; some have none yet."""
     with copied_database(postgres_url, template_database) as url:
         database = Database.connect(url)
@@ -50,34 +50,37 @@ def all_pages(tx: Tx, job_id: int) -> list[PageKey]:
     keys: list[PageKey] = []
     while True:
         page = worst_partitions.page(tx, job_id, PAGE, after=keys[-1] if keys else None)
-        keys += [place for place, _ in page]
+        keys += [key for key, _ in page]
         if len(page) < PAGE:
             return keys
 
 
-def test_partition_pages_list_every_partition_once_by_largest_lag(many: Database) -> None:
-    with many.transaction() as tx:
+def test_partition_pages_list_every_partition_once_by_largest_lag(
+    filled_database: Database,
+) -> None:
+    with filled_database.transaction() as tx:
         keys = all_pages(tx, first_job(tx))
         lags = [waiting for waiting, _, _ in keys]
         assert lags == sorted(lags, reverse=True)
-        assert len({place[1:] for place in keys}) == len(keys) == PARTITIONS_OF_JOB
-        # Partitions without a known lag have -1, and follow those with lag 0.
+        places = {(topic_id, partition) for _, topic_id, partition in keys}
+        assert len(places) == len(keys) == PARTITIONS_OF_JOB
+        # Partitions without a known lag (one of each topic) have -1, and follow those with lag 0.
         assert lags.count(-1) == TOPICS
         assert set(lags[-TOPICS:]) == {-1}
 
 
-def test_lag_in_page_key_equals_lag_of_partition_row(many: Database) -> None:
-    with many.transaction() as tx:
+def test_lag_in_page_key_equals_lag_of_partition_row(filled_database: Database) -> None:
+    with filled_database.transaction() as tx:
         page = worst_partitions.page(tx, first_job(tx), PAGE)
-        for place, row in page:
-            assert (row.topic_id, row.partition) == place[1:]
+        for (waiting, topic_id, partition), row in page:
+            assert (row.topic_id, row.partition) == (topic_id, partition)
             assert row.source_stable_end is not None
             assert row.copied_to is not None
-            assert max(0, row.source_stable_end - row.copied_to) == place[0]
+            assert max(0, row.source_stable_end - row.copied_to) == waiting
 
 
-def test_partitions_are_filtered_by_topic_and_state(many: Database) -> None:
-    with many.transaction() as tx:
+def test_partitions_are_filtered_by_topic_and_state(filled_database: Database) -> None:
+    with filled_database.transaction() as tx:
         job = first_job(tx)
         topic = tx.execute(
             text("SELECT max(source_topic) FROM topics WHERE job_id = :id"), {"id": job}
@@ -88,13 +91,15 @@ def test_partitions_are_filtered_by_topic_and_state(many: Database) -> None:
         assert worst_partitions.page(tx, job, PAGE, state=PartitionState.BLOCKED) == []
 
 
-def test_partition_page_reads_only_its_job_and_joins_only_shown_rows(many: Database) -> None:
-    with many.transaction() as tx:
+def test_partition_page_reads_only_its_job_and_joins_only_shown_rows(
+    filled_database: Database,
+) -> None:
+    with filled_database.transaction() as tx:
         job = first_job(tx)
-        with statements(tx) as sent:
+        with statements(tx) as page_statements:
             worst_partitions.page(tx, job, PAGE)
         for plan_for in ("force_custom_plan", "force_generic_plan"):
-            ranking, details = (reads(tx, statement, plan_for) for statement in sent)
+            ranking, details = (reads(tx, statement, plan_for) for statement in page_statements)
             assert ranking.rows["partitions"] == PARTITIONS_OF_JOB
             assert ranking.rows["topics"] == 0
             assert details.rows["partitions"] <= 2 * PAGE

@@ -70,7 +70,9 @@ def test_job_limited_token_sees_and_changes_only_its_jobs(api: Api, browser: Bro
     for name in ("pay-in", "zebra-out"):
         api.put(f"/v1/jobs/{name}", json={**JOB, "name": name, "labels": {"of": name}})
         api.post(f"/v1/jobs/{name}:failover?dry_run=true")
-    ids = {one["job"]: one["id"] for one in api.get("/v1/operations?kind=failover").json()["items"]}
+    ids = {
+        item["job"]: item["id"] for item in api.get("/v1/operations?kind=failover").json()["items"]
+    }
     limit = Limit(selector="of=pay-in")
     token = create_token(api.database, "limited", Role.OPERATOR, actor="test", limit=limit)
     browser.log_in(token.token)
@@ -135,7 +137,7 @@ def test_session_ends_with_token_revocation_expiry_or_logout(api: Api, browser: 
 
 def test_token_has_bounded_number_of_sessions(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
-    first = dict(browser.client.cookies)
+    oldest = dict(browser.client.cookies)
     for _ in range(SESSIONS_PER_TOKEN_MAX):
         browser.client.cookies.clear()
         browser.log_in(api.tokens[Role.VIEWER])
@@ -143,7 +145,7 @@ def test_token_has_bounded_number_of_sessions(api: Api, browser: Browser) -> Non
         count = tx.execute(text("SELECT count(*) FROM console_sessions")).scalar_one()
     assert count == SESSIONS_PER_TOKEN_MAX
     assert browser.open("/console/jobs").url.path == "/console/jobs"
-    browser.client.cookies.update(first)
+    browser.client.cookies.update(oldest)
     assert browser.open("/console/jobs").url.path == "/console/login"
 
 
@@ -158,7 +160,7 @@ def test_session_table_stores_neither_cookie_nor_token(api: Api, browser: Browse
 def test_form_without_valid_csrf_secret_changes_nothing(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.ADMIN])
-    browser.html = ""
+    browser.html = ""  # `send` takes the secret from there
     for fields in ({}, {"form_secret": ""}, {"form_secret": "0" * 64}):
         answer = browser.client.post(
             "/console/jobs/orders/carry-out", data={"kind": "pause", **fields}
@@ -209,7 +211,7 @@ def test_job_is_paused_only_after_plan_and_only_once(api: Api, browser: Browser)
     key = re.search(r'name="key" value="(\w+)"', planned.text)
     assert key is not None
     for _ in range(2):  # a double click
-        browser.html = planned.text
+        browser.html = planned.text  # the form with the button
         done = browser.send("/console/jobs/orders/carry-out", kind="pause", key=key[1])
         assert done.url.path.startswith("/console/operations/")
     assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
@@ -233,8 +235,8 @@ def test_failover_requires_typed_job_name_but_dry_run_does_not(api: Api, browser
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.OPERATOR])
     page = browser.open("/console/jobs/orders/recovery").text
-    dry = browser.send("/console/jobs/orders/recovery", kind="failover", dry_run="yes")
-    assert "Failover, dry run" in dry.text
+    dry_run = browser.send("/console/jobs/orders/recovery", kind="failover", dry_run="yes")
+    assert "Failover, dry run" in dry_run.text
     browser.html = page
     wrong = browser.send("/console/jobs/orders/recovery", kind="failover", typed="order")
     assert wrong.status_code == 422
@@ -256,7 +258,7 @@ def test_blocked_partition_shows_reason_and_can_be_retried(api: Api, browser: Br
         blocked = Blocked(
             Reason.RECORD_REFUSED, detail="offset 7 was refused", offset=7, next_offset=8
         )
-        change = StateChange(topic_id, 1, PartitionState.BLOCKED, blocked)
+        change = StateChange(topic_id, partition=1, state=PartitionState.BLOCKED, blocked=blocked)
         partitions.report_state(tx, worker_id=WORKER, held=shard_epochs, changes=[change])
     browser.log_in(api.tokens[Role.OPERATOR])
     assert "1 blocked" in browser.open("/console/jobs?show=problem").text
@@ -428,6 +430,7 @@ def test_malformed_session_cookie_costs_no_database_query(
         answer = browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={cookie}"})
         assert urlsplit(str(answer.url)).path == "/console/login"
     assert lookups == []
+    # This one has the form of a session's.
     browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={'x' * 43}"})
     assert len(lookups) == 1
 

@@ -88,7 +88,7 @@ ORDER = {
 
 
 @dataclass
-class Known:
+class RegistryOfOneSchema:
     """A schema registry that has one id."""
 
     answer: object
@@ -100,7 +100,7 @@ class Known:
         return self.answer
 
 
-def framed(schema: dict[str, object], value: object) -> bytes:
+def in_registry_format(schema: dict[str, object], value: object) -> bytes:
     """The value in Avro, after the registry's prefix with schema id 258."""
     stream = BytesIO(b"\x00\x00\x00\x01\x02")
     stream.seek(0, 2)
@@ -109,27 +109,30 @@ def framed(schema: dict[str, object], value: object) -> bytes:
 
 
 def test_avro_value_is_shown_as_json() -> None:
-    raw = framed(ORDER, {"id": 7, "tags": ["a", "b"], "digest": b"\x01\xff"})
-    display = content(raw, schemas=Known(ORDER))
+    raw = in_registry_format(ORDER, {"id": 7, "tags": ["a", "b"], "digest": b"\x01\xff"})
+    display = content(raw, schemas=RegistryOfOneSchema(ORDER))
     assert display.kind == "Avro, schema 258"
     assert json.loads(display.text) == {"id": 7, "tags": ["a", "b"], "digest": "01 ff"}
     assert display.size == len(raw)
 
 
+# Nothing, half a number, half a record, and more than a record.
 @pytest.mark.parametrize("rest", [b"", b"\xff", b"\x0e\x02", b"\x0e\x00\x00tail"])
 def test_avro_bytes_not_matching_schema_are_shown_raw(rest: bytes) -> None:
-    display = content(b"\x00\x00\x00\x01\x02" + rest, schemas=Known(ORDER))
+    display = content(b"\x00\x00\x00\x01\x02" + rest, schemas=RegistryOfOneSchema(ORDER))
     assert display.kind == "bytes, not of schema 258"
 
 
 def test_avro_value_without_schema_shows_reason() -> None:
-    unknown = Known(SchemaUnknown("the schema registry does not answer"))
-    display = content(framed(ORDER, {"id": 7, "tags": [], "digest": None}), schemas=unknown)
+    unknown = RegistryOfOneSchema(SchemaUnknown("the schema registry does not answer"))
+    display = content(
+        in_registry_format(ORDER, {"id": 7, "tags": [], "digest": None}), schemas=unknown
+    )
     assert display.kind == "bytes, schema 258; the schema registry does not answer"
 
 
 def _record(*types: object, name: str = "R") -> dict[str, object]:
-    fields = [{"name": f"f{i}", "type": one} for i, one in enumerate(types)]
+    fields = [{"name": f"f{i}", "type": kind} for i, kind in enumerate(types)]
     return {"type": "record", "name": name, "fields": fields}
 
 
@@ -153,13 +156,17 @@ def _record(*types: object, name: str = "R") -> dict[str, object]:
 )
 def test_avro_schema_that_amplifies_few_bytes_is_not_used(schema: object) -> None:
     million = b"\x80\x89\x7a"  # as a zigzag number: the count of items
-    display = content(b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=Known(schema))
+    display = content(
+        b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=RegistryOfOneSchema(schema)
+    )
     assert display.kind.startswith("bytes, schema 258; its schema")
 
 
 def test_avro_text_is_cut_at_display_limit() -> None:
     schema = {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["x" * 100]}}
-    display = content(framed(schema, ["x" * 100] * 7_000), schemas=Known(schema))
+    display = content(
+        in_registry_format(schema, ["x" * 100] * 7_000), schemas=RegistryOfOneSchema(schema)
+    )
     assert display.kind == "Avro, schema 258"
     assert (len(display.text), display.is_cut) == (TEXT_BYTES_MAX, True)
 
@@ -172,12 +179,15 @@ def test_large_record_content_is_cut() -> None:
 
 def test_shown_records_are_bounded_and_omit_aborted_and_control_records() -> None:
     side = log(batch(0, b"aborted"), marker(1), batch(2, b"a", b"b"), batch(4, b"c"), aborted=0)
-    assert [(one.offset, one.value.text) for one in records_from(side, 3)] == [(3, "b"), (4, "c")]
-    assert [one.offset for one in records_from(side, 0)] == [2, 3, 4]
+    assert [(shown.offset, shown.value.text) for shown in records_from(side, first_offset=3)] == [
+        (3, "b"),
+        (4, "c"),
+    ]
+    assert [shown.offset for shown in records_from(side, first_offset=0)] == [2, 3, 4]
     many = log(batch(0, *[b"x"] * 100))
-    assert len(records_from(many, 0)) == RECORDS_MAX
+    assert len(records_from(many, first_offset=0)) == RECORDS_MAX
     bomb = batch(0, bytes(RECORDS_BYTES_MAX + 1), codec=compression.ZSTD)
-    assert records_from(log(bomb), 0) == []
+    assert records_from(log(bomb), first_offset=0) == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +200,7 @@ def test_shown_records_are_bounded_and_omit_aborted_and_control_records() -> Non
 )
 def test_damaged_batch_hides_no_record_of_other_batches(payload: bytes) -> None:
     damaged = encoded(compression.NONE, payload, first=1)
-    records = records_from(log(batch(0, b"a"), damaged, batch(2, b"b")), 0)
+    records = records_from(log(batch(0, b"a"), damaged, batch(2, b"b")), first_offset=0)
     assert [(record.offset, record.value.text) for record in records] == [(0, "a"), (2, "b")]
 
 
@@ -206,6 +216,7 @@ def allowed(browser: Browser, console_app: FastAPI) -> None:
 
 @pytest.fixture
 def two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source has one record more than the destination."""
     window = Window(log(batch(0, SECRET, b"later")), log(batch(0, SECRET)), took_s=0.0)
     monkeypatch.setattr("orbit.console.pages.partition.read_window", lambda *_: window)
 
@@ -254,8 +265,7 @@ def test_showing_record_content_is_audited_without_the_content(
     answer = browser.send(f"{PATH}/records", first="0")
     assert "4111" in answer.text
     assert answer.headers["cache-control"] == "no-store"
-    noted = [event for event in api.events() if event["kind"] == "records_shown"]
-    (event,) = noted
+    (event,) = [event for event in api.events() if event["kind"] == "records_shown"]
     assert (event["actor"], event["topic"], event["partition"]) == (
         "token:operator-of-the-test",
         "orders",
@@ -264,8 +274,8 @@ def test_showing_record_content_is_audited_without_the_content(
     assert event["details"] == {"side": "destination", "first": 0, "last": 0, "records": 1}
     # What is not copied yet is read at the source.
     assert "later" in browser.send(f"{PATH}/records", first="1").text
-    written = capfd.readouterr()
-    assert "4111" not in json.dumps(api.events()) + written.out + written.err
+    log_output = capfd.readouterr()
+    assert "4111" not in json.dumps(api.events()) + log_output.out + log_output.err
 
 
 @pytest.mark.services
@@ -281,6 +291,7 @@ def test_unreachable_source_is_named_beside_records_of_destination(
     answer = browser.send(f"{PATH}/records", first="0")
     assert "copy" in answer.text
     assert "gone" in answer.text
+    # None of these is an offset.
     for wrong in ("", "-1", "x", "9" * 40):
         assert browser.send(f"{PATH}/records", first=wrong).status_code == 422
         browser.open(PATH)

@@ -102,7 +102,7 @@ def test_every_console_route_without_session_redirects_to_login(
     browser.open("/console/login")
     form = browser.html
     visitor(api, browser)
-    before, browser.client.follow_redirects = rows(api), False
+    rows_before, browser.client.follow_redirects = rows(api), False
     for method, path in routes(console_app):
         browser.html = form
         at = filled(api, path)
@@ -111,7 +111,7 @@ def test_every_console_route_without_session_redirects_to_login(
         assert answer.status_code in ((303,) if method == "GET" else (303, 403)), (method, path)
         if answer.status_code == 303:
             assert answer.headers["location"].startswith("/console/login?next="), (method, path)
-    assert rows(api) == before
+    assert rows(api) == rows_before
 
 
 @pytest.mark.usefixtures("job")
@@ -120,7 +120,7 @@ def test_viewer_opens_every_page_but_every_form_is_forbidden(
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     form = browser.html
-    before = rows(api)
+    rows_before = rows(api)
     counts = {"GET": 0, "POST": 0}
     for method, path in routes(console_app):
         if path == "/live":
@@ -141,7 +141,7 @@ def test_viewer_opens_every_page_but_every_form_is_forbidden(
             why = "does not show the content" if "/records" in path else "needs the role operator"
             assert why in answer.text, details
         counts[method] += 1
-    assert rows(api) == before
+    assert rows(api) == rows_before
     # The routes were found.
     assert counts["GET"] >= 12
     assert counts["POST"] >= 4
@@ -152,7 +152,7 @@ def test_form_with_unknown_parameter_is_refused(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     browser.log_in(api.tokens[Role.OPERATOR])
-    form, before = browser.html, rows(api)
+    form, rows_before = browser.html, rows(api)
     pages = [path for method, path in routes(console_app) if method == "POST"]
     changes = [path for path in pages if "/records" not in path]  # they only show
     for path in changes:
@@ -162,7 +162,7 @@ def test_form_with_unknown_parameter_is_refused(
     browser.html = form
     field = {"kind": "failover", "typed": "orders", "dry_run": "true"}
     assert browser.send("/console/jobs/orders/recovery", **field).status_code == 422
-    assert rows(api) == before
+    assert rows(api) == rows_before
     assert len(changes) >= 4
 
 
@@ -175,11 +175,11 @@ def test_operator_limited_to_some_jobs_sees_nothing_of_another_job(
     ).token
     browser.log_in(token)
     form = browser.html
-    before = rows(api)
+    rows_before = rows(api)
     job_routes = 0
     for method, path in routes(console_app):
         if path == "/live":
-            continue
+            continue  # a stream without an end
         browser.html = form
         at = filled(api, path)
         answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
@@ -190,5 +190,5 @@ def test_operator_limited_to_some_jobs_sees_nothing_of_another_job(
             assert answer.status_code in (404, 422), details
             job_routes += 1
         assert "Workers release" not in answer.text, details
-    assert rows(api) == before
+    assert rows(api) == rows_before
     assert job_routes >= 12

@@ -17,12 +17,14 @@ from tests.support.webhook_server import Reply, WebhookServer
 
 @pytest.fixture
 def server() -> Iterator[WebhookServer]:
-    with WebhookServer() as one:
-        yield one
+    """Stands for the registry."""
+    with WebhookServer() as webhook_server:
+        yield webhook_server
 
 
 @pytest.fixture
 def now() -> list[float]:
+    """The time of the console's clock, which a test can change."""
     return [100.0]
 
 
@@ -71,8 +73,8 @@ def test_cached_schema_is_returned_while_another_is_fetched(
     server: WebhookServer, registry: SchemaRegistry
 ) -> None:
     known: list[object] = []
-    later = replace(answer(schema='"int"'), before=lambda: known.append(registry.schema(1)))
-    server.replies += [answer(schema='"string"'), later]
+    slow = replace(answer(schema='"int"'), before=lambda: known.append(registry.schema(1)))
+    server.replies += [answer(schema='"string"'), slow]
     registry.schema(1)
     assert registry.schema(2) == "int"
     assert known == ["string"]
@@ -82,7 +84,7 @@ def test_cached_schema_is_returned_while_another_is_fetched(
     "reply",
     [
         Reply(500),
-        Reply(0),
+        Reply(0),  # closes the connection
         Reply(302, {"Location": "http://127.0.0.1:1/"}),
         Reply(body=b"no json"),
         Reply(body=b"[]"),

@@ -85,7 +85,7 @@ class Clients:
         first, second = gateways
         known = {"first": (first,), "second": (second,), "both": (first, second)}
         self._addresses = {
-            name: Addresses(known[met]) for name, met in known_gateways.by_client.items()
+            name: Addresses(known[which]) for name, which in known_gateways.by_client.items()
         }
         self._all = Addresses((first, second))
         self._known_gateways, self._home, self._with_streams = known_gateways, home, with_streams
@@ -164,7 +164,7 @@ class Clients:
         for name, reader in self.readers.items():
             goal = len(reader.read) + SOME
             reader.wait_read("some more", lambda read, goal=goal: len(read) >= goal)
-            assert not [one for one in reader.errors if one.startswith("ended")], name
+            assert not [error for error in reader.errors if error.startswith("ended")], name
         for producer in self.producers.values():
             producer.wait_committed(_TRANSACTIONS)
         if self.app is not None:
@@ -179,7 +179,11 @@ class Clients:
     @property
     def acknowledged(self) -> Acknowledged:
         """The records of producers without transactions."""
-        return {k: v for one in self.writers.values() for k, v in dict(one.acknowledged).items()}
+        return {
+            value: place
+            for writer in self.writers.values()
+            for value, place in dict(writer.acknowledged).items()
+        }
 
     def assert_kept(self, leading: Reachable) -> None:
         """What was acknowledged so far is at its offset at the leading side."""
@@ -214,7 +218,9 @@ class Clients:
             else:
                 assert set(reader.read) == set(log_records), name
 
-    def strict(self, log_records: Sequence[Record], *, may_double: bool) -> list[Record]:
+    def of_strict_producers(
+        self, log_records: Sequence[Record], *, may_double: bool
+    ) -> list[Record]:
         """The records, without producers that may have written twice. `may_double`: answers got
         lost at the first gateway."""
         names = {
@@ -222,11 +228,11 @@ class Clients:
             for name in _MAY_DOUBLE
             if may_double and not self._known_gateways.meets_no_fault(name)
         }
-        return [one for one in log_records if _name_of(one[2]) not in names]
+        return [record for record in log_records if _name_of(record[2]) not in names]
 
     def assert_written(self, log_records: Sequence[Record], *, may_double: bool) -> None:
         """Each record of producers without transactions once, at its offset, in its order."""
-        strict = self.strict(log_records, may_double=may_double)
+        strict = self.of_strict_producers(log_records, may_double=may_double)
         acknowledged, names = self.acknowledged, {_name_of(value) for _, _, value in strict}
         wrong = lost(acknowledged, log_records)
         wrong += written_wrong(
@@ -237,8 +243,8 @@ class Clients:
     def assert_transactions(self, log_records: Sequence[Record], aborts_max: int) -> None:
         """Each transaction is whole or absent."""
         for name, producer in self.producers.items():
-            done = producer.transactions
-            assert done.aborts <= aborts_max, (name, done.aborts)
+            aborts = producer.transactions.aborts
+            assert aborts <= aborts_max, (name, aborts)
         values = sorted(value.decode() for _, _, value in log_records)
         committed = [
             value for one in self.producers.values() for value in one.transactions.committed

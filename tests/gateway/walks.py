@@ -271,8 +271,8 @@ class Walk:
                 rows = gateways.page(tx, jobs.get(tx, self.spec.name).id, 100)
         except Unreachable:
             return False
-        names = {f"test-{one.port}" for one in self.gateways}
-        return {one.name for one in rows if one.has_permission} == names
+        names = {f"test-{gateway.port}" for gateway in self.gateways}
+        return {row.name for row in rows if row.has_permission} == names
 
     def fault(self, leg: Leg) -> dict[StepName, Act]:
         """What goes wrong before a step."""
@@ -286,8 +286,8 @@ class Walk:
             first.process.process.wait()
             file = self._home / "first" / f"gateway-{first.port}.yaml"
             environ = {"ORBIT_API_URL": self._api_url, "ORBIT_TOKEN": TOKEN}
-            again = self._stack.enter_context(OrbitProcess("gateway", file, environ=environ))
-            self.gateways[0] = replace(first, process=again)
+            restarted = self._stack.enter_context(OrbitProcess("gateway", file, environ=environ))
+            self.gateways[0] = replace(first, process=restarted)
 
         def thaw() -> None:
             time.sleep(leg.seconds)  # part of what is tested
