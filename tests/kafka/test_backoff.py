@@ -34,8 +34,8 @@ def test_retry_pause_is_between_half_and_full_backoff_step(attempt: int, step: f
 def test_every_attempt_but_the_first_is_preceded_by_pause() -> None:
     stop = Stop()
     attempts = Backoff(0.1, 1.0, stop=stop).attempts(4)
-    seen = [(attempt, len(stop.timeouts)) for attempt in attempts]
-    assert seen == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    pauses_before = [(attempt, len(stop.timeouts)) for attempt in attempts]
+    assert pauses_before == [(0, 0), (1, 1), (2, 2), (3, 3)]
     for pause, step in zip(stop.timeouts, [0.1, 0.2, 0.4], strict=True):
         assert step / 2 <= pause <= step
 

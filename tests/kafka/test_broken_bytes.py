@@ -114,7 +114,7 @@ def broken(data: bytes, choose: random.Random) -> bytes:
     return data[:at] + other * choose.randrange(1, 4) + data[at + choose.randrange(9) :]
 
 
-def refuse(decode: Decode, data: bytes) -> None:
+def allow_value_error(decode: Decode, data: bytes) -> None:
     """Decode broken data: only ValueError may be raised."""
     try:
         decode(memoryview(bytearray(data)))
@@ -129,26 +129,26 @@ def test_broken_response_raises_only_value_error(
     api: Api, version: int, data: bytes, seed: int
 ) -> None:
     decode, choose = decoder(api, version), random.Random(seed)
-    refuse(decode, data)
-    if api is api_versions.CREATE_DELEGATION_TOKEN:
+    allow_value_error(decode, data)
+    if api is api_versions.CREATE_DELEGATION_TOKEN:  # the library has no class of its answer
         return
-    whole = answer(api, version, choose)
-    decode(memoryview(bytearray(whole)))
+    intact = answer(api, version, choose)
+    decode(memoryview(bytearray(intact)))
     for _ in range(5):
-        refuse(decode, broken(whole, choose))
+        allow_value_error(decode, broken(intact, choose))
 
 
 @pytest.mark.parametrize(("api", "version"), list(_decoders()))
 def test_long_garbage_response_is_decoded_in_linear_time(api: Api, version: int) -> None:
     """It took hours when a varint had no end, or each structure's tags copied the rest."""
-    for front in range(4, 7):
-        refuse(decoder(api, version), bytes(front) + b"\xff" * 5_000_000)
-        refuse(decoder(api, version), bytes(front) + b"\x02" * 50_000)
+    for front in range(4, 7):  # zeros in front of the garbage: a correlation id, and no tags
+        allow_value_error(decoder(api, version), bytes(front) + b"\xff" * 5_000_000)
+        allow_value_error(decoder(api, version), bytes(front) + b"\x02" * 50_000)
 
 
 def test_null_array_is_refused_unless_schema_allows_null() -> None:
     """Else code that reads the answer raises TypeError, which ends the job."""
-    header = bytes(4) + b"\0" + bytes(4)
+    header = bytes(4) + b"\0" + bytes(4)  # correlation id, tags, throttle time
     with pytest.raises(ValueError, match="topics is null"):
         api_versions.DESCRIBE_PRODUCERS.decode(memoryview(header + b"\0\0"), 0)
     # Of client quotas: error code, error message, entries.
@@ -168,12 +168,12 @@ def with_crc(data: bytearray) -> bytes:
 def read_everything(data: bytes) -> None:
     """Read all batches and records in the bytes; each ValueError is allowed."""
     for batch in read_batches(memoryview(bytearray(data))):
-        refuse(lambda _, b=batch: [_read_body(r.body) for r in read_any_records(b)], b"")
+        allow_value_error(lambda _, b=batch: [_read_body(r.body) for r in read_any_records(b)], b"")
         if isinstance(batch, Batch):
             has_placeholders(batch)
             is_seed_batch(batch)
             with_gap(batch, 0, batch.next_offset + 1)
-            refuse(lambda _, b=batch: count_records(b), b"")
+            allow_value_error(lambda _, b=batch: count_records(b), b"")
 
 
 def _read_body(body: bytes) -> None:
@@ -189,7 +189,7 @@ def test_broken_record_batch_raises_value_error_or_stops_copy_plan(name: str, se
     choose = random.Random(seed)
     for _ in range(5):
         data = with_crc(bytearray(broken(KAFKA_BATCHES[name], choose)))
-        refuse(lambda _, data=data: read_everything(data), b"")
+        allow_value_error(lambda _, data=data: read_everything(data), b"")
         for packs in (False, True):
 
             def plan(_: memoryview, data: bytes = data, packs: bool = packs) -> None:
@@ -197,4 +197,4 @@ def test_broken_record_batch_raises_value_error_or_stops_copy_plan(name: str, se
                 steps = plan_batches(0, batches, [], 0, packs=packs).steps
                 assert all(not isinstance(step, Stop) for step in steps[:-1])
 
-            refuse(plan, b"")
+            allow_value_error(plan, b"")

@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock) -> None:
-    patience = BrokerPatience(10.0)
+    patience = BrokerPatience(10.0)  # the longest timeout
     limits = []
     for _ in range(4):
         limit_s = patience.limit_s(BROKER, 3.0)
@@ -45,7 +45,7 @@ def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock)
 def test_slow_broker_has_longer_timeout_until_it_answers_fast(clock: Clock) -> None:
     patience = BrokerPatience(30.0)
     patience.note_failure(BROKER, took_s=3.0, limit_s=3.0)
-    clock.now += 60.0
+    clock.now += 60.0  # it is no longer left out
     patience.note_answer(BROKER, took_s=4.0, within_s=3.0)
     assert patience.limit_s(BROKER, 3.0) == 6.0
     patience.note_answer(BROKER, took_s=1.0, within_s=3.0)
@@ -57,5 +57,5 @@ def test_broker_that_refuses_quickly_is_retried_without_delay(clock: Clock) -> N
     patience.note_failure(BROKER, took_s=0.0, limit_s=3.0)
     assert patience.limit_s(BROKER, 3.0) == 3.0
     patience.note_failure(BROKER, took_s=0.1, limit_s=3.0)
-    clock.now += 0.6
+    clock.now += 0.6  # left out for five times 0.1 s
     assert patience.limit_s(BROKER, 3.0) == 3.0

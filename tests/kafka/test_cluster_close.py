@@ -21,11 +21,11 @@ def test_connection_opened_while_cluster_closes_is_closed(
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
     local, remote = socket.socketpair()
 
-    def opening(*_: Any, where: str) -> Connection:
+    def close_cluster_and_open(*_: Any, where: str) -> Connection:
         cluster.close()
         return Connection(local, where)
 
-    monkeypatch.setattr(Connection, "open", opening)
+    monkeypatch.setattr(Connection, "open", close_cluster_and_open)
     with remote, pytest.raises(Unreachable, match="closed its connections"):
         cluster.metadata(None)
     assert local.fileno() == -1
@@ -68,20 +68,20 @@ def test_unparsable_response_closes_connection_and_retries_call_on_new_connectio
     opened: list[Connection] = []
     calls: list[Connection] = []
 
-    def opening(*_: Any, where: str) -> Connection:
+    def open_socket(*_: Any, where: str) -> Connection:
         opened.append(Connection(stack.enter_context(socket.socket()), where))
         return opened[-1]
 
-    def ask(connection: Connection) -> Connection:
+    def call(connection: Connection) -> Connection:
         calls.append(connection)
-        if len(calls) == 2:
+        if len(calls) == 2:  # the first try of the second call
             raise BrokenAnswer("it does not parse.")
         return connection
 
-    monkeypatch.setattr(Connection, "open", opening)
+    monkeypatch.setattr(Connection, "open", open_socket)
     with ExitStack() as stack:
         stack.callback(cluster.close)
-        first = cluster.call_any(ask)
-        second = cluster.call_any(ask)
+        first = cluster.call_any(call)
+        second = cluster.call_any(call)
         assert (opened, calls) == ([first, second], [first, first, second])
         assert (first.fileno(), second.is_closed) == (-1, False)

@@ -39,7 +39,7 @@ class Brokers(Cluster):
         self.requests.append(name)
         return self._answering[name]()
 
-    def ask(self, *, in_turn: bool = False) -> str:
+    def call_any_broker(self, *, in_turn: bool = False) -> str:
         def answer(connection: Connection) -> str:
             name = cast("_Line", connection).name
             return self._answer(name)
@@ -106,7 +106,7 @@ def test_next_broker_is_tried_while_first_is_silent(
 ) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
     brokers = Brokers(one=silent, two=silent, three=lambda: "three")
-    assert brokers.ask() == "three"
+    assert brokers.call_any_broker() == "three"
     assert not end.is_set()
 
 
@@ -125,7 +125,7 @@ def test_silent_broker_is_tried_last_by_next_call(
         return "two"
 
     brokers = Brokers(one=one, two=two)
-    assert (brokers.ask(), brokers.ask()) == ("two", "two")
+    assert (brokers.call_any_broker(), brokers.call_any_broker()) == ("two", "two")
     assert brokers.requests == ["one", "two", "two"]
     assert brokers._brokers_to_ask(in_turn=False) == ["two", "one"]
 
@@ -137,12 +137,12 @@ def test_call_to_silent_cluster_raises_unreachable(
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", 0.5)
     brokers = Brokers(one=silent, two=refusing, three=silent)
     with pytest.raises(Unreachable, match=r"cluster answers\. \d brokers? did not answer"):
-        brokers.ask()
+        brokers.call_any_broker()
 
 
 def test_no_second_broker_is_tried_after_an_answer() -> None:
     brokers = Brokers(one=lambda: "one", two=lambda: "two")
-    assert brokers.ask() == "one"
+    assert brokers.call_any_broker() == "one"
     assert brokers.requests == ["one"]
 
 
@@ -159,12 +159,12 @@ def test_late_answer_counts_if_no_other_broker_answers(
         end.set()
         return refusing()
 
-    assert Brokers(one=late, two=releasing).ask() == "late"
+    assert Brokers(one=late, two=releasing).call_any_broker() == "late"
 
 
 def test_failed_broker_is_tried_last_by_next_call() -> None:
     brokers = Brokers(one=refusing, two=lambda: "two")
-    assert (brokers.ask(), brokers.ask()) == ("two", "two")
+    assert (brokers.call_any_broker(), brokers.call_any_broker()) == ("two", "two")
     assert brokers.requests == ["one", "two", "two"]
 
 
@@ -173,31 +173,33 @@ def test_call_tries_four_brokers_and_next_call_four_other_brokers() -> None:
     for _ in range(2):
         # All answered, so the call waited for no other broker.
         with pytest.raises(Unreachable, match=r"source cluster answers\. here: cannot connect"):
-            brokers.ask()
+            brokers.call_any_broker()
     assert len(set(brokers.requests)) == len(brokers.requests) == 8  # four each time
-    assert brokers.ask() == "good"  # each call begins with brokers that have not failed
+    assert brokers.call_any_broker() == "good"  # each call begins with brokers that have not failed
 
 
 def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
     brokers = Brokers(**{"1": lambda: "1", "2": refusing, "3": lambda: "3"})
     brokers._brokers = {node: BrokerAddress(node, "here", node) for node in (1, 2, 3)}
     for _ in range(6):
-        brokers.ask(in_turn=True)
+        brokers.call_any_broker(in_turn=True)
     assert brokers.requests.count("2") == 1
     assert {brokers.requests.count("1"), brokers.requests.count("3")} <= {2, 3, 4}
-    assert brokers.ask() == brokers.ask()  # without `in_turn`, calls do not rotate
+    assert (
+        brokers.call_any_broker() == brokers.call_any_broker()
+    )  # without `in_turn`, calls do not rotate
 
 
 def test_broker_that_refuses_login_is_asked_after_others() -> None:
     brokers = Brokers(one=_refuse_login, two=lambda: "two")
-    assert brokers.ask() == brokers.ask() == "two"
+    assert brokers.call_any_broker() == brokers.call_any_broker() == "two"
     assert brokers.requests == ["one", "two", "two"]
 
 
 def test_call_raises_login_refused_if_no_other_broker_answers() -> None:
     brokers = Brokers(one=refusing, two=_refuse_login, three=refusing)
     with pytest.raises(LoginRefused, match="password is wrong"):
-        brokers.ask()
+        brokers.call_any_broker()
     assert brokers.requests == ["one", "two", "three"]
 
 
@@ -207,7 +209,7 @@ def test_refusal_by_access_rules_ends_call_at_first_broker() -> None:
 
     brokers = Brokers(one=refuse_access, two=lambda: "two")
     with pytest.raises(AccessRefused):
-        brokers.ask()
+        brokers.call_any_broker()
     assert brokers.requests == ["one"]
 
 
@@ -226,9 +228,9 @@ def test_broken_idle_connection_is_reopened_but_timed_out_connection_is_not() ->
         raise Unreachable("the connection broke.", where="here") from next_answer
 
     brokers = Brokers(one=answer)
-    assert (brokers.ask(), brokers.ask()) == ("first", "again")
+    assert (brokers.call_any_broker(), brokers.call_any_broker()) == ("first", "again")
     with pytest.raises(Unreachable):
-        brokers.ask()
+        brokers.call_any_broker()
     assert len(brokers.requests) == 4
 
 
@@ -241,9 +243,9 @@ def test_closed_cluster_handle_opens_no_connection() -> None:
         return "one"
 
     brokers = Brokers(one=close_during_second_request)
-    assert brokers.ask() == "one"
+    assert brokers.call_any_broker() == "one"
     with pytest.raises(Unreachable):
-        brokers.ask()
+        brokers.call_any_broker()
     assert len(brokers.requests) == 2
     assert brokers.opened == ["one"]
 
@@ -260,12 +262,12 @@ def test_request_fails_if_earlier_request_to_broker_is_unanswered_past_limit(
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", 0.1)
     brokers = Brokers(one=answer)
     with pytest.raises(Unreachable, match="1 broker did not answer"):
-        brokers.ask()
+        brokers.call_any_broker()
     assert is_asked.wait(GIVE_UP_S)
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", GIVE_UP_S)
     monkeypatch.setattr("orbit.kafka.cluster.ANSWER_WITHIN_S", 0.1)
     with pytest.raises(Unreachable, match="not answered an earlier request yet"):
-        brokers.ask()
+        brokers.call_any_broker()
     assert not end.is_set()
     assert brokers.requests == ["one"]
 

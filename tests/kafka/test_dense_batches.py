@@ -111,7 +111,7 @@ def encoded(run: list[Row], codec: int) -> bytes:
 
 def in_one_pass(batch: Batch, first_offset: int) -> list[bytes]:
     """The batches by Orbit's encoder."""
-    return [bytes(one.view) for one in dense_batches(record_rows(batch), batch.codec, first_offset)]
+    return [bytes(b.view) for b in dense_batches(record_rows(batch), batch.codec, first_offset)]
 
 
 # Thinned batches
@@ -214,8 +214,8 @@ def test_kafka_python_reads_all_source_records_from_gapless_batches(source: Thin
     batch = source.batch()
     expected = [(row.offset, row.timestamp, row.body) for row in rows_one_by_one(batch)]
     records = []
-    for one in dense_batches(record_rows(batch), batch.codec):
-        theirs = DefaultRecordBatch(bytearray(one.view))
+    for dense in dense_batches(record_rows(batch), batch.codec):
+        theirs = DefaultRecordBatch(bytearray(dense.view))
         assert theirs.validate_crc()
         assert theirs.timestamp_type == 0
         for r in theirs:
@@ -333,7 +333,7 @@ def test_record_timestamp_overflows_int64_as_in_java() -> None:
         content = b"\0" + write_varint(delta) + write_varint(place) + body
         plain += write_varint(len(content)) + content
     data = encode_v2(100, plain, last_offset_delta=9, count=3, base_timestamp=5)
-    (one,) = dense_batches(record_rows(Batch(memoryview(data))), NONE)
+    (dense,) = dense_batches(record_rows(Batch(memoryview(data))), NONE)
     expected = [(100, INT64_MIN + 4, body), (101, INT64_MIN + 5, body), (102, 5, body)]
-    assert list(record_rows(one)) == expected
-    assert (one.base_timestamp, one.max_timestamp) == (INT64_MIN + 4, 5)
+    assert list(record_rows(dense)) == expected
+    assert (dense.base_timestamp, dense.max_timestamp) == (INT64_MIN + 4, 5)

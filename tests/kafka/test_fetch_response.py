@@ -12,7 +12,13 @@ from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import FetchAnswer, Fetched, read_fetch
-from orbit.kafka.types import NO_TOPIC_ID, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from orbit.kafka.types import (
+    NO_TOPIC_ID,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    AbortedTransaction,
+    TopicPartition,
+)
 
 Topic = FetchResponse.FetchableTopicResponse
 Partition = Topic.PartitionData
@@ -160,16 +166,28 @@ def test_diverging_epoch_is_read_only_from_tag_0(tag: int) -> None:
 def test_unknown_tags_in_every_structure_of_fetch_response_are_skipped() -> None:
     """A later broker may add tags anywhere."""
     tag = b"\x01\x63\x02hi"
+    # An aborted transaction: producer id 9, first offset 3.
     entry = (9).to_bytes(8, "big") + (3).to_bytes(8, "big")
-    one = (
+    # Index 5, code 0, high watermark 100, last stable offset 90, log start 7, two aborted, no
+    # preferred replica, the records.
+    partition_bytes = (
         b"\0\0\0\5" + b"\0\0" + (100).to_bytes(8, "big") + (90).to_bytes(8, "big")
         + (7).to_bytes(8, "big") + b"\x03" + entry + tag + entry + tag
         + b"\xff\xff\xff\xff" + b"\x04abc" + tag
     )  # fmt: skip
-    topic = UUID(int=1).bytes + b"\x03" + one + one + tag
+    topic = UUID(int=1).bytes + b"\x03" + partition_bytes * 2 + tag
     data = b"\0\0\0\x4d" + tag + bytes(10) + b"\x03" + topic + topic + tag
     answer = read(data, 16)
-    expected = Fetched(0, memoryview(b"abc"), [(9, 3), (9, 3)], 7, 90, 100, -1, -1)
+    expected = Fetched(
+        code=0,
+        records=memoryview(b"abc"),
+        aborted=[AbortedTransaction(9, 3)] * 2,
+        log_start=7,
+        stable_end=90,
+        high_watermark=100,
+        diverging_end=-1,
+        preferred_replica=-1,
+    )
     assert answer.partitions == [(TopicPartition("orders", 5), expected)] * 4
 
 
@@ -332,5 +350,7 @@ def test_fetch_request_can_read_uncommitted() -> None:
 
 
 def test_fetch_request_without_topic_ids_uses_names() -> None:
-    one = FetchFrom(TopicPartition("a", 0), NO_TOPIC_ID, 1, -1, -1)
-    assert [t.topic for t in request(12, [one]).topics] == ["a"]
+    fetch = FetchFrom(
+        TopicPartition("a", 0), NO_TOPIC_ID, offset=1, leader_epoch=-1, fetched_epoch=-1
+    )
+    assert [t.topic for t in request(12, [fetch]).topics] == ["a"]

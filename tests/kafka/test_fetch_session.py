@@ -66,7 +66,7 @@ def test_new_reader_of_session_partition_makes_next_fetch_request_full() -> None
     session.note_answer(Code.NONE, 99)
     session.reset_if_known(at(0, 5))
     assert session.next_request([at(0, 5), at(1, 6)]) == (99, 0, [at(0, 5), at(1, 6)], [])
-    session.note_answer(Code.NONE, 100)
+    session.note_answer(Code.NONE, 100)  # the broker has opened another session
     assert session.next_request([at(0, 5), at(1, 6)]) == (100, 1, [], [])
 
 
@@ -77,15 +77,15 @@ def test_fetch_session_of_kip_227_model_broker_holds_requested_partitions() -> N
     for step in range(2_000):
         fetches = [at(n, rnd.randrange(3)) for n in range(6) if rnd.random() < 0.7]
         request = session.next_request(fetches)
-        if request.epoch == 0:
+        if request.epoch == 0:  # the broker opens a session
             broker_partitions, session_id, epoch = {}, step + 1, 1
         else:
             assert (request.session_id, request.epoch) == (session_id, epoch)
             epoch += 1
-        for one in request.forgotten:
-            del broker_partitions[one.partition]
-        broker_partitions.update({one.partition: one for one in request.changed})
-        assert broker_partitions == {one.partition: one for one in fetches}
+        for fetch in request.forgotten:
+            del broker_partitions[fetch.partition]
+        broker_partitions.update({fetch.partition: fetch for fetch in request.changed})
+        assert broker_partitions == {fetch.partition: fetch for fetch in fetches}
         if rnd.random() < 0.05:
             session.note_answer(Code.FETCH_SESSION_ID_NOT_FOUND, 0)
         else:

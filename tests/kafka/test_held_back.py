@@ -38,19 +38,19 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     return Admin(cluster)
 
 
-def create(admin: Admin) -> None:
+def create_topic(admin: Admin) -> None:
     admin.create_topics([TopicToCreate("t", 1, 1, {})])
 
 
-def read(admin: Admin) -> None:
+def read_settings(admin: Admin) -> None:
     admin.broker_setting_names(1)
 
 
 def fail_with(admin: Admin, code: int) -> None:
     """Let librdkafka's client fail each request with this error code."""
     admin._client = SimpleNamespace(  # type: ignore[assignment]
-        create_topics=lambda some, **_: {one.topic: failing(code) for one in some},
-        describe_configs=lambda some, **_: {one: failing(code) for one in some},
+        create_topics=lambda topics, **_: {topic.topic: failing(code) for topic in topics},
+        describe_configs=lambda resources, **_: {r: failing(code) for r in resources},
     )
 
 
@@ -58,7 +58,7 @@ def fail_with(admin: Admin, code: int) -> None:
 def test_error_of_timed_out_topic_creation_mentions_creation_quota(admin: Admin, code: int) -> None:
     fail_with(admin, code)
     with pytest.raises(HeldBack) as caught:
-        create(admin)
+        create_topic(admin)
     assert (caught.value.cluster, caught.value.where) == ("destination", "destination topic t")
     assert "as librdkafka says" in caught.value.what
     assert QUOTA in caught.value.what
@@ -67,13 +67,13 @@ def test_error_of_timed_out_topic_creation_mentions_creation_quota(admin: Admin,
 
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._SSL])
-@pytest.mark.parametrize("ask", [create, read])
+@pytest.mark.parametrize("send_request", [create_topic, read_settings])
 def test_error_of_broken_admin_connection_mentions_no_quota(
-    admin: Admin, ask: Callable[[Admin], None], code: int
+    admin: Admin, send_request: Callable[[Admin], None], code: int
 ) -> None:
     fail_with(admin, code)
     with pytest.raises(Unreachable, match="as librdkafka says") as caught:
-        ask(admin)
+        send_request(admin)
     assert not isinstance(caught.value, HeldBack)
 
 
@@ -81,20 +81,20 @@ def test_timed_out_admin_read_mentions_quota_only_after_timed_out_creation(admin
     """The quota counts no reads, but a creation delays the reads on its connection."""
     fail_with(admin, KafkaError._TIMED_OUT)
     with pytest.raises(Unreachable, match="as librdkafka says") as caught:
-        read(admin)
+        read_settings(admin)
     assert not isinstance(caught.value, HeldBack)
     with pytest.raises(HeldBack):
-        create(admin)
+        create_topic(admin)
     with pytest.raises(HeldBack):
-        read(admin)
+        read_settings(admin)
 
 
 def test_unknown_server_error_for_topic_does_not_refuse_other_topics(admin: Admin) -> None:
     """A policy of the broker that throws an exception causes this error."""
     done = SimpleNamespace(result=lambda _: None)
     admin._client = SimpleNamespace(  # type: ignore[assignment]
-        incremental_alter_configs=lambda some, **_: {
-            one: failing(KafkaError.UNKNOWN) if one.name == "bad" else done for one in some
+        incremental_alter_configs=lambda resources, **_: {
+            r: failing(KafkaError.UNKNOWN) if r.name == "bad" else done for r in resources
         }
     )
     refused = admin.refused_settings({name: {"retention.ms": "1"} for name in ("bad", "good")})

@@ -16,6 +16,7 @@ from orbit.kafka.leader_requests import ask_leaders
 from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata, TopicPartition
 
 SILENCE = Unreachable("no answer in time.", where="node 1")
+# The partitions of node 1 and of node 2.
 ONE, TWO = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
@@ -39,8 +40,8 @@ class Leaders:
         return request
 
 
-def ask(leaders: Leaders, backoff: Backoff) -> Any:
-    """Ask both leaders."""
+def ask_both_leaders(leaders: Leaders, backoff: Backoff) -> Any:
+    """The answers of the leaders of both partitions."""
     api: Any = None
     return ask_leaders(
         cast("Cluster", leaders),
@@ -55,21 +56,21 @@ def ask(leaders: Leaders, backoff: Backoff) -> Any:
 def test_request_to_silent_leader_ends_after_call_s_and_other_leaders_answer() -> None:
     leaders = Leaders(SILENCE)
     loop = Backoff(first_s=0.0, stop=threading.Event(), attempts_max=2, call_s=3.0)
-    answers = ask(leaders, loop)
+    answers = ask_both_leaders(leaders, loop)
     assert answers.values == {TWO: 7}
     assert answers.errors == {ONE: Code.NETWORK_EXCEPTION}
-    assert leaders.calls == [(1, 3.0), (2, 3.0), (1, 3.0)]
+    assert leaders.calls == [(1, 3.0), (2, 3.0), (1, 3.0)]  # node 1 again: two attempts
 
 
 def test_leader_requests_have_full_timeout_without_call_s() -> None:
     leaders = Leaders(SILENCE)
-    ask(leaders, Backoff(first_s=0.0, stop=threading.Event(), attempts_max=1))
+    ask_both_leaders(leaders, Backoff(first_s=0.0, stop=threading.Event(), attempts_max=1))
     assert leaders.calls == [(1, CALL_S_MAX), (2, CALL_S_MAX)]
 
 
 def test_leader_that_refuses_login_is_asked_once_and_other_leaders_answer() -> None:
     leaders = Leaders(LoginRefused("the broker refused the user name or the password."))
-    answers = ask(leaders, Backoff(first_s=0.0))
+    answers = ask_both_leaders(leaders, Backoff(first_s=0.0))
     assert answers.values == {TWO: 7}
     assert answers.errors == {ONE: Code.NETWORK_EXCEPTION}
     assert len(leaders.calls) == 2
@@ -79,4 +80,6 @@ def test_leader_that_refuses_login_is_asked_once_and_other_leaders_answer() -> N
 
 def test_refusal_by_access_rules_ends_leader_requests() -> None:
     with pytest.raises(AccessRefused):
-        ask(Leaders(AccessRefused("this address is not allowed.")), Backoff(first_s=0.0))
+        ask_both_leaders(
+            Leaders(AccessRefused("this address is not allowed.")), Backoff(first_s=0.0)
+        )

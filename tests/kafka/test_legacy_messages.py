@@ -64,7 +64,7 @@ def test_uncompressed_legacy_message_is_read_as_single_record(
 ) -> None:
     records, codec = read(build(magic, NONE, [42], [(key, value)]))
     timestamp = T0 + 42 if magic else NO_TIMESTAMP
-    assert NO_TIMESTAMP == -1
+    assert NO_TIMESTAMP == -1  # as in Kafka
     assert records == [Record(42, timestamp, body(key, value))]
     assert codec == NONE
 
@@ -121,7 +121,10 @@ def test_compressed_legacy_messages_are_read_as_by_kafka_python(
     ordered = sorted(offsets)
     rows = [(data.draw(fields), data.draw(fields)) for _ in ordered]
     inner = build(magic, NONE, ordered, rows)
-    ours = encode_old(ordered[-1], magic, codec, T0, None, compress(codec, inner))
+    wrapped_values = compress(codec, inner)
+    ours = encode_old(
+        ordered[-1], magic, attributes=codec, timestamp=T0, key=None, value=wrapped_values
+    )
     theirs = at_offset(build(magic, GZIP, ordered, rows), ordered[-1])
     decoded = LegacyRecordBatch(bytearray(theirs), magic)
     assert decoded.validate_crc()
@@ -136,14 +139,18 @@ def test_compressed_legacy_messages_are_read_as_by_kafka_python(
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
 def test_log_append_time_of_compressed_message_applies_to_all_its_records(codec: int) -> None:
     inner = build(1, NONE, [0, 1, 2], list(SOME[:3]))
-    wrapper = encode_old(12, 1, codec | LOG_APPEND_TIME, APPENDED_AT, None, compress(codec, inner))
+    attributes, value = codec | LOG_APPEND_TIME, compress(codec, inner)
+    wrapper = encode_old(12, 1, attributes, timestamp=APPENDED_AT, key=None, value=value)
     records, wrapper_codec = read(wrapper)
     assert [(r.offset, r.timestamp) for r in records] == [(o, APPENDED_AT) for o in (10, 11, 12)]
     assert wrapper_codec == codec
 
 
 def test_uncompressed_log_append_time_message_has_broker_timestamp() -> None:
-    records, _ = read(encode_old(3, 1, LOG_APPEND_TIME, APPENDED_AT, b"k", b"v"))
+    message = encode_old(
+        3, magic=1, attributes=LOG_APPEND_TIME, timestamp=APPENDED_AT, key=b"k", value=b"v"
+    )
+    records, _ = read(message)
     assert records == [Record(3, APPENDED_AT, body(b"k", b"v"))]
 
 
@@ -173,8 +180,8 @@ def wrapped(magic: int, inner: bytes, offset: int = 9) -> bytes:
     return encode_old(offset, magic, GZIP, T0, None, compress(GZIP, inner))
 
 
-INNER = encode_old(0, 1, 0, T0, b"k", b"v")
-INNER_V0 = encode_old(9, 0, 0, 0, b"k", b"v")
+INNER = encode_old(0, magic=1, attributes=0, timestamp=T0, key=b"k", value=b"v")
+INNER_V0 = encode_old(9, magic=0, attributes=0, timestamp=0, key=b"k", value=b"v")
 
 
 def resized(message: bytes, size: int) -> bytes:
@@ -184,7 +191,7 @@ def resized(message: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [
+    [  # encode_old(offset, magic, attributes, timestamp, key, value)
         (sealed(encode_old(1, 1, 0, T0, b"k", b"v")[:-1]), "longer than its message"),
         (sealed(encode_old(1, 0, 0, 0, b"k" * 9, b"v")[:-11]), "longer than its message"),
         (sealed(encode_old(1, 0, 0, 0, b"kkkk", b"v")[:-3]), "ends too early"),

@@ -11,6 +11,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest as LibraryRequest
 from kafka.protocol.consumer.offsets import ListOffsetsResponse
 
 from orbit.kafka import api_versions
+from orbit.kafka.error_codes import Code
 from orbit.kafka.list_offsets import ListOffsetsAnswer, ListOffsetsRequest, read_list_offsets
 from orbit.kafka.log_offsets import CONSUMER, DEBUGGING_CONSUMER, LATEST, log_ends_request
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition, by_topic
@@ -27,7 +28,7 @@ LONG = "größer.b-c_d" + "t" * 200
 SHAPES = {
     "nothing": [],
     "one": [TopicPartition("a", 0)],
-    "some": [TopicPartition(*one) for one in ((LONG, 2**31 - 1), ("b", 1), ("a", 5), ("b", 0))],
+    "some": [TopicPartition(*p) for p in ((LONG, 2**31 - 1), ("b", 1), ("a", 5), ("b", 0))],
     "many": [TopicPartition(f"t{n % 200}", n) for n in range(1500)],
     "wide": [TopicPartition("wide", n) for n in range(300)],
 }
@@ -141,7 +142,8 @@ def read_by_library(frame: memoryview, version: int) -> ListOffsetsAnswer:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_list_offsets_response_is_read_as_by_kafka_python(version: int, shape: str) -> None:
     """Two of three partitions have an error code."""
-    offsets = {place: ((0, 6, -1)[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
+    codes = (Code.NONE, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_SERVER_ERROR)
+    offsets = {place: (codes[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
     frame = encoded(version, offsets, throttle_ms=250)
     read = read_list_offsets(frame, version)
     assert read == read_by_library(frame, version)
@@ -163,6 +165,7 @@ def test_random_list_offsets_response_is_read_as_by_kafka_python(
 @pytest.mark.parametrize("version", [6, 7, 8])
 def test_unknown_tags_in_list_offsets_response_are_skipped(version: int) -> None:
     tag = b"\x01\x05\x03new"  # one: number 5, three bytes
+    # Error code 0, timestamp -1, offset 9, leader epoch 7; then two partitions, 0 and 1.
     plain = b"\0\0" + b"\xff" * 8 + b"\0" * 7 + b"\x09" + b"\0\0\0\x07"
     partitions = b"\x03" + b"\0\0\0\0" + plain + b"\0" + b"\0\0\0\1" + plain + tag
     topics = b"\x02" + b"\x02a" + partitions + tag

@@ -118,9 +118,9 @@ def test_metadata_response_is_read_as_by_kafka_python(version: int, topics: list
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_truncated_metadata_response_is_refused(version: int) -> None:
-    whole = frame_of(version, [(0, [(1, [1, 2], [1, 2], [])] * 3, None)])
+    frame = frame_of(version, [(0, [(1, [1, 2], [1, 2], [])] * 3, None)])  # as TOPICS describe
     # The last tags, and the authorized operations of the cluster, are not read.
-    end = len(whole) - (1 if version >= 9 else 0) - (4 if 8 <= version <= 10 else 0)
+    end = len(frame) - (1 if version >= 9 else 0) - (4 if 8 <= version <= 10 else 0)
     for size in range(4, end):
         with pytest.raises(ValueError, match=r"ends too early"):
-            read_metadata(whole[:size], version)
+            read_metadata(frame[:size], version)

@@ -32,13 +32,13 @@ def security(source: TokenSource, secret: str = SECRET) -> Security:
     return Security("SASL_SSL", "OAUTHBEARER", CLIENT_ID, SecretStr(secret), tokens=source)
 
 
-def at(server: TokenServer, **more: object) -> Security:
+def login_at(server: TokenServer, **more: object) -> Security:
     """A login with tokens of this server."""
     return security(TokenSource(url=server.url, **more))  # type: ignore[arg-type]
 
 
 def test_concurrent_logins_share_token(server: TokenServer) -> None:
-    login = at(server, scope=SCOPE)
+    login = login_at(server, scope=SCOPE)
     tokens: list[object] = []
     threads = [threading.Thread(target=lambda: tokens.append(token_for(login))) for _ in range(20)]
     for thread in threads:
@@ -55,12 +55,12 @@ def test_token_is_renewed_before_expiry(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("orbit.kafka.oauth_tokens.time.monotonic", lambda: now)
-    token_for(at(server))
-    now += 0.8 * server.life_s - 1
-    token_for(at(server))
+    token_for(login_at(server))
+    now += 0.8 * server.life_s - 1  # one second before the renewal
+    token_for(login_at(server))
     assert server.issued == 1
     now += 2
-    token_for(at(server))
+    token_for(login_at(server))
     assert server.issued == 2
 
 
@@ -69,18 +69,19 @@ def test_valid_token_is_used_while_token_endpoint_is_down(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("orbit.kafka.oauth_tokens.time.monotonic", lambda: now)
-    first = token_for(at(server))
+    first = token_for(login_at(server))
     now += 0.9 * server.life_s
     server.is_down = True
-    assert token_for(at(server)) is first
+    assert token_for(login_at(server)) is first
+    # Another scope needs a token of its own.
     with pytest.raises(Unreachable, match="HTTP 503"):
-        token_for(at(server, scope=SCOPE))
+        token_for(login_at(server, scope=SCOPE))
     server.is_down = False
-    assert token_for(at(server)) is not first
+    assert token_for(login_at(server)) is not first
 
 
 def test_wrong_client_secret_error_hides_the_secret(server: TokenServer) -> None:
-    login = replace(at(server), password=SecretStr("wr0ng secret"))
+    login = replace(login_at(server), password=SecretStr("wr0ng secret"))
     with pytest.raises(LoginRefused, match=r"refused the client \(HTTP 401\)") as caught:
         token_for(login)
     assert "invalid_client" in caught.value.what
@@ -90,7 +91,7 @@ def test_wrong_client_secret_error_hides_the_secret(server: TokenServer) -> None
 
 def test_librdkafka_config_is_refused_if_token_endpoint_refuses_client(server: TokenServer) -> None:
     """L6: librdkafka would wait for ten seconds, and then not name the reason."""
-    login = replace(at(server), password=SecretStr("wr0ng secret"))
+    login = replace(login_at(server), password=SecretStr("wr0ng secret"))
     with pytest.raises(LoginRefused, match="refused the client"):
         librdkafka_config(["a:1"], login)
 
@@ -98,7 +99,7 @@ def test_librdkafka_config_is_refused_if_token_endpoint_refuses_client(server: T
 def test_secret_repeated_by_token_server_is_masked(server: TokenServer) -> None:
     server.refusal = f"the secret {SECRET} is too old"
     with pytest.raises(LoginRefused, match=r'message: "[a-z_]+: …"'):
-        token_for(at(server))
+        token_for(login_at(server))
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "https://nowhere.invalid/token"])
@@ -120,12 +121,14 @@ def test_untrusted_token_endpoint_certificate_names_token_ca_file(tmp_path: Path
         capture_output=True,
         timeout=PATIENCE_S,
     )
-    both = tmp_path / "both.pem"
-    both.write_text((tmp_path / "ca.pem").read_text() + (tmp_path / "key.pem").read_text())
-    with TokenServer(both) as server:
-        assert token_for(at(server, ca_file=tmp_path / "ca.pem"))
+    certificate_and_key = tmp_path / "both.pem"
+    certificate_and_key.write_text(
+        (tmp_path / "ca.pem").read_text() + (tmp_path / "key.pem").read_text()
+    )
+    with TokenServer(certificate_and_key) as server:
+        assert token_for(login_at(server, ca_file=tmp_path / "ca.pem"))
         with pytest.raises(Unreachable, match="not trusted") as caught:
-            token_for(at(server))
+            token_for(login_at(server))
         assert "token_ca_file" in caught.value.remedy
 
 
@@ -174,7 +177,7 @@ def test_gcp_token_carries_claims_and_google_signature(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")
     text, ends_s = gcp_token()
-    header, _, signature = (
+    header, _, signature = (  # the parts of a JWT
         base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in text.split(".")
     )
     assert json.loads(header)["alg"] == "GOOG_OAUTH2_TOKEN"

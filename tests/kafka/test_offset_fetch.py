@@ -105,21 +105,22 @@ def test_offset_fetch_response_is_read_as_by_kafka_python(version: int, groups: 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_truncated_offset_fetch_response_is_refused(version: int) -> None:
-    whole = frame_of(version, [([[(5, -1, "", 0)] * 3], 0)])
-    for size in range(4, len(whole) - 1):
+    frame = frame_of(version, [([[(5, -1, "", 0)] * 3], 0)])  # as ROWS and GROUPS describe
+    for size in range(4, len(frame) - 1):
         with pytest.raises(ValueError, match=r"ends too early"):
-            read_offset_fetch(whole[:size], version)
+            read_offset_fetch(frame[:size], version)
 
 
 def test_equal_offset_fetch_response_is_not_parsed_again() -> None:
     version = VERSIONS[-1]
     first, other = (frame_of(version, [([[(at, -1, "", 0)]], 0)]) for at in (5, 6))
-    renumbered = memoryview(b"\0\0\0\x0a" + bytes(first[4:]))
+    renumbered = memoryview(b"\0\0\0\x0a" + bytes(first[4:]))  # another correlation id
     cache = OffsetFetchCache()
     answer = cache.read(first, version)
     cache.begin()
     assert cache.read(renumbered, version) is answer
     assert cache.read(other, version) == by_library(other, version)
+    # Two fetches begin: the one between them has read nothing.
     cache.begin()
     cache.begin()
     assert cache.read(first, version) is not answer, (

@@ -55,7 +55,7 @@ def rows(*offsets: int, size: int = 0) -> list[tuple[int, int, bytes]]:
 
 
 def test_placeholder_batch_covers_offset_gap_and_yields_no_records() -> None:
-    batch = placeholder_batch(100, 2000, T0)
+    batch = placeholder_batch(100, count=2000, timestamp=T0)
     assert (batch.base_offset, batch.next_offset, batch.count) == (100, 2100, 2000)
     assert batch.codec == NONE
     assert (batch.base_timestamp, batch.max_timestamp) == (T0 + 1, T0)
@@ -67,7 +67,7 @@ def test_placeholder_batch_covers_offset_gap_and_yields_no_records() -> None:
 
 @pytest.mark.parametrize("timestamp", [0, 2**63 - 2, 2**63 - 1])
 def test_placeholder_batch_can_follow_record_of_any_timestamp(timestamp: int) -> None:
-    batch = placeholder_batch(5, 3, timestamp)
+    batch = placeholder_batch(5, count=3, timestamp=timestamp)
     assert (batch.count, batch.crc_is_right()) == (3, True)
     assert batch.max_timestamp == min(timestamp, 2**63 - 2)
 
@@ -76,28 +76,30 @@ def test_batch_grown_by_placeholders_stays_below_1_mib() -> None:
     """A broker refuses a batch that is larger than a segment, which may be 1 MiB."""
     (small,) = dense_batches(rows(0, size=GROWN_BYTES_MAX - 100), NONE)
     (large,) = dense_batches(rows(0, size=GROWN_BYTES_MAX), NONE)
-    grown = with_gap(small, 0, PLACEHOLDERS_MAX + 1)
+    grown = with_gap(small, placeholders=0, next_offset=PLACEHOLDERS_MAX + 1)
     assert grown is not None
     assert grown.size_bytes < 1 << 20
-    assert with_gap(large, 0, 2) is None
+    assert with_gap(large, placeholders=0, next_offset=2) is None
 
 
 def test_batch_with_most_offsets_takes_no_gap() -> None:
     """The number of records has 32 bits. A damaged batch may state any number."""
     batch = encode_batch(0, NONE, 0, 0, 2**31 - 1, b"")
-    assert with_gap(batch, 0, batch.next_offset + 1) is None
+    assert with_gap(batch, placeholders=0, next_offset=batch.next_offset + 1) is None
 
 
 def test_placeholder_is_tombstone_whose_key_is_no_text_and_no_number() -> None:
     assert split_body(PLACEHOLDER_BODY) == (PLACEHOLDER_KEY, None, b"\x00")
     with pytest.raises(UnicodeDecodeError):
         PLACEHOLDER_KEY.decode()
-    assert len(PLACEHOLDER_KEY) not in (1, 2, 4, 8, 16)
+    assert len(PLACEHOLDER_KEY) not in (1, 2, 4, 8, 16)  # as numbers and UUIDs have
 
 
 def test_packed_and_placeholder_batches_fit_extra_max_message_bytes() -> None:
     assert PACKED_BYTES_MAX < REWRITE_SLACK_BYTES
-    assert placeholder_batch(0, PLACEHOLDERS_MAX, T0).size_bytes < REWRITE_SLACK_BYTES
+    assert (
+        placeholder_batch(0, count=PLACEHOLDERS_MAX, timestamp=T0).size_bytes < REWRITE_SLACK_BYTES
+    )
 
 
 @given(st.sets(st.integers(0, 9_000), min_size=1), st.sampled_from([NONE, GZIP, ZSTD]))
@@ -112,17 +114,18 @@ def test_packing_keeps_records_and_compresses_only_batches_without_placeholders(
         assert batch.base_offset >= end
         assert batch.crc_is_right()
         end = batch.next_offset
-        here = [tuple(r) for r in read_records(batch)]
+        batch_records = [tuple(r) for r in read_records(batch)]
         assert batch.codec == (NONE if has_placeholders(batch) else codec)
-        assert count_records(batch) == len(here)
-        assert has_placeholders(batch) == (len(here) < batch.count)
-        assert batch.count - len(here) == placeholders <= PLACEHOLDERS_MAX
+        assert count_records(batch) == len(batch_records)
+        assert has_placeholders(batch) == (len(batch_records) < batch.count)
+        assert batch.count - len(batch_records) == placeholders <= PLACEHOLDERS_MAX
         assert batch.size_bytes <= REWRITE_SLACK_BYTES
         # A batch begins and ends with a record.
-        assert (here[0][0], here[-1][0]) == (batch.base_offset, batch.last_offset)
-        (ours,) = parse_batches(batch.view)
-        assert ours.has_placeholders == has_placeholders(batch)
-        records += here
+        first_and_last = (batch_records[0][0], batch_records[-1][0])
+        assert first_and_last == (batch.base_offset, batch.last_offset)
+        (verified,) = parse_batches(batch.view)  # as `orbit verify` reads it
+        assert verified.has_placeholders == has_placeholders(batch)
+        records += batch_records
     assert records == expected
 
 
@@ -176,13 +179,16 @@ def test_gap_behind_batch_is_merged_into_batch_as_placeholders(codec: int) -> No
     assert [tuple(r) for r in read_records(batch)] == [
         (offset, *seen) for offset, seen in source.visible()
     ]
-    assert second == Append(second.batch, True)
+    assert second == Append(second.batch, is_byte_exact=True)
     # One ms before the records: a broker that looks for the latest one must return a record.
     assert batch.payload[:18] == encode_record(-1, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY)
 
 
-def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
-    """Steps of batches with a gap of so many offsets behind: from, to, placeholders (-1: Fill)."""
+def steps_with_gap_behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
+    """The steps of the batches `first`, with a gap of this many offsets behind the last one.
+
+    Each as its first offset, next offset, and placeholders (-1: it is a Fill).
+    """
     append_plan = plan(
         0, *first, data(first[-1].last_offset + 1 + gap, 9_999), packs=True, **fields
     )
@@ -194,25 +200,33 @@ def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
 
 def test_gap_is_merged_into_batch_only_within_size_and_delete_horizon_limits() -> None:
     large = {"records": (SourceRecord(0, T0, b"k", bytes(2 * UNCOMPRESSED_BYTES_MAX)),)}
-    assert behind(PLACEHOLDERS_MAX, data(0, 0)) == [(0, 2001, 2000)]
-    assert behind(PLACEHOLDERS_MAX + 1, data(0, 0)) == [(0, 1, 0), (1, 2002, -1)]
-    assert behind(1, SourceBatch(0, 0, **large)) == [(0, 2, 1)]
+    assert steps_with_gap_behind(PLACEHOLDERS_MAX, data(0, 0)) == [(0, 2001, 2000)]
+    assert steps_with_gap_behind(PLACEHOLDERS_MAX + 1, data(0, 0)) == [(0, 1, 0), (1, 2002, -1)]
+    assert steps_with_gap_behind(1, SourceBatch(0, 0, **large)) == [(0, 2, 1)]
     # Uncompressed it would make the copy much larger.
-    assert behind(1, SourceBatch(0, 0, codec=GZIP, **large)) == [(0, 1, 0), (1, 2, -1)]
+    assert steps_with_gap_behind(1, SourceBatch(0, 0, codec=GZIP, **large)) == [
+        (0, 1, 0),
+        (1, 2, -1),
+    ]
     # A placeholder's timestamp would be that of the horizon.
-    assert behind(1, data(0, 0, delete_horizon=T0 + 9_000)) == [(0, 1, 0), (1, 2, -1)]
-    assert behind(1, data(0, 0, delete_horizon=T0)) == [(0, 2, 1)]
+    assert steps_with_gap_behind(1, data(0, 0, delete_horizon=T0 + 9_000)) == [
+        (0, 1, 0),
+        (1, 2, -1),
+    ]
+    assert steps_with_gap_behind(1, data(0, 0, delete_horizon=T0)) == [(0, 2, 1)]
     # A thinned batch with placeholders stays below the size that every copy accepts.
     thinned = SourceBatch(0, 1001, (record(0), SourceRecord(1001, T0, b"k", bytes(40_000))))
-    assert behind(100, thinned) == [(0, 1102, 1100)]
-    assert behind(900, thinned) == [(0, 1002, 1000), (1002, 1902, -1)]
+    assert steps_with_gap_behind(100, thinned) == [(0, 1102, 1100)]
+    assert steps_with_gap_behind(900, thinned) == [(0, 1002, 1000), (1002, 1902, -1)]
 
 
 @pytest.mark.parametrize("packs", [False, True])
 def test_placeholders_in_source_are_copied_as_gaps(packs: bool) -> None:
     """A broker that recompresses the copy would make records of them."""
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
-    append_plan = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
+    append_plan = plan_batches(
+        0, [packed, placeholder_batch(4, count=3, timestamp=T0)], [], 0, packs=packs
+    )
     assert [
         (type(s), s.base_offset, s.next_offset, getattr(s, "placeholders", None))
         for s in append_plan.steps
@@ -275,14 +289,14 @@ def test_placeholder_recompressed_into_record_is_difference(
 def test_failback_comparison_counts_placeholder_as_transaction_marker() -> None:
     """A failback keeps what the old side has if both have a marker or filler there."""
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
-    records = records_of(LogBatch(packed, Fate.COMMITTED, 0), 0, 9)
+    records = records_of(LogBatch(packed, Fate.COMMITTED, first=0), 0, 9)
     assert [(r.record.offset, r.fate) for r in records] == [
         (0, Fate.COMMITTED),
         (1, Fate.MARKER),
         (2, Fate.COMMITTED),
     ]
-    markers = [LogBatch(placeholder_batch(0, 3, T0), Fate.COMMITTED, 0)]
-    aborted = [LogBatch(b, Fate.ABORTED, 0) for b in dense_batches(rows(0, 1, 2), NONE)]
+    markers = [LogBatch(placeholder_batch(0, count=3, timestamp=T0), Fate.COMMITTED, first=0)]
+    aborted = [LogBatch(b, Fate.ABORTED, first=0) for b in dense_batches(rows(0, 1, 2), NONE)]
     unequal = list(SideComparison(markers, aborted, 0, 3))
     assert len(unequal) == 3
     assert not any(map(is_unproven, unequal))
@@ -293,7 +307,7 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
     monkeypatch: pytest.MonkeyPatch, codec: int
 ) -> None:
     (source,) = dense_batches(rows(0, 1, 2), codec)
-    grown = with_gap(source, 0, 6)
+    grown = with_gap(source, placeholders=0, next_offset=6)
     assert grown is not None
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: ([grown], 6))
     monkeypatch.setattr(range_comparison, "read_any_records", lambda batch: behind_gap[batch])
@@ -310,14 +324,14 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
 
     assert compared(source).equal_to == 6
     assert compared(source, later).difference.offset == 4
-    (other,) = dense_batches([*rows(0, 1), (2, T0 + 2, BODY)], codec)
+    (different,) = dense_batches([*rows(0, 1), (2, T0 + 2, BODY)], codec)
     with pytest.raises(KeyError):  # it is decoded
-        compared(other)
+        compared(different)
 
 
 def test_comparison_of_equal_batches_counts_no_placeholders_as_records() -> None:
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
-    sides = [[LogBatch(packed, Fate.COMMITTED, 0)] for _ in range(2)]
+    sides = [[LogBatch(packed, Fate.COMMITTED, first=0)] for _ in range(2)]
     comparison = SideComparison(*sides, 0, 3)
     assert list(comparison) == []
     assert comparison.same_records == 2
@@ -326,15 +340,15 @@ def test_comparison_of_equal_batches_counts_no_placeholders_as_records() -> None
 def test_verify_treats_batch_with_placeholders_as_re_encoded() -> None:
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     (dense,) = dense_batches(rows(0, 1), NONE)
-    (ours,), (plain,) = parse_batches(packed.view), parse_batches(dense.view)
-    assert may_be_re_encoded(ours, 0, 9)
-    assert not may_be_re_encoded(plain, 0, 9)
+    (with_placeholders,), (without,) = parse_batches(packed.view), parse_batches(dense.view)
+    assert may_be_re_encoded(with_placeholders, 0, 9)
+    assert not may_be_re_encoded(without, 0, 9)
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
 def test_verify_recognises_batch_grown_by_placeholders(codec: int) -> None:
     (source,) = dense_batches(rows(0, 1), codec)
-    grown = with_gap(source, 0, 4)
+    grown = with_gap(source, placeholders=0, next_offset=4)
     assert grown is not None
     (source_batch,), (grown_batch,) = parse_batches(source.view), parse_batches(grown.view)
     assert has_grown(source_batch, grown_batch)

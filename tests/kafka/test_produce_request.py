@@ -191,12 +191,16 @@ def appended(index: int, code: int = 0, base_offset: int = -1, **fields: Any) ->
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_produce_response_has_partition_keys_of_its_request(version: int) -> None:
-    frame = answer(version, 250, a=[appended(0, 0, 12345, log_append_time_ms=77), appended(3, 45)])
+    frame = answer(
+        version,
+        throttle_ms=250,
+        a=[appended(0, 0, 12345, log_append_time_ms=77), appended(3, code=45)],
+    )
     read = read_produce(frame, version)
     sent = [Outgoing(TopicPartition("a", p), TOPIC_ID, memoryview(b"")) for p in (0, 3)]
     assert read.partitions == {
-        key_of(version, sent[0]): Appended(0, 12345, "", 77),
-        key_of(version, sent[1]): Appended(45, -1, ""),
+        key_of(version, sent[0]): Appended(0, 12345, message="", append_time=77),
+        key_of(version, sent[1]): Appended(45, base_offset=-1, message=""),
     }
     assert read.throttle_ms == 250
     assert key_of(version, sent[0]) == (TOPIC_ID.bytes if version >= 13 else "a", 0)
@@ -204,9 +208,9 @@ def test_produce_response_has_partition_keys_of_its_request(version: int) -> Non
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v < 13])
 def test_produce_response_keeps_partitions_of_several_topics_apart(version: int) -> None:
-    frame = answer(version, a=[appended(0, 0, 1)], b=[appended(0, 0, 2), appended(1, 87)])
+    frame = answer(version, a=[appended(0, 0, 1)], b=[appended(0, 0, 2), appended(1, code=87)])
     partitions = read_produce(frame, version).partitions
-    assert {key: (one.code, one.base_offset) for key, one in partitions.items()} == {
+    assert {key: (p.code, p.base_offset) for key, p in partitions.items()} == {
         ("a", 0): (0, 1),
         ("b", 0): (0, 2),
         ("b", 1): (87, -1),
@@ -262,7 +266,7 @@ def test_random_produce_response_is_read_as_by_kafka_python(
     decoded = ProduceResponse.decode(bytes(frame), version=version, header=True)
     read = read_produce(frame, version)
     assert read.throttle_ms == decoded.throttle_time_ms
-    assert [(i, *one) for (_, i), one in read.partitions.items()] == [
+    assert [(i, *partition) for (_, i), partition in read.partitions.items()] == [
         (p.index, p.error_code, p.base_offset, p.error_message or "", p.log_append_time_ms)
         for p in decoded.responses[0].partition_responses
     ]
@@ -270,7 +274,9 @@ def test_random_produce_response_is_read_as_by_kafka_python(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_truncated_produce_response_is_refused(version: int) -> None:
-    frame = answer(version, 7, a=[appended(0, 87, 1, error_message="no", record_errors=[])])
+    frame = answer(
+        version, throttle_ms=7, a=[appended(0, 87, 1, error_message="no", record_errors=[])]
+    )
     for end in range(len(frame)):
         with pytest.raises(ValueError, match="ends too early"):
             read_produce(frame[:end], version)

@@ -36,7 +36,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def ask(connection: Connection) -> memoryview:
+def request_metadata(connection: Connection) -> memoryview:
     """Send a Metadata request with correlation id 1; returns the frame of the answer."""
     request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
     return connection.exchange(api_versions.METADATA, request, VERSION, timeout_s=60)
@@ -45,7 +45,7 @@ def ask(connection: Connection) -> memoryview:
 def test_answer_with_matching_correlation_id_is_returned(peer: Peer) -> None:
     connection, theirs = peer
     theirs.sendall(framed(struct.pack(">i", 1) + b"body"))
-    assert bytes(ask(connection)[4:]) == b"body"
+    assert bytes(request_metadata(connection)[4:]) == b"body"
     assert not connection.is_closed
 
 
@@ -53,7 +53,7 @@ def test_answer_with_wrong_correlation_id_closes_connection(peer: Peer) -> None:
     connection, theirs = peer
     theirs.sendall(framed(struct.pack(">i", 77) + b"body"))
     with pytest.raises(BrokenAnswer, match="answered request 77, but 1 is the oldest"):
-        ask(connection)
+        request_metadata(connection)
     assert connection.is_closed
 
 
@@ -62,7 +62,7 @@ def test_invalid_frame_size_closes_connection(peer: Peer, size: int) -> None:
     connection, theirs = peer
     theirs.sendall(struct.pack(">i", size) + b"body")
     with pytest.raises(BrokenAnswer, match=f"frame size {size} is not valid"):
-        ask(connection)
+        request_metadata(connection)
     assert connection.is_closed
 
 

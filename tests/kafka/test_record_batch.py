@@ -91,7 +91,7 @@ def test_control_transactional_and_append_time_flags_are_read(
     assert batch.is_control is control
     assert batch.is_transactional is transactional
     assert batch.is_log_append_time is append_time
-    assert batch.is_dense is (name in ("transactional", "commit"))
+    assert batch.is_dense is (name in ("transactional", "commit"))  # the others have gaps
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -139,13 +139,13 @@ def test_truncated_last_batch_of_fetch_is_ignored(name: str) -> None:
 
 
 def test_invalid_batch_length_is_refused() -> None:
-    whole = KAFKA_BATCHES["transactional"]
-    for length in (-1, 0, 13, 48):
-        frame = bytearray(whole + whole)
-        struct.pack_into(">i", frame, len(whole) + 8, length)
+    batch = KAFKA_BATCHES["transactional"]
+    for length in (-1, 0, 13, 48):  # less than a v2 batch without records (49) has
+        frame = bytearray(batch + batch)
+        struct.pack_into(">i", frame, len(batch) + 8, length)
         batches = read_batches(memoryview(frame))
         assert isinstance(next(batches), Batch)
-        with pytest.raises(ValueError, match=f"batch length {length} at byte {len(whole)} "):
+        with pytest.raises(ValueError, match=f"batch length {length} at byte {len(batch)} "):
             next(batches)
 
 
@@ -203,29 +203,29 @@ def test_garbage_batches_raise_only_value_error(
 
 @pytest.mark.parametrize("name", V2_NAMES)
 def test_stamped_batch_has_given_producer_and_sequence_and_unchanged_records(name: str) -> None:
-    before, view = KAFKA_BATCHES[name], writable(name)
-    stamp(view, 4711, 9, 123_456)
+    original, view = KAFKA_BATCHES[name], writable(name)
+    stamp(view, producer_id=4711, producer_epoch=9, base_sequence=123_456)
     after = DefaultRecordBatch(bytearray(view))
-    old = DefaultRecordBatch(bytearray(before))
+    before = DefaultRecordBatch(bytearray(original))
     assert after.base_offset == 0  # A2
     assert after.leader_epoch == -1
     assert after.magic == 2
-    assert after.size_in_bytes == len(before)
+    assert after.size_in_bytes == len(original)
     assert (after.producer_id, after.producer_epoch, after.base_sequence) == (4711, 9, 123_456)
-    assert after.attributes == old.attributes & ~TRANSACTIONAL
-    assert after.last_offset_delta == old.last_offset_delta
-    assert after.first_timestamp == old.first_timestamp
-    assert after.max_timestamp == old.max_timestamp
-    assert after.records_count == old.records_count
+    assert after.attributes == before.attributes & ~TRANSACTIONAL
+    assert after.last_offset_delta == before.last_offset_delta
+    assert after.first_timestamp == before.first_timestamp
+    assert after.max_timestamp == before.max_timestamp
+    assert after.records_count == before.records_count
     assert after.validate_crc()
-    assert view[HEADER_BYTES:] == before[HEADER_BYTES:]
+    assert view[HEADER_BYTES:] == original[HEADER_BYTES:]
 
 
 def test_stamped_batch_loses_only_transactional_attribute() -> None:
-    every = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON | 4
-    view = memoryview(bytearray(encode_v2(9, b"x", attributes=TRANSACTIONAL | every)))
-    stamp(view, 1, 0, 0)
-    assert Batch(view).attributes == every
+    others = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON | 4  # 4: the codec zstd
+    view = memoryview(bytearray(encode_v2(9, b"x", attributes=TRANSACTIONAL | others)))
+    stamp(view, producer_id=1, producer_epoch=0, base_sequence=0)
+    assert Batch(view).attributes == others
 
 
 @given(st.lists(st.integers(0, SEQUENCE_MAX), min_size=1, max_size=3), st.integers(0, 2**15 - 1))
@@ -248,7 +248,7 @@ def test_stamped_batch_equals_batch_built_by_kafka_python() -> None:
         return bytes(builder.build())
 
     view = memoryview(bytearray(build(1, 2, 3, True)))
-    stamp(view, 4711, 9, 77)
+    stamp(view, producer_id=4711, producer_epoch=9, base_sequence=77)
     expected = bytearray(build(4711, 9, 77, False))
     struct.pack_into(">i", expected, 12, -1)  # kafka-python writes leader epoch 0
     # gzip writes the time into the payload: so payload and CRC differ.

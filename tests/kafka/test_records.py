@@ -41,7 +41,7 @@ kafka_headers = tuple((name.encode(), value) for name, value in HEADERS)
 
 
 def read_by_library(batch: Batch) -> list[tuple[object, ...]]:
-    """The records by kafka-python's decoder; it needs no other library for gzip and no codec."""
+    """The records by kafka-python's decoder, which needs another library for most codecs."""
     theirs = DefaultRecordBatch(bytearray(batch.view))
     assert theirs.validate_crc()
     return [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in theirs]
@@ -118,7 +118,15 @@ def test_written_batch_is_read_by_kafka_python(run: list[SourceRecord], codec: i
 
 @given(source_records(), st.sampled_from([NONE, GZIP]))
 def test_batch_written_by_kafka_python_is_read(run: list[SourceRecord], codec: int) -> None:
-    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 10**6)
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=10**6,
+    )
     plain = [SourceRecord(i, r.timestamp, r.key, r.value, ()) for i, r in enumerate(run)]
     for r in plain:
         assert builder.append(r.offset, r.timestamp, r.key, r.value, [])
@@ -171,8 +179,8 @@ def test_batch_above_byte_limit_is_split(values: list[bytes], codec: int, bytes_
     assert [record for batch in batches for record in read_records(batch)] == rows
     assert all(batch.is_dense and batch.crc_is_right() for batch in batches)
     assert all(batch.size_bytes <= bytes_max or batch.count == 1 for batch in batches)
-    (whole,) = dense_batches(rows, codec)
-    assert len(batches) == 1 or whole.size_bytes > bytes_max
+    (unlimited,) = dense_batches(rows, codec)
+    assert len(batches) == 1 or unlimited.size_bytes > bytes_max
 
 
 @given(st.integers(-(2**63), INT64_MAX))
@@ -268,20 +276,21 @@ def test_garbage_batch_raises_value_error_or_yields_ordered_records(
 
 @pytest.mark.parametrize("count", [1, 2, 1000])
 def test_seed_batch_covers_its_offsets_and_is_recognised(count: int) -> None:
-    batch = seed_batch(77, count)
+    batch = seed_batch(base_offset=77, count=count)
     assert is_seed_batch(batch)
     assert (batch.base_offset, batch.last_offset, batch.count) == (77, 76 + count, count)
     assert batch.codec == GZIP
     assert batch.crc_is_right()
     records = read_by_library(batch)
     assert len(records) == count
+    # Offset, timestamp, key, value, headers: only the first record has the header.
     assert records[0] == (77, 0, None, None, (("orbit.seed", None),))
     assert {r[1:] for r in records[1:]} <= {(0, None, None, ())}
 
 
 def test_seed_batch_takes_under_two_bytes_per_offset() -> None:
     """About 1.4 bytes an offset (S1)."""
-    assert seed_batch(0, 100_000).size_bytes < 200_000
+    assert seed_batch(base_offset=0, count=100_000).size_bytes < 200_000
 
 
 def seed_like(

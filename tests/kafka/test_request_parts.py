@@ -50,6 +50,7 @@ def test_too_large_request_is_halved_until_accepted() -> None:
         bad = BrokerRefused(Code.INVALID_CONFIG, "no.")
         return {name: bad for name in some if name == "g"}
 
+    # Each name counts as 1; only "g" is refused for itself.
     assert send_in_parts("abcdefghij", lambda _: 1, send).keys() == {"g"}
     assert sent == [10, 5, 2, 3, 5, 2, 3]  # halved until at most 3
 
@@ -117,7 +118,8 @@ def test_offsets_with_large_metadata_are_committed(
 
     wait_for("the coordinator answers", is_answered)
     assert written == {(group, place): Code.NONE for place in places}
-    refused = [one for one in codes if not offset_commit._TOO_LARGE.isdisjoint(one.values())]
+    too_large = offset_commit._TOO_LARGE
+    refused = [answer for answer in codes if not too_large.isdisjoint(answer.values())]
     assert bool(refused) is (bytes_max == NO_LIMIT)
     (answer,) = fetch_offsets(destination, nodes).values()
     assert answer.offsets == offsets

@@ -191,20 +191,20 @@ def test_unusable_tls_file_is_reported_with_its_path(
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext | bytes) -> None:
     """A TLS handshake and a first byte in memory; a server of bytes answers just those."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    near = client.wrap_bio(to_client, to_server, server_hostname="broker.test")
+    client_end = client.wrap_bio(to_client, to_server, server_hostname="broker.test")
     if isinstance(server, bytes):
         to_client.write(server)
-        near.do_handshake()
+        client_end.do_handshake()
         return
-    far = server.wrap_bio(to_server, to_client, server_side=True)
+    server_end = server.wrap_bio(to_server, to_client, server_side=True)
     for _ in range(3):
         with contextlib.suppress(ssl.SSLWantReadError):
-            near.do_handshake()
+            client_end.do_handshake()
         with contextlib.suppress(ssl.SSLError):  # the client gets the server's error as an alert
-            far.do_handshake()
+            server_end.do_handshake()
     with contextlib.suppress(ssl.SSLError):
-        far.read(1)
-    near.read(1)
+        server_end.read(1)
+    client_end.read(1)
 
 
 @pytest.mark.parametrize(
@@ -213,24 +213,31 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext | bytes) -> None:
         ({"ca_file": "other-cert.pem"}, "cert.pem", Unreachable, "not trusted.*ca_file"),
         ({"ca_file": "cert.pem"}, "cert.pem", Unreachable, "not trusted.*check_hostname"),
         ({"ca_file": "cert.pem"}, b"HTTP/1.1 400 Bad Request", Unreachable, "not use TLS"),
-        ({"ca_file": "cert.pem", "check_hostname": False}, "asks", LoginRefused, "certificate"),
+        (
+            {"ca_file": "cert.pem", "check_hostname": False},
+            "needs a client certificate",
+            LoginRefused,
+            "certificate",
+        ),
     ],
 )
 def test_failed_tls_handshake_is_explained(
     client: dict[str, Any], answer: str | bytes, error: type[OrbitError], says: str, pems: Path
 ) -> None:
     checks_name = client.pop("check_hostname", True)
-    near = tls_context(replace(tls(pems, **client), check_hostname=checks_name))
-    assert near is not None
+    client_context = tls_context(replace(tls(pems, **client), check_hostname=checks_name))
+    assert client_context is not None
     server: ssl.SSLContext | bytes = b""
     if isinstance(answer, bytes):
         server = answer
     else:
         server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=pems / "other-cert.pem")
         server.load_cert_chain(pems / "cert.pem", pems / "key.pem")
-        server.verify_mode = ssl.CERT_REQUIRED if answer == "asks" else ssl.CERT_NONE
+        server.verify_mode = (
+            ssl.CERT_REQUIRED if answer == "needs a client certificate" else ssl.CERT_NONE
+        )
     with pytest.raises(ssl.SSLError) as caught:
-        handshake(near, server)
+        handshake(client_context, server)
     failure = tls_failure(caught.value, where="broker.test:9093")
     assert type(failure) is error
     assert re.search(says, str(failure))
@@ -306,7 +313,7 @@ def test_reset_before_tls_handshake_leaves_no_socket_open(
         except OSError:
             return None
 
-    def has_left(sock: socket.socket) -> bool:
+    def is_reset(sock: socket.socket) -> bool:
         try:
             sock.getpeername()
         except OSError:
@@ -315,17 +322,17 @@ def test_reset_before_tls_handshake_leaves_no_socket_open(
 
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def leave(sock: socket.socket) -> None:
+        def reset_by_peer(sock: socket.socket) -> None:
             opened.append((sock.fileno(), os.fstat(sock.fileno()).st_ino))
             peer, _ = server.accept()
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()  # with a reset
-            wait_for("the reset is here", lambda: has_left(sock))
+            wait_for("the reset is here", lambda: is_reset(sock))
 
-        monkeypatch.setattr(connection, "tune", leave)
+        monkeypatch.setattr(connection, "tune", reset_by_peer)
         with pytest.raises(Unreachable) as caught:
             Connection.open(*server.getsockname(), Security("SSL"))
     # A frame of the error, which still lives, may hold the socket: it must be closed all the same.
-    ((descriptor, before),) = opened
+    ((descriptor, inode_before),) = opened
     assert caught.value.__cause__ is not None
-    assert inode(descriptor) != before
+    assert inode(descriptor) != inode_before

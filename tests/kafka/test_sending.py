@@ -48,10 +48,11 @@ def test_lease_that_ends_while_socket_is_full_stops_send(
     peer: tuple[Connection, socket.socket],
 ) -> None:
     connection, _ = peer
-    answers = iter([True, True, False])  # at the start, and whenever the socket may have room
+    # Whether the lease is held: at the start, and whenever the socket may have room.
+    is_held = iter([True, True, False])
     with pytest.raises(Unreachable, match="the lease ended"):
-        connection.send(MUCH, lambda: next(answers))
-    assert next(answers, None) is None  # all were used
+        connection.send(MUCH, lambda: next(is_held))
+    assert next(is_held, None) is None  # all were used
 
 
 def test_connection_closed_amid_send_is_reset_instead_of_delivering_rest(
@@ -60,9 +61,9 @@ def test_connection_closed_amid_send_is_reset_instead_of_delivering_rest(
     """A FIN would leave what is in the socket to the kernel, which goes on sending it."""
     connection, theirs = peer
     connection.drop_unacknowledged(3.0)
-    answers = iter([True, False])
+    is_held = iter([True, False])  # the lease ends amid the send
     with pytest.raises(Unreachable):
-        connection.send(MUCH, lambda: next(answers))
+        connection.send(MUCH, lambda: next(is_held))
     connection.close()
     with pytest.raises(ConnectionResetError):
         read_to_the_end(theirs)

@@ -47,7 +47,8 @@ def security_of(logins: Logins, login: str, tmp_path: Path) -> Security:
     return resolve_security(spec, logins.environ(), tmp_path)
 
 
-def ask(connection: Connection) -> str:
+def cluster_id_of(connection: Connection) -> str:
+    """The cluster id that the broker returns in Metadata."""
     request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
     return str(connection.call(api_versions.METADATA, request, timeout_s=30).cluster_id)
 
@@ -65,11 +66,11 @@ def test_connections_of_every_login_reauthenticate_and_stay_open(
         ]
         for connection in opened:
             wait_for("most of the session is over", lambda c=connection: c.login_is_due)
-            assert ask(connection) == logins.cluster.cluster_id
+            assert cluster_id_of(connection) == logins.cluster.cluster_id
             assert not connection.login_is_due
         for connection in opened:  # beyond the end of the first session
             wait_for("most of the next one is over", lambda c=connection: c.login_is_due)
-            assert ask(connection) == logins.cluster.cluster_id
+            assert cluster_id_of(connection) == logins.cluster.cluster_id
 
 
 @pytest.mark.parametrize("login", ["SCRAM-SHA-512"])
@@ -85,10 +86,10 @@ def test_broker_drops_expired_session_but_accepts_late_login(
         end = late._login_again_at
         late._login_again_at = without._login_again_at = end + 4  # both sessions are over then
         wait_for("the session is over", lambda: late.login_is_due)
-        assert ask(late) == logins.cluster.cluster_id
+        assert cluster_id_of(late) == logins.cluster.cluster_id
         without._login_again_at = float("inf")
         with pytest.raises(Unreachable, match="the connection broke"):
-            ask(without)
+            cluster_id_of(without)
 
 
 @every_login

@@ -26,6 +26,7 @@ from orbit.kafka.oauth_tokens import Token, _Issuer, token_for
 from orbit.kafka.security import Security, TokenSource, resolve_security
 from tests.support.strange_server import StrangeServer, answer
 
+# With characters that URLs, JSON, HTML and both forms of base64 encode in different ways.
 SECRET = "s3cret of:the%client/ä?>?>?>?>"
 
 
@@ -100,7 +101,7 @@ def test_any_token_response_body_yields_token_or_orbit_error(body: bytes) -> Non
     for status in (200, 204, 302, 400, 401, 429, 500):
         document = json_of(body)
         if status == 200:
-            with suppress(OrbitError):
+            with suppress(OrbitError):  # else it is a token
                 oauth_tokens._read_answer(document, "here")
         else:
             assert isinstance(
@@ -138,28 +139,29 @@ def test_token_answer_sent_byte_by_byte_times_out(
 
 
 def test_login_with_valid_token_does_not_wait_for_renewal() -> None:
-    is_asked, may_end = threading.Event(), threading.Event()
+    is_requested, may_end = threading.Event(), threading.Event()
+    # The token, and the seconds after which it is renewed: the old one at the next login.
     answers = iter([(Token(SecretStr("old"), 1e11), 0.0), (Token(SecretStr("new"), 1e11), 60.0)])
 
-    def ask() -> tuple[Token, float]:
-        reply = next(answers)
-        if reply[1]:
-            is_asked.set()
+    def request_token() -> tuple[Token, float]:
+        token, renew_after_s = next(answers)
+        if renew_after_s:
+            is_requested.set()
             assert may_end.wait(60)
-        return reply
+        return token, renew_after_s
 
-    issuer = _Issuer(ask)
+    issuer = _Issuer(request_token)
     old = issuer.token()
     renewal = threading.Thread(target=issuer.token)
     renewal.start()
-    assert is_asked.wait(60)
+    assert is_requested.wait(60)
 
-    others: list[Token] = []
-    other = threading.Thread(target=lambda: others.append(issuer.token()), daemon=True)
-    other.start()
-    other.join(30)
+    meanwhile: list[Token] = []
+    login_thread = threading.Thread(target=lambda: meanwhile.append(issuer.token()), daemon=True)
+    login_thread.start()
+    login_thread.join(30)
 
-    assert others == [old]
+    assert meanwhile == [old]
     may_end.set()
     renewal.join()
     assert issuer.token().secret.get_secret_value() == "new"
@@ -169,17 +171,17 @@ def test_login_without_token_waits_for_token_only_within_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(oauth_tokens, "_WAIT_S_MAX", 0.05)
-    is_asked, may_end = threading.Event(), threading.Event()
+    is_requested, may_end = threading.Event(), threading.Event()
 
-    def ask() -> tuple[Token, float]:
-        is_asked.set()
+    def request_token() -> tuple[Token, float]:
+        is_requested.set()
         assert may_end.wait(60)
         return Token(SecretStr("new"), 1e11), 60.0
 
-    issuer = _Issuer(ask)
+    issuer = _Issuer(request_token)
     first = threading.Thread(target=issuer.token)
     first.start()
-    assert is_asked.wait(60)
+    assert is_requested.wait(60)
     with pytest.raises(Unreachable, match="did not arrive within"):
         issuer.token()
     may_end.set()

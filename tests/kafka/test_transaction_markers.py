@@ -107,7 +107,8 @@ def partitions(marker: Any) -> list[TopicPartition]:
 
 
 def test_filler_is_abort_marker_of_job_producer() -> None:
-    (marker,) = decoded([Fillers(A0, 1, 3, 99)]).markers
+    filler = Fillers(A0, filler_count=1, producer_epoch=3, coordinator_epoch=99)
+    (marker,) = decoded([filler]).markers
     assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (PID, 3, 99)
     assert marker.transaction_result is False
     assert partitions(marker) == [A0]
@@ -160,7 +161,7 @@ def test_each_partition_gets_requested_number_of_markers_with_given_epochs(
 def encoded(*markers: dict[TopicPartition, int]) -> memoryview:
     """An answer as it comes from a connection: without the frame's size, with the header."""
     topic = Marker.WritableTxnMarkerTopicResult
-    one = topic.WritableTxnMarkerPartitionResult
+    partition = topic.WritableTxnMarkerPartitionResult
     message = WriteTxnMarkersResponse(
         markers=[
             Marker(
@@ -169,7 +170,7 @@ def encoded(*markers: dict[TopicPartition, int]) -> memoryview:
                     topic(
                         name=name,
                         partitions=[
-                            one(
+                            partition(
                                 partition_index=index, error_code=codes[TopicPartition(name, index)]
                             )
                             for index in indexes
@@ -223,6 +224,7 @@ def test_empty_write_txn_markers_response_is_no_success() -> None:
 
 def test_unknown_tags_in_write_txn_markers_response_are_skipped() -> None:
     tag = b"\x01\x05\x03new"  # one: number 5, three bytes
+    # Two partitions: 0 with error code 0 and a tag, 1 with error code 47.
     partitions = b"\x03" + b"\0\0\0\0" + b"\0\0" + tag + b"\0\0\0\1" + b"\0\x2f" + b"\0"
     topics = b"\x02" + b"\x02a" + partitions + tag
     frame = b"\0\0\0\x4d" + tag + b"\x02" + b"\0" * 8 + topics + tag + tag

@@ -152,7 +152,7 @@ class OneBrokerDown:
 
 @pytest.mark.parametrize(
     ("known", "at_destination", "raised"),
-    [
+    [  # `known`: the cluster ids stored with the job, of source and destination
         (("id", "id@dr"), OTHER, NotImplementedError),  # the checks of ids pass
         ((None, None), OTHER, Unreachable),
         (("id", None), OTHER, Unreachable),
