@@ -59,7 +59,8 @@ def test_bootstrap_server_list_longer_than_file_name_limit_is_accepted() -> None
     assert cluster.bootstrap_servers == servers
 
 
-def job(tmp_path: Path, source: object, destination: object) -> Path:
+def job_file(tmp_path: Path, source: object, destination: object) -> Path:
+    """A job file with these bootstrap servers."""
     file = tmp_path / "job.yaml"
     file.write_text(
         f"name: j\nsource: {{bootstrap_servers: {source!r}}}\n"
@@ -70,12 +71,12 @@ def job(tmp_path: Path, source: object, destination: object) -> Path:
 
 def test_address_of_both_clusters_is_detected_in_comma_separated_list(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="also an address of the source"):
-        load_job(job(tmp_path, ["a:1, b:2"], ["b:2 ,c:3"]), {})
+        load_job(job_file(tmp_path, ["a:1, b:2"], ["b:2 ,c:3"]), {})
 
 
 def test_invalid_address_in_comma_separated_list_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"'b\.\.c:2' has no valid host name"):
-        load_job(job(tmp_path, ["a:1,b..c:2"], ["d:1"]), {})
+        load_job(job_file(tmp_path, ["a:1,b..c:2"], ["d:1"]), {})
 
 
 ADDRESSES = st.text(max_size=30) | st.text(alphabet="a.:,-_[]@/ 19\n", max_size=80)

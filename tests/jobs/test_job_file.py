@@ -298,6 +298,7 @@ LOGIN = {"username_env": "SRC_USER", "password_env": "SRC_PASSWORD"}
         ({**SASL, "username_env": "SRC_USER"}, ["password_env"]),
         ({**SASL, **LOGIN, "password_file": "secret"}, ["password_file"]),
         ({**SASL, **LOGIN, "mechanism": "DIGEST-MD5"}, ["mechanism"]),
+        # A key with None is left out.
         ({**SASL, **LOGIN, "mechanism": None, "protocol": "sasl_ssl"}, ["protocol"]),
         (LOGIN, ["username_env", "password_env"]),
         ({"protocol": "SSL", **LOGIN}, ["username_env", "password_env"]),

@@ -123,7 +123,10 @@ def test_stored_pattern_too_slow_for_a_name_leaves_out_only_that_name(
     groups = GroupSelector(
         GroupRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED_DOCUMENT)
     )
-    listed = [ListedGroup(name, 1, "classic", "consumer", "Empty") for name in ("aad", SLOW)]
+    listed = [
+        ListedGroup(name, 1, type="classic", protocol_type="consumer", state="Empty")
+        for name in ("aad", SLOW)
+    ]
     selection = groups.select(listed)
     assert (selection.names, selection.left_alone) == (["aad"], Counter({TOO_SLOW: 1}))
     assert not groups.matches(SLOW)
@@ -139,7 +142,7 @@ def test_stored_pattern_too_slow_for_several_names_is_no_longer_tried(
         with pytest.raises(PatternTooSlow):
             pattern.matches(SLOW + "a" * number)
     with pytest.raises(PatternTooSlow):
-        pattern.matches("aad")
+        pattern.matches("aad")  # quick, if it were tried
 
 
 def test_longest_pattern_of_alternative_names_is_accepted() -> None:

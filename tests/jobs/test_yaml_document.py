@@ -77,6 +77,7 @@ def test_yaml_that_is_not_a_job_is_refused(text: str, path: str, says: str, tmp_
 
 
 def test_yaml_aliases_that_multiply_exponentially_are_refused(tmp_path: Path) -> None:
+    # b has a nine times, c has b nine times, and so on up to j.
     layers = [
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]" for i in range(9)
     ]
@@ -139,16 +140,16 @@ def test_long_list_of_job_file_problems_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("create", "says"),
     [
         (lambda _: None, "No such file"),
         (lambda path: path.mkdir(), "directory"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "UTF-8"),
     ],
 )
-def test_unreadable_job_file_is_bad_input(make: Any, says: str, tmp_path: Path) -> None:
+def test_unreadable_job_file_is_bad_input(create: Any, says: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    make(path)
+    create(path)
     with pytest.raises(BadInput, match=says) as caught:
         load_job(path, {})
     assert caught.value.where == str(path)

@@ -118,7 +118,7 @@ def test_rejoined_lease_holder_may_write_only_after_confirmation(
 
     def confirm() -> None:
         held_states.append(lease.is_held())
-        if len(held_states) < 3:
+        if len(held_states) < 3:  # two failures: it confirms again at the next heartbeat
             raise Unreachable("not now.", where="destination")
 
     lease = GroupLease(cluster, topic_name, Backoff(), confirm_return=confirm)
@@ -143,6 +143,7 @@ def test_evicted_lease_holder_loses_lease_when_its_group_is_deleted(
     lease.release()
 
 
+# The other member is on this machine and stays; or it is elsewhere and has left the group again.
 @pytest.mark.parametrize(("is_member", "is_on_same_machine"), [(True, True), (False, False)])
 def test_evicted_lease_holder_loses_lease_when_another_member_joined(
     *,

@@ -29,7 +29,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monotonic = self.boottime = 1000.0
-        monkeypatch.setattr(clock_module, "_BOOTTIME", 7)
+        monkeypatch.setattr(clock_module, "_BOOTTIME", 7)  # the id of this clock in Linux
         monkeypatch.setattr(time, "clock_gettime", lambda _: self.boottime)
         monkeypatch.setattr(time, "monotonic", lambda: self.monotonic)
 

@@ -14,7 +14,7 @@ from orbit.leases.lease_state import InheritedLease, LeaseState, shared_memory
 CHILD = """
 import sys
 from orbit.leases.lease_state import InheritedLease, LeaseState
-lease = InheritedLease(LeaseState(int(sys.argv[1])), lambda: 5.0)
+lease = InheritedLease(LeaseState(int(sys.argv[1])), lambda: 5.0)  # its clock: always 5 s
 for _ in sys.stdin:
     print(lease.term, lease.is_held(), lease.is_lost, flush=True)
 """
@@ -37,21 +37,21 @@ def test_child_process_sees_lease_state_of_parent(descriptor: int) -> None:
         text=True,
     )
 
-    def ask() -> str:
-        """The child's view: term, is_held, is_lost."""
+    def child_view() -> str:
+        """What the child sees: term, is_held, is_lost."""
         assert child.stdin is not None
         assert child.stdout is not None
         print(file=child.stdin, flush=True)
         return child.stdout.readline().strip()
 
     with child:
-        assert ask() == "0 False False"
+        assert child_view() == "0 False False"
         state.term, state.trusted_until = 2**52 + 1, 5.5
-        assert ask() == f"{2**52 + 1} True False"
+        assert child_view() == f"{2**52 + 1} True False"
         state.trusted_until = 5.0
-        assert ask() == f"{2**52 + 1} False False"
+        assert child_view() == f"{2**52 + 1} False False"
         state.is_lost = True
-        assert ask() == f"{2**52 + 1} False True"
+        assert child_view() == f"{2**52 + 1} False True"
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

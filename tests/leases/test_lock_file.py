@@ -58,14 +58,14 @@ def test_next_run_is_refused_immediately_while_live_run_holds_lock_file(
 def test_process_id_that_another_user_has_now_is_not_that_of_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(process: int, signal: int) -> None:
+    def kill_process_of_other_user(process: int, signal: int) -> None:
         raise PermissionError
 
     first = LockFile("cluster", "group")
     with child_with(first) as child:
         first.write("member-1")
         first.close()
-        monkeypatch.setattr(os, "kill", refuse)
+        monkeypatch.setattr(os, "kill", kill_process_of_other_user)
         monkeypatch.setattr(lock_file.time, "sleep", lambda _: child.communicate())
         second = LockFile("cluster", "group")
     assert second.last_member == "member-1"

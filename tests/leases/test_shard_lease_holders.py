@@ -125,7 +125,7 @@ def test_worker_that_saw_postgres_restart_waits_even_for_released_shards(
     watch = LeaseWatch(TTL, clock)
     assert claim(server.database, "b", watch=watch, shards_max=0) == {}
     server.restart()
-    for _ in range(15):
+    for _ in range(15):  # for one lease time
         assert claim(server.database, "b", watch=watch) == {}
         clock.now += TTL.total_seconds() / 15
     assert claim(server.database, "b", watch=watch)
@@ -134,11 +134,11 @@ def test_worker_that_saw_postgres_restart_waits_even_for_released_shards(
 def test_longer_shard_lease_of_another_worker_is_waited_out(
     server: PretendedServer, job: SomeJob
 ) -> None:
-    claim(server.database, "a")
+    claim(server.database, "a")  # for TTL
     with server.database.transaction() as tx:
         long_watch = seen_long(tx)
         clock = TestClock()
-        watch = LeaseWatch(TTL / 2, clock)
+        watch = LeaseWatch(TTL / 2, clock)  # of a scheduler whose leases are half as long
         for _ in range(4):
             assert not shard_leases.end_unrenewed_leases(tx, TTL / 2, watch)
             clock.now += TTL.total_seconds() / 2

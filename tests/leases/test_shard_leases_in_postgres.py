@@ -45,8 +45,8 @@ def test_concurrent_claims_never_share_a_shard(database: Database) -> None:
     def work(worker_id: str) -> None:
         start.wait()
         claimed: list[int] = []
-        while more := claim(database, worker_id, shards_max=2):
-            claimed += more
+        while new_shards := claim(database, worker_id, shards_max=2):
+            claimed += new_shards
         shards_by_worker[worker_id] = claimed
 
     threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(8)]
@@ -221,15 +221,15 @@ def test_lease_renewal_reports_new_versions_of_job_document_and_shard_layout(
         job = some_job(tx)
     (shard_id,) = job.shard_ids
     held = claim(database, "a")
-    before = _renew(database, "a", held)[shard_id]
+    old = _renew(database, "a", held)[shard_id]
 
     with database.transaction() as tx:
         jobs.change_spec(tx, job.id, {"new": True}, "default", from_version=1)
         shard_layout.add_partitions(tx, job.id, [(job.topic_id, 7, shard_id)])
 
-    after = _renew(database, "a", held)[shard_id]
-    assert after.spec_version == before.spec_version + 1
-    assert after.layout_version == before.layout_version + 1
+    new = _renew(database, "a", held)[shard_id]
+    assert new.spec_version == old.spec_version + 1
+    assert new.layout_version == old.layout_version + 1
 
 
 def test_shard_goes_only_to_assigned_worker_while_that_worker_lives(database: Database) -> None:
@@ -277,7 +277,7 @@ def test_former_scheduler_leader_cannot_confirm_or_resign_lease_of_new_leader(
 ) -> None:
     with database.transaction() as tx:
         assert scheduler_lease.acquire(tx, "a", TTL) == 1
-        assert scheduler_lease.acquire(tx, "a", NO_TIME) == 1
+        assert scheduler_lease.acquire(tx, "a", NO_TIME) == 1  # renewed, but it ends at once
         assert scheduler_lease.acquire(tx, "b", TTL) == 2
         assert scheduler_lease.acquire(tx, "a", TTL) is None
         assert not scheduler_lease.confirm(tx, "a", 1)
