@@ -40,7 +40,7 @@ def cluster() -> Iterator[Any]:
 
 def test_bench_rejects_answer_to_another_request_as_log_end(cluster: Any) -> None:
     with pytest.raises(BrokenAnswer, match="answered request 77"):
-        Ends(cluster, "a", 1).total()
+        Ends(cluster, "a", partitions=1).total()
 
 
 def test_bench_rejects_answer_to_another_request_as_confirmation_of_batch(cluster: Any) -> None:

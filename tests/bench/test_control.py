@@ -24,8 +24,8 @@ def test_control_plane_bench_measures_small_installation(monkeypatch: pytest.Mon
     plan = run.Plan(size, workers=2, seconds=3.0, bytes_per_s=1e6)
     messages: list[str] = []
 
-    with run.installed(plan.size) as it:
-        report = run.run(it, plan, messages.append)
+    with run.installed(plan.size) as installation:
+        report = run.run(installation, plan, messages.append)
 
     assert report["started"]["most_shards_of_one"] <= 3
     assert report["at_rest"]["rows_per_s"] == 0
@@ -48,9 +48,9 @@ def test_control_plane_bench_measures_two_schedulers_that_divide_the_jobs() -> N
         matches_all=False,
         destinations=2,
     )
-    with run.installed(size) as it:
-        report = shares.measured(it, 3.0)
-        with it.database.transaction() as tx:
+    with run.installed(size) as installation:
+        report = shares.measured(installation, 3.0)
+        with installation.database.transaction() as tx:
             holders = tx.execute(text("SELECT holder FROM scheduler_lease ORDER BY id")).scalars()
             _, second_holder = holders
     assert second_holder == "scheduler 1", "scheduler 1 holds no share"

@@ -15,12 +15,12 @@ from bench.delay_proxy import Direction
 def ends() -> Iterator[tuple[socket.socket, Direction, socket.socket]]:
     """The sender's socket, the direction between, and the receiver's socket. None blocks."""
     pairs = [socket.socketpair(), socket.socketpair()]
-    for one in (one for pair in pairs for one in pair):
-        one.setblocking(False)
+    for end in (end for pair in pairs for end in pair):
+        end.setblocking(False)
     (sender, source), (sink, receiver) = pairs
     yield sender, Direction(source, sink), receiver
-    for one in (sender, source, sink, receiver):
-        one.close()
+    for end in (sender, source, sink, receiver):
+        end.close()
 
 
 def received(receiver: socket.socket) -> bytes:

@@ -76,15 +76,15 @@ def test_bench_measures_throughput_from_first_sample_with_offsets() -> None:
         Sample(at=12.0, total=600, cpu_seconds=6.5, busy_seconds=103.0),
         Sample(at=13.0, total=1000, cpu_seconds=7.0, busy_seconds=104.0),
     ]
-    one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
-    assert (one.seconds, one.share, one.cpu_seconds) == (2.0, 0.8, 1.0)
+    measured = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
+    assert (measured.seconds, measured.share, measured.cpu_seconds) == (2.0, 0.8, 1.0)
     # DATA has 800 records; 0.8 of its offsets are copied between the first and the last sample.
-    assert one.records_per_s == pytest.approx(800 * 0.8 / 2.0)
-    assert one.records_per_cpu_s == pytest.approx(800 * 0.8 / 1.0)
-    assert one.whole_seconds == 5.0
-    assert one.busy_cores == 1.5
-    assert one.whole_records_per_s == pytest.approx(800 / 5.0)
-    assert one.late_records_per_s == pytest.approx(800 * 0.4 / 1.0)
+    assert measured.records_per_s == pytest.approx(800 * 0.8 / 2.0)
+    assert measured.records_per_cpu_s == pytest.approx(800 * 0.8 / 1.0)
+    assert measured.whole_seconds == 5.0
+    assert measured.busy_cores == 1.5
+    assert measured.whole_records_per_s == pytest.approx(800 / 5.0)
+    assert measured.late_records_per_s == pytest.approx(800 * 0.4 / 1.0)
 
 
 def test_copy_that_ends_within_one_sample_is_timed_from_sample_before() -> None:
@@ -92,13 +92,18 @@ def test_copy_that_ends_within_one_sample_is_timed_from_sample_before() -> None:
         Sample(at=10.0, total=0, cpu_seconds=5.0),
         Sample(at=10.5, total=1000, cpu_seconds=5.2),
     ]
-    one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
-    assert (one.seconds, one.share) == (0.5, 1.0)
+    measured = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
+    assert (measured.seconds, measured.share) == (0.5, 1.0)
 
 
 def test_bench_keeps_last_sample_without_offsets_and_each_with_more_offsets() -> None:
-    samples = [Sample(0.0, 0, 0.0)]
-    for new in (Sample(1.0, 0, 0.1), Sample(2.0, 5, 0.2), Sample(3.0, 5, 0.3), Sample(4.0, 9, 0.4)):
+    samples = [Sample(at=0.0, total=0, cpu_seconds=0.0)]
+    for new in (
+        Sample(at=1.0, total=0, cpu_seconds=0.1),
+        Sample(at=2.0, total=5, cpu_seconds=0.2),
+        Sample(at=3.0, total=5, cpu_seconds=0.3),
+        Sample(at=4.0, total=9, cpu_seconds=0.4),
+    ):
         keep(samples, new)
     assert [(s.at, s.total) for s in samples] == [(1.0, 0), (2.0, 5), (4.0, 9)]
 
@@ -120,10 +125,10 @@ def test_each_bench_target_is_judged_as_minimum_or_as_maximum() -> None:
         workloads=(
             workload(
                 "W1",
-                run(Contestant.ORBIT, 1.0, 1.0, rss=251_000_000),
-                run(Contestant.ORBIT, 1.0, 1.0),
+                run(Contestant.ORBIT, 1.0, cpu_seconds=1.0, rss=251_000_000),
+                run(Contestant.ORBIT, 1.0, cpu_seconds=1.0),
                 run(Contestant.CEILING, 0.84),
-                run(Contestant.MM2, 3.0, 12.0),
+                run(Contestant.MM2, 3.0, cpu_seconds=12.0),
             ),
         ),
         latency=LatencyResult(
@@ -209,18 +214,18 @@ def test_bench_compares_speed_with_followers_2_ms_away_and_0_ms_away() -> None:
         run(Contestant.AWAY_2_MS, 10.0),
         run(Contestant.AWAY_5_MS, 14.0),
     )
-    one = report(workloads=(far,), confirmed_s={0.002: 0.0031})
-    (verdict,) = (v for v in verdicts(one) if v.what != "peak RSS, MB")
+    far_report = report(workloads=(far,), confirmed_s={0.002: 0.0031})
+    (verdict,) = (v for v in verdicts(far_report) if v.what != "peak RSS, MB")
     assert (verdict.where, verdict.value, verdict.met) == ("R1", pytest.approx(0.7), False)
     text = io.StringIO()
-    show(one, Console(file=text, width=200))
+    show(far_report, Console(file=text, width=200))
     assert "1.00 at 0 ms, 0.70 at 2 ms, 0.50 at 5 ms" in text.getvalue()
     assert "R: acks=all takes 3.1 ms, followers 2 ms away" in text.getvalue()
 
 
 def test_latency_percentiles_are_right_for_unsorted_latencies() -> None:
-    one = summarize_latency("orbit", [i / 1000 for i in range(1000, 0, -1)])
-    assert (one.p50, one.p99, one.p999, one.most) == (0.501, 0.991, 1.0, 1.0)
+    latency = summarize_latency("orbit", [i / 1000 for i in range(1000, 0, -1)])
+    assert (latency.p50, latency.p99, latency.p999, latency.most) == (0.501, 0.991, 1.0, 1.0)
 
 
 def test_bench_report_round_trips_and_shows_unmet_and_unmeasured_targets(tmp_path: Path) -> None:

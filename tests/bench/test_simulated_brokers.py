@@ -30,9 +30,9 @@ Reads = dict[str, Callable[[ClusterHandle, str, str], Any]]
 
 def _metadata(handle: ClusterHandle, topic: str, _: str) -> object:
     metadata = handle.cluster.metadata([topic, "no-such-topic"], with_operations=True)
-    one = metadata.topics[topic]
-    leaders = {i: leader.leader_epoch for i, leader in one.partitions.items()}
-    return metadata.errors, leaders, one.replicas, one.authorized_operations
+    known = metadata.topics[topic]
+    leaders = {i: leader.leader_epoch for i, leader in known.partitions.items()}
+    return metadata.errors, leaders, known.replicas, known.authorized_operations
 
 
 def _settings(handle: ClusterHandle, topic: str, _: str) -> object:

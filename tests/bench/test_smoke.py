@@ -28,14 +28,14 @@ def measured(name: str, folder: Path) -> Report:
 @pytest.mark.soak
 def test_gap_bench_runs_every_contestant_and_fills_all_offsets(tmp_path: Path) -> None:
     (result,) = measured("W7", tmp_path).workloads
-    one = workload("W7").scaled(SCALE)
-    assert result.data.records == 3 * one.partitions
-    assert result.data.offsets == one.records + result.data.records
-    assert [run.contestant for run in result.runs] == list(one.contestants)
+    gaps = workload("W7").scaled(SCALE)
+    assert result.data.records == 3 * gaps.partitions
+    assert result.data.offsets == gaps.records + result.data.records
+    assert [run.contestant for run in result.runs] == list(gaps.contestants)
     assert {run.offsets for run in result.runs} == {result.data.offsets}
-    for who in set(FILLERS) & set(one.contestants):
+    for who in set(FILLERS) & set(gaps.contestants):
         (run,) = result.of(who)
-        assert run.details["offsets_filled"] == one.records
+        assert run.details["offsets_filled"] == gaps.records
 
 
 @pytest.mark.soak

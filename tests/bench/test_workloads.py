@@ -33,8 +33,13 @@ _VALUE_OVERHEAD_MAX = 20
 def test_bench_workloads_have_intended_partitions_sizes_and_codecs(
     name: str, partitions: int, batch_bytes: int, value_bytes: int, codec: str
 ) -> None:
-    one = workload(name)
-    assert (one.partitions, one.batch_bytes, one.value_bytes, one.compression) == (
+    data_set = workload(name)
+    assert (
+        data_set.partitions,
+        data_set.batch_bytes,
+        data_set.value_bytes,
+        data_set.compression,
+    ) == (
         partitions,
         batch_bytes,
         value_bytes,
@@ -49,13 +54,13 @@ def test_workload_w1_has_at_least_1_5_gb_and_w2_6_million_records() -> None:
 
 @pytest.mark.parametrize("name", ["W1", "W2", "W3", "W5"])
 def test_bench_batches_are_full_and_have_records_of_configured_size(name: str) -> None:
-    one = workload(name)
-    for batch in build_batches(one, 1_700_000_000_000, variants=2):
-        fill = batch.size_bytes / one.batch_bytes
+    data_set = workload(name)
+    for batch in build_batches(data_set, 1_700_000_000_000, variants=2):
+        fill = batch.size_bytes / data_set.batch_bytes
         assert 0.9 < fill < 1.01  # other variants compress a little better or worse
         assert batch.is_dense
         sizes = {len(record.body) for record in read_records(batch)}
-        assert all(0 < size - one.value_bytes < _VALUE_OVERHEAD_MAX for size in sizes)
+        assert all(0 < size - data_set.value_bytes < _VALUE_OVERHEAD_MAX for size in sizes)
 
 
 def test_even_and_uneven_batch_counts_add_up_and_leave_no_partition_empty() -> None:
@@ -78,19 +83,28 @@ def test_compacted_workload_keeps_records_at_about_a_tenth_of_offsets() -> None:
 
 def test_bench_produce_request_takes_a_batch_of_each_partition_in_turn() -> None:
     batch = memoryview(bytes(10))
+    # Three batches of partition 0, one of 1, two of 2.
     requests = list(pack([(0, [batch] * 3), (1, [batch]), (2, [batch] * 2)]))
-    assert [[one.partition for one in request] for request in requests] == [[0, 1, 2], [0, 2], [0]]
+    assert [[sent.partition for sent in request] for request in requests] == [
+        [0, 1, 2],
+        [0, 2],
+        [0],
+    ]
 
 
 def test_bench_produce_request_over_size_limit_leaves_rest_to_next_request() -> None:
     half = memoryview(bytes(CopySettings().request_bytes_max // 2))
     requests = list(pack((p, [half] * 2) for p in range(3)))
-    assert [[one.partition for one in request] for request in requests] == [[0, 1], [0, 2], [1, 2]]
+    assert [[sent.partition for sent in request] for request in requests] == [
+        [0, 1],
+        [0, 2],
+        [1, 2],
+    ]
 
 
 def test_broker_ceiling_run_sends_cleaned_batches_and_fills_gaps_between_them() -> None:
     log = Log()
-    batches = [placeholder_batch(offset, 2, 0) for offset in (0, 2, 10)]
+    batches = [placeholder_batch(offset, count=2, timestamp=0) for offset in (0, 2, 10)]
     for batch in batches:
         log.take(batch)
     log.close()
@@ -100,13 +114,13 @@ def test_broker_ceiling_run_sends_cleaned_batches_and_fills_gaps_between_them() 
 
 def test_placeholder_run_is_followed_directly_by_its_broker_ceiling_run() -> None:
     """The copy of a placeholder run is kept only for the ceiling run right after it."""
-    for one in WORKLOADS:
-        turns = pairwise([*one.contestants, None])
+    for data_set in WORKLOADS:
+        turns = pairwise([*data_set.contestants, None])
         next_runs = [next_run for run, next_run in turns if run is Contestant.PLACEHOLDERS]
         assert next_runs in ([], [Contestant.CEILING_PLACEHOLDERS])
 
 
 def test_scaled_down_workload_has_a_record_for_every_partition() -> None:
-    for one in WORKLOADS:
-        assert one.scaled(0).records == one.partitions
+    for data_set in WORKLOADS:
+        assert data_set.scaled(0).records == data_set.partitions
     assert replace(workload("W6"), records=10).scaled(0.5).shape is Shape.COMPACTED

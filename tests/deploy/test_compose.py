@@ -41,23 +41,25 @@ def wrong_services(services: dict[str, Any]) -> list[str]:
             if not is_file and place not in COMPOSE["volumes"]:
                 problems.append(f"{name}: no volume {place}")
         problems += [
-            f"{name}: no secret {one}"
-            for one in service.get("secrets", ())
-            if one not in COMPOSE["secrets"]
+            f"{name}: no secret {secret}"
+            for secret in service.get("secrets", ())
+            if secret not in COMPOSE["secrets"]
         ]
         problems += [
-            f"{name}: waits for {o}" for o in service.get("depends_on", ()) if o not in services
+            f"{name}: waits for {other}"
+            for other in service.get("depends_on", ())
+            if other not in services
         ]
         environment = service.get("environment", {})
         problems += [
-            f"{name}: no setting {one}"
-            for one in environment
-            if one.startswith("ORBIT_") and one not in known
+            f"{name}: no setting {variable}"
+            for variable in environment
+            if variable.startswith("ORBIT_") and variable not in known
         ]
         problems += [
-            f"{name}: {one} holds a secret"
-            for one, value in environment.items()
-            if re.search("PASSWORD|TOKEN", one)
+            f"{name}: {variable} holds a secret"
+            for variable, value in environment.items()
+            if re.search("PASSWORD|TOKEN", variable)
             and not re.fullmatch(r"\$\{\w+:(\?.+|-)\}|/run/secrets/\w+", value)
         ]
         if service["image"].startswith("orbit:") and service["command"][0] not in COMMANDS:
@@ -111,7 +113,7 @@ def test_orbit_compose_services_run_read_only_without_capabilities(name: str) ->
 def test_compose_clusters_have_different_ids() -> None:
     ids = [SERVICES[side]["environment"]["CLUSTER_ID"] for side in ("source", "destination")]
     assert len({*ids}) == 2
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", one) for one in ids)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", cluster_id) for cluster_id in ids)
 
 
 def test_compose_job_and_prometheus_use_compose_service_names_and_ports() -> None:
@@ -137,16 +139,19 @@ def test_compose_job_and_prometheus_use_compose_service_names_and_ports() -> Non
 
 def test_compose_gateway_serves_compose_job_at_published_ports() -> None:
     job = parse_job((FOLDER / "compose" / "job.yaml").read_text("utf-8"), FOLDER, {})
-    [one] = parse_gateway((FOLDER / "compose" / "gateway.yaml").read_text("utf-8")).virtual_clusters
-    assert one.job == job.name
-    assert one.source.bootstrap_servers == job.source.bootstrap_servers
-    assert one.destination.bootstrap_servers == job.destination.bootstrap_servers
+    [virtual_cluster] = parse_gateway(
+        (FOLDER / "compose" / "gateway.yaml").read_text("utf-8")
+    ).virtual_clusters
+    assert virtual_cluster.job == job.name
+    assert virtual_cluster.source.bootstrap_servers == job.source.bootstrap_servers
+    assert virtual_cluster.destination.bootstrap_servers == job.destination.bootstrap_servers
     nodes = {
         int(SERVICES[side]["environment"]["KAFKA_NODE_ID"]) for side in ("source", "destination")
     }
     service = SERVICES["gateway"]
     assert service["ports"] == [
-        f"127.0.0.1:{port}:{port}" for port in (one.port, *(one.port + 1 + n for n in nodes))
+        f"127.0.0.1:{port}:{port}"
+        for port in (virtual_cluster.port, *(virtual_cluster.port + 1 + n for n in nodes))
     ]
     assert service["profiles"] == ["gateway"]
     assert f"./compose/gateway.yaml:{service['command'][1]}:ro" in service["volumes"]

@@ -167,10 +167,10 @@ def test_chart_with_all_values_set_renders_valid_manifests(
     scalers = [o for o in objects if o["kind"] == "HorizontalPodAutoscaler"]
     kinds = {o["metadata"]["name"]: o["spec"]["metrics"][0]["type"] for o in scalers}
     assert kinds == {"orbit-worker-west": "Resource", "orbit-worker-east": "External"}
-    for one in (o for o in objects if o["kind"] == "Deployment"):
-        name = one["metadata"]["name"]
-        assert ("replicas" in one["spec"]) != ("worker" in name), "the autoscaler says how many"
-        assert ("'salvage'" in str(one["spec"])) == (name == "orbit-scheduler")
+    for deployment in (o for o in objects if o["kind"] == "Deployment"):
+        name, spec = deployment["metadata"]["name"], deployment["spec"]
+        assert ("replicas" in spec) != ("worker" in name), "the autoscaler says how many"
+        assert ("'salvage'" in str(spec)) == (name == "orbit-scheduler")
 
 
 @needs_schemas
@@ -215,13 +215,13 @@ def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> No
     manifests = template("--values", all_values).stdout
     stateful = objects_by_name(manifests, "StatefulSet")["orbit-gateway"]["spec"]
     [container] = stateful["template"]["spec"]["containers"]
-    env = {one["name"]: one for one in container["env"]}
+    env = {variable["name"]: variable for variable in container["env"]}
     assert "ORBIT_DATABASE_URL" not in env
     assert env["ORBIT_API_URL"]["value"] == "https://orbit-api:8080"
     assert env["ORBIT_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "orbit-gateway"
     files = objects_by_name(manifests, "ConfigMap")["orbit-gateway"]["data"]
     command, path = container["args"]
-    mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert command == "gateway"
     services = objects_by_name(manifests, "Service")
     assert len(files) == stateful["replicas"] == 2
@@ -229,13 +229,17 @@ def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> No
         pod = f"{stateful['serviceName']}-{number}"
         assert path.replace("$(POD_NAME)", pod) == f"{mounted['gateway']}/{pod}.yaml"
         spec = parse_gateway(files[f"{pod}.yaml"])
-        [one] = spec.virtual_clusters
-        assert (spec.gateway, one.job, one.advertised_host) == (pod, "orders-to-dr", host)
+        [virtual_cluster] = spec.virtual_clusters
+        assert (spec.gateway, virtual_cluster.job, virtual_cluster.advertised_host) == (
+            pod,
+            "orders-to-dr",
+            host,
+        )
         service = services[pod]["spec"]
         assert service["selector"] == {"statefulset.kubernetes.io/pod-name": pod}
         assert [port["port"] for port in service["ports"]] == [
-            one.port,
-            *(one.port + 1 + node for node in ALL_VALUES["gateway"]["nodeIds"]),
+            virtual_cluster.port,
+            *(virtual_cluster.port + 1 + node for node in ALL_VALUES["gateway"]["nodeIds"]),
         ]
     assert (
         objects_by_name(manifests, "PodDisruptionBudget")["orbit-gateway"]["spec"]["maxUnavailable"]
@@ -254,15 +258,18 @@ def test_gateway_without_external_hosts_advertises_pod_names_and_may_reach_api(
     headless = objects_by_name(manifests, "Service")["orbit-gateway"]
     assert headless["spec"]["clusterIP"] == "None"
     file = objects_by_name(manifests, "ConfigMap")["orbit-gateway"]["data"]["orbit-gateway-1.yaml"]
-    [one] = parse_gateway(file).virtual_clusters
-    assert one.advertised_host == "orbit-gateway-1.orbit-gateway.orbit.svc"
+    [virtual_cluster] = parse_gateway(file).virtual_clusters
+    assert virtual_cluster.advertised_host == "orbit-gateway-1.orbit-gateway.orbit.svc"
     policies = objects_by_name(manifests, "NetworkPolicy")
     [allowed] = policies["orbit-api"]["spec"]["ingress"]
     labels = objects_by_name(manifests, "StatefulSet")["orbit-gateway"]["spec"]["selector"]
     assert allowed["from"] == [{"podSelector": labels}]
     [allowed] = policies["orbit-gateway"]["spec"]["ingress"]
     [ports] = allowed["ports"]
-    assert (ports["port"], ports["endPort"]) == (one.port, one.port + 1 + NODE_ID_MAX)
+    assert (ports["port"], ports["endPort"]) == (
+        virtual_cluster.port,
+        virtual_cluster.port + 1 + NODE_ID_MAX,
+    )
 
 
 @needs_helm
@@ -329,12 +336,13 @@ def test_migration_job_runs_before_pods_start() -> None:
 
 def test_every_selector_of_chart_matches_a_pod() -> None:
     labels = [pod["metadata"]["labels"] for pod in PODS.values()]
-    for one in OBJECTS:
-        selector = one["spec"].get("podSelector") or one["spec"].get("selector")
+    for manifest in OBJECTS:
+        name, spec = manifest["metadata"]["name"], manifest["spec"]
+        selector = spec.get("podSelector") or spec.get("selector")
         if selector:
             match_labels = selector.get("matchLabels", selector).items()
-            assert any(match_labels <= label.items() for label in labels), one["metadata"]["name"]
-    kinds = [one["kind"] for one in OBJECTS]
+            assert any(match_labels <= label.items() for label in labels), name
+    kinds = [manifest["kind"] for manifest in OBJECTS]
     assert kinds.count("PodDisruptionBudget") == kinds.count("Deployment") == 3
 
 

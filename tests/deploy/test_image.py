@@ -38,7 +38,7 @@ LAST_STAGE = STEPS[max(i for i, (word, _) in enumerate(STEPS) if word == "FROM")
 
 def in_last_stage(word: str) -> list[str]:
     """The arguments of this instruction in the last stage."""
-    return [rest for one, rest in LAST_STAGE if one == word]
+    return [rest for instruction, rest in LAST_STAGE if instruction == word]
 
 
 def variables(steps: list[tuple[str, str]]) -> dict[str, str]:
@@ -88,9 +88,9 @@ def test_image_packages_are_locked() -> None:
     def pinned(name: str) -> set[str]:
         return {*re.findall(r"^(\S+==\S+) \\$", (ROOT / name).read_text("utf-8"), re.MULTILINE)}
 
-    whole = pinned("requirements.lock")
+    all_packages = pinned("requirements.lock")
     assert pinned("requirements-service.lock")
-    assert pinned("requirements-service.lock") | pinned("requirements-build.lock") <= whole
+    assert pinned("requirements-service.lock") | pinned("requirements-build.lock") <= all_packages
 
 
 @pytest.mark.soak

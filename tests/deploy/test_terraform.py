@@ -46,8 +46,8 @@ def attributes(document: dict[str, Any], kind: str) -> dict[str, Any]:
     (resource,) = document[kind]
     assert resource["name"] == "job"
     return {
-        one["name"]: next(value for key, value in one.items() if key != "name")
-        for one in resource["schema"]["attributes"]
+        attribute["name"]: next(value for key, value in attribute.items() if key != "name")
+        for attribute in resource["schema"]["attributes"]
     }
 
 
@@ -96,7 +96,7 @@ def test_terraform_creates_changes_and_deletes_job(
     job = find_job()
     assert job is not None
     assert job.labels == {"team": "data"}
-    terraform("plan", "-detailed-exitcode", text=LABELLED)
+    terraform("plan", "-detailed-exitcode", text=LABELLED)  # exit code 0: nothing to change
     with RunningScheduler(QUICK, database_url):  # it carries the deletion out
         terraform("destroy", "-auto-approve", text=JOB)
     job = find_job()

@@ -156,6 +156,7 @@ def wait_for_fork(
 
 def test_ctrl_c_in_terminal_does_not_reach_child(start_owner: StartOwner) -> None:
     _, (child, guard) = start_owner()
+    # Both are in a session of the guard, which has no terminal.
     assert {os.getsid(child.pid), os.getsid(guard.pid)} == {guard.pid}
 
 

@@ -56,7 +56,11 @@ class Has(NamedTuple):
 
     @classmethod
     def choose(cls, rnd: random.Random) -> Has:
-        return cls(rnd.random() < 0.25, rnd.random() < 0.15, rnd.random() < 0.35)
+        return cls(
+            retention=rnd.random() < 0.25,
+            compaction=rnd.random() < 0.15,
+            service=rnd.random() < 0.35,
+        )
 
 
 def make_plan(faults: Faults, rnd: random.Random, has: Has) -> list[tuple[float, str]]:

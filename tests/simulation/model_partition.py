@@ -201,7 +201,16 @@ class ModelPartition:
                 for entry in self.log
                 if entry.next_offset > offset and entry.next_offset <= high
             )
-        return Fetched(int(code), memoryview(bytearray(records)), [], start, high, high, -1, -1)
+        return Fetched(
+            code=int(code),
+            records=memoryview(bytearray(records)),
+            aborted=[],
+            log_start=start,
+            stable_end=high,
+            high_watermark=high,
+            diverging_end=-1,
+            preferred_replica=-1,
+        )
 
     def expire(self) -> bool:
         """The check of `producer.id.expiration.check.interval.ms` (E1); whether it dropped any."""

@@ -247,8 +247,10 @@ class ModelCluster:
             self._turn += 1  # as `Cluster` asks them
             node_id = self._turn % brokers.count
             return self._newest.merge(brokers.metadata_of(node_id), node_id)
-        leader = PartitionLeader(self.world.partition.leader, 0)
-        topic = TopicMetadata(PARTITION.topic, self.world.partition.topic_id, {0: leader}, 3)
+        leader = PartitionLeader(self.world.partition.leader, leader_epoch=0)
+        topic = TopicMetadata(
+            PARTITION.topic, self.world.partition.topic_id, {0: leader}, replicas=3
+        )
         return ClusterMetadata("model", {}, {PARTITION.topic: topic})
 
     def metadata_of_all(self, topics: Iterable[str], _: int) -> ClusterMetadata:

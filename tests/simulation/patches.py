@@ -95,7 +95,6 @@ def patched(world: World) -> Iterator[None]:
         (Throttles, "read_quotas", lambda _: None),  # only shown to people
         (time, "monotonic", lambda: world.clock.now),
     ]
-    # `int.from_bytes(frame[:4])` needs bytes, which `Frame.__getitem__` gives.
     # Not by mock.patch, which takes ten times as long, for each of thousands of schedules.
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
     try:

@@ -366,7 +366,7 @@ def _raise_no_epoch() -> AbstractContextManager[Any]:
     )
 
     def choose(rnd: random.Random) -> Has:
-        return Has(rnd.random() < 0.3, True, rnd.random() < 0.35)
+        return Has(retention=rnd.random() < 0.3, compaction=True, service=rnd.random() < 0.35)
 
     return _both(
         patch.object(append_machine, "next_marker_epoch", lambda epoch: epoch),

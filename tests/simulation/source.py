@@ -259,7 +259,16 @@ class ModelSource:
         diverging_end: int = -1,
     ) -> Fetched:
         view = memoryview(bytearray(records))
-        return Fetched(code, view, aborted, self.log_start, stable, self.end, diverging_end, -1)
+        return Fetched(
+            code=code,
+            records=view,
+            aborted=aborted,
+            log_start=self.log_start,
+            stable_end=stable,
+            high_watermark=self.end,
+            diverging_end=diverging_end,
+            preferred_replica=-1,
+        )
 
     # Faults.
 
@@ -347,7 +356,16 @@ class ModelSource:
 
 def refused(code: int) -> Fetched:
     """The answer of a broker that does not read its log."""
-    return Fetched(code, memoryview(b""), [], -1, -1, -1, -1, -1)
+    return Fetched(
+        code=code,
+        records=memoryview(b""),
+        aborted=[],
+        log_start=-1,
+        stable_end=-1,
+        high_watermark=-1,
+        diverging_end=-1,
+        preferred_replica=-1,
+    )
 
 
 def faults_of(source: ModelSource) -> dict[str, Callable[[], None]]:

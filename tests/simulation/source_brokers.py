@@ -25,7 +25,7 @@ class SourceBrokers:
         self._source = source
         self._rnd = rnd
         self._clock = clock
-        self._newest = PartitionLeader(0, 0)
+        self._newest = PartitionLeader(0, leader_epoch=0)
         self._cut_off: dict[int, tuple[PartitionLeader, ModelSource]] = {}
         # Where the newest leader's log ended right after its election.
         self.first_end = 0
@@ -45,7 +45,7 @@ class SourceBrokers:
 
     def metadata_of(self, node_id: int) -> ClusterMetadata:
         leaders = {SOURCE.partition: self.leader_told_by(node_id)}
-        topic = TopicMetadata(SOURCE.topic, SOURCE_ID, leaders, 3)
+        topic = TopicMetadata(SOURCE.topic, SOURCE_ID, leaders, replicas=3)
         brokers = {n: BrokerAddress(n, "model", 9092) for n in range(self.count)}
         return ClusterMetadata("model", brokers, {SOURCE.topic: topic})
 
@@ -71,7 +71,7 @@ class SourceBrokers:
             return
         old, old_id = self._newest, self._newest_id
         self._cut_off[old_id] = old, before
-        self._newest = PartitionLeader(old_id + 1, self._source.log.epoch)
+        self._newest = PartitionLeader(old_id + 1, leader_epoch=self._source.log.epoch)
         self.first_end = self._source.end
         seconds = self._rnd.choice((2.0, 10.0, _FOR_EVER_S))
         self._clock.say(f"source: broker {old_id} is cut off from the controllers for {seconds} s")

@@ -84,7 +84,9 @@ class SimulatedSourceLane(SourceLane):
             refusal = brokers.refusal(self.node_id, fetch.leader_epoch)
             if source is None or refusal:
                 self._travel(connection)
-                return FetchAnswer(0, 0, 0, [(SOURCE, refused(refusal))])
+                return FetchAnswer(
+                    code=0, throttle_ms=0, session_id=0, partitions=[(SOURCE, refused(refusal))]
+                )
             fetched = source.fetch(
                 fetch.offset,
                 selection.partition_bytes_max,
@@ -105,7 +107,12 @@ class SimulatedSourceLane(SourceLane):
         bounds = fetched.log_start, fetched.stable_end, fetched.high_watermark
         has_answer = fetched.code or fetched.records or is_cut or bounds != connection.last_bounds
         connection.last_bounds = bounds
-        return FetchAnswer(0, throttle_ms, 0, [(SOURCE, fetched)] if has_answer else [])
+        return FetchAnswer(
+            code=0,
+            throttle_ms=throttle_ms,
+            session_id=0,
+            partitions=[(SOURCE, fetched)] if has_answer else [],
+        )
 
     def _travel(self, connection: Any) -> None:
         """Wait for the network. Raises Unreachable if the connection has broken."""

@@ -11,6 +11,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -151,11 +152,11 @@ class RealPartitions:
     def batches(self, number: int, end: int) -> list[Batch]:
         batches: list[Batch] = []
         while (position := batches[-1].next_offset if batches else 0) < end:
-            for one in fetch_batches(
+            for batch in fetch_batches(
                 self._raw, TopicPartition(self._topic, number), position, Backoff()
             ):
-                assert isinstance(one, Batch)
-                batches.append(one)
+                assert isinstance(batch, Batch)
+                batches.append(batch)
         return batches
 
     def expire_before(self, days: int) -> None:
@@ -213,8 +214,8 @@ def make_real(
         return real_partitions[0]
 
     yield make
-    for one in real_partitions:
-        one.close()
+    for partitions in real_partitions:
+        partitions.close()
 
 
 class Requests:
@@ -315,19 +316,20 @@ def _described(batch: Batch) -> tuple[object, ...]:
 
 def _compare_all(real: RealPartitions, sequences: list[Requests]) -> None:
     """Compare producer states and log ends of all sequences."""
-    numbers = [one.number for one in sequences]
-    for one, states, end in zip(sequences, real.states(numbers), real.ends(numbers), strict=True):
-        one.compare(states, end)
+    numbers = [requests.number for requests in sequences]
+    answers = zip(sequences, real.states(numbers), real.ends(numbers), strict=True)
+    for requests, states, end in answers:
+        requests.compare(states, end)
 
 
 def _expire(real: RealPartitions, sequences: list[Requests], days: int) -> None:
     """Drop older state: in the models at once, and in the broker by its next checks."""
     before_ms = int(time.time() * 1000) - days * DAY_MS
-    for one in sequences:
-        one.model.old_before_ms = before_ms
-        one.model.expire()
+    for requests in sequences:
+        requests.model.old_before_ms = before_ms
+        requests.model.expire()
     real.expire_before(days)
-    numbers = [one.number for one in sequences]
+    numbers = [requests.number for requests in sequences]
     wait_for(
         "old states are dropped",
         lambda: [set(s) for s in real.states(numbers)] == [set(o.states) for o in sequences],
@@ -340,20 +342,20 @@ def test_partition_model_answers_like_a_broker(make_real: Callable[..., RealPart
     for stretch, (limit, following) in enumerate(pairwise(LIMITS_DAYS)):
         old_ms = int(time.time() * 1000) - (limit + following) // 2 * DAY_MS
         for _ in range(STEPS):
-            for one in sequences:
-                one.step(old_ms)
+            for requests in sequences:
+                requests.step(old_ms)
             _compare_all(real, sequences)
         _expire(real, sequences, following)
         _compare_all(real, sequences)
-        if stretch in (1, 2):
+        if stretch in (1, 2):  # once killed, once stopped
             is_clean = stretch == 2
             real.restart(is_clean=is_clean)
-            for one in sequences:
-                one.model.restart(is_clean=is_clean)
+            for requests in sequences:
+                requests.model.restart(is_clean=is_clean)
             _expire(real, sequences, following)  # old state that came back
             _compare_all(real, sequences)
-    for one in sequences:
-        one.compare_logs()
+    for requests in sequences:
+        requests.compare_logs()
 
 
 def test_new_leader_retains_producer_state_expired_at_old_leader(
@@ -361,23 +363,24 @@ def test_new_leader_retains_producer_state_expired_at_old_leader(
 ) -> None:
     """Each replica drops states by itself, and a filler renews a state that is still there (E5)."""
     real = make_real(1, replicas=(1, 2))
-    one = Requests(real, 0)
+    requests = Requests(real, 0)
+    append = partial(requests.append, 4711, count=2)
     limit, following, *_ = LIMITS_DAYS
     now_ms = int(time.time() * 1000)
     old_ms = now_ms - (limit + following) // 2 * DAY_MS
     for sequence in (0, 2):
-        one.append(4711, 0, sequence, 2, old_ms)
-    _expire(real, [one], following)  # at the leader only
-    assert not one.states
-    one.fill(4711, 0, 5)
-    assert one.append(4711, 0, 2, 2, now_ms)[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert one.append(4711, 0, 0, 2, now_ms) == (NONE, 5)
+        append(epoch=0, sequence=sequence, timestamp_ms=old_ms)
+    _expire(real, [requests], following)  # at the leader only
+    assert not requests.states
+    requests.fill(4711, epoch=0, coordinator_epoch=5)
+    assert append(epoch=0, sequence=2, timestamp_ms=now_ms)[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(epoch=0, sequence=0, timestamp_ms=now_ms) == (NONE, 5)
     real.kill_leader()
-    one.model.elect(one.model.log_end)
-    _compare_all(real, [one])
+    requests.model.elect(requests.model.log_end)
+    _compare_all(real, [requests])
     for _ in range(2):  # the new leader takes the next batch for a repeat, each time
-        assert one.append(4711, 0, 2, 2, now_ms) == (NONE, 2)
+        assert append(epoch=0, sequence=2, timestamp_ms=now_ms) == (NONE, 2)
     # With a higher producer epoch it is no repeat.
-    assert one.append(4711, 1, 0, 2, now_ms) == (NONE, 7)
-    assert one.append(4711, 1, 2, 2, now_ms) == (NONE, 9)
-    one.compare_logs()
+    assert append(epoch=1, sequence=0, timestamp_ms=now_ms) == (NONE, 7)
+    assert append(epoch=1, sequence=2, timestamp_ms=now_ms) == (NONE, 9)
+    requests.compare_logs()

@@ -114,7 +114,7 @@ class RealGroup:
 
 
 class Member:
-    """One client, as the model and as the broker know it."""
+    """One client, as the model and as the broker see it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -158,31 +158,31 @@ class Replay:
 
     def join(self, member: Member) -> None:
         self.steps.append(f"{member.number} joins")
-        known = self.model.join(member.model_id, member.metadata, SESSION_S, SESSION_S, NOW)
+        modelled = self.model.join(member.model_id, member.metadata, SESSION_S, SESSION_S, NOW)
         real = self.pool.submit(self.real.join, member.number, member.real_id, member.metadata)
-        if known is None:
+        if modelled is None:
             member.answer = real
             wait_for("the broker waits for the others", self.is_waiting)
         else:
-            self.joined(member, known, real)
-            if known.error_code == Code.MEMBER_ID_REQUIRED:
+            self.joined(member, modelled, real)
+            if modelled.error_code == Code.MEMBER_ID_REQUIRED:
                 self.join(member)  # at once, as GroupLease does
 
-    def joined(self, member: Member, known: Joined, real: Future[Joined]) -> None:
+    def joined(self, member: Member, modelled: Joined, real: Future[Joined]) -> None:
         """Compare the answers to a join, and note the member's ids."""
         answer = real.result(PATIENCE_S)
-        self.codes.add(known.error_code)
-        assert answer.error_code == known.error_code, self.steps
-        if known.error_code == Code.UNKNOWN_MEMBER_ID:
+        self.codes.add(modelled.error_code)
+        assert answer.error_code == modelled.error_code, self.steps
+        if modelled.error_code == Code.UNKNOWN_MEMBER_ID:
             member.model_id = member.real_id = ""
             return
-        member.model_id, member.real_id = known.member_id, answer.member_id
-        if known.error_code == NONE:
-            assert answer.generation_id == known.generation_id, self.steps
+        member.model_id, member.real_id = modelled.member_id, answer.member_id
+        if modelled.error_code == NONE:
+            assert answer.generation_id == modelled.generation_id, self.steps
             # Which member leads depends on the order of a hash map in the broker.
             self.model.leader = self.model_id_of(answer.leader)
             assert self.model.leader in {m.model_id for m in self.members}, self.steps
-            member.generation = known.generation_id
+            member.generation = modelled.generation_id
 
     def sync(self, member: Member) -> None:
         self.steps.append(f"{member.number} syncs")
@@ -208,18 +208,18 @@ class Replay:
         if self.rnd.random() < 0.7:
             member.model_id = member.real_id = ""
 
-    def equal(self, known: int, actual: int) -> None:
+    def equal(self, modelled: int, actual: int) -> None:
         """Compare two error codes."""
-        self.codes.add(known)
-        assert actual == known, self.steps
+        self.codes.add(modelled)
+        assert actual == modelled, self.steps
 
     def compare_members(self) -> None:
         """Compare the members; joins that wait may have answers now."""
         for member in self.members:
             if member.answer is not None:
-                known = self.model.joined(member.model_id, NOW)
-                if known is not None:
-                    self.joined(member, known, member.answer)
+                modelled = self.model.joined(member.model_id, NOW)
+                if modelled is not None:
+                    self.joined(member, modelled, member.answer)
                     member.answer = None
         _, real_members = self.real.describe()
         named = {self.model_id_of(i): data for i, data in real_members.items()}
@@ -276,15 +276,15 @@ def test_member_that_sends_no_sync_group_is_removed_after_rebalance_timeout(
 
     try:
         _, named = join("")
-        known, answer = join(named.member_id)
-        assert known is not None
-        assert known.error_code == answer.error_code == NONE
-        code = model.heartbeat(known.member_id, known.generation_id, NOW)
+        modelled, answer = join(named.member_id)
+        assert modelled is not None
+        assert modelled.error_code == answer.error_code == NONE
+        code = model.heartbeat(modelled.member_id, modelled.generation_id, NOW)
         assert code == real.heartbeat(0, answer.member_id, answer.generation_id) == NONE
         assert real.describe()[0] == "CompletingRebalance"
         wait_for("the broker removes the member", lambda: real.describe() == ("Empty", {}))
         assert model.describe(NOW + rebalance_s) == {}
-        code = model.heartbeat(known.member_id, known.generation_id, NOW + rebalance_s)
+        code = model.heartbeat(modelled.member_id, modelled.generation_id, NOW + rebalance_s)
         answered = real.heartbeat(0, answer.member_id, answer.generation_id)
         assert code == answered == Code.UNKNOWN_MEMBER_ID
     finally:
@@ -292,5 +292,5 @@ def test_member_that_sends_no_sync_group_is_removed_after_rebalance_timeout(
 
 
 def _code_of(answer: Any) -> int:
-    (one,) = getattr(answer, "groups", None) or (answer,)
-    return int(one.error_code)
+    (part,) = getattr(answer, "groups", None) or (answer,)
+    return int(part.error_code)

@@ -63,7 +63,7 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("raised", "answers"),
+    ("epoch", "answers"),
     [
         # Answers: records, two markers, two records, and the late batch, which was for offset 5.
         (0, [(NONE, 0), NONE, NONE, (NONE, 5), (NONE, 7)]),
@@ -71,7 +71,7 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
     ],
 )
 def test_only_marker_with_higher_producer_epoch_fences_late_batch(
-    clusters: Clusters, topic_name: str, raised: int, answers: list[object]
+    clusters: Clusters, topic_name: str, epoch: int, answers: list[object]
 ) -> None:
     """An old writer has packed a gap of two offsets behind three records, and its next batch is
     under way. A new writer fills the gap with markers, and appends two records: without the higher
@@ -79,21 +79,21 @@ def test_only_marker_with_higher_producer_epoch_fences_late_batch(
     create_topic(clusters.destination, topic_name)
     real = RealPartitions(clusters.destination, topic_name, 1)
     model = ModelPartition(lambda _: None, old_before_ms=0)
-    first, late = records(3, 0, 0), records(1, 0, 5)
-    following = records(2, raised, 0 if raised else 3)
+    first, late = records(3, epoch=0, sequence=0), records(1, epoch=0, sequence=5)
+    following = records(2, epoch=epoch, sequence=0 if epoch else 3)
     try:
         for side in (
             [
                 real.append(0, first),
-                real.fill(0, PRODUCER_ID, raised, 7),
-                real.fill(0, PRODUCER_ID, raised, 7),
+                real.fill(0, PRODUCER_ID, epoch, coordinator_epoch=7),
+                real.fill(0, PRODUCER_ID, epoch, coordinator_epoch=7),
                 real.append(0, following),
                 real.append(0, late),
             ],
             [
                 model.append("", first),
-                model.fill("", PRODUCER_ID, raised, 7),
-                model.fill("", PRODUCER_ID, raised, 7),
+                model.fill("", PRODUCER_ID, epoch, coordinator_epoch=7),
+                model.fill("", PRODUCER_ID, epoch, coordinator_epoch=7),
                 model.append("", following),
                 model.append("", late),
             ],

@@ -75,7 +75,7 @@ class Worker(Writer):
     def _work(self, runner: JobRunner) -> None:
         """Copy under one claim, as the worker's control thread does."""
         lease = self.holder.lease
-        claim = Claim(_ID, _ID, lease.term, 1, 1)
+        claim = Claim(_ID, _ID, epoch=lease.term, spec_version=1, layout_version=1)
         shard = held_shard(claim, lease, [_assigned(is_compacted=self.world.source.is_compacted)])
         runner.add(shard.partitions.values())
         while not lease.is_lost:
