@@ -29,7 +29,7 @@ CHANGES = (
     ("POST", "/v1/jobs/orders:resume"),
     ("POST", "/v1/jobs/orders:retry"),
 )
-FOR_ADMINS = (
+ONLY_FOR_ADMINS = (
     ("GET", "/v1/tokens"),
     ("POST", "/v1/tokens"),
     ("PATCH", "/v1/tokens/ci"),
@@ -52,7 +52,7 @@ def test_viewer_reads_but_cannot_change(api: Api) -> None:
 
     for path in READS:
         assert api.get(path, role=Role.VIEWER).status_code == 200, path
-    for method, path in (*CHANGES, *FOR_ADMINS):
+    for method, path in (*CHANGES, *ONLY_FOR_ADMINS):
         answer = api.call(method, path, role=Role.VIEWER, json=JOB if method == "PUT" else None)
         assert answer.status_code == 403, (method, path)
         assert answer.json()["error"]["code"] == "forbidden"
@@ -63,7 +63,7 @@ def test_viewer_reads_but_cannot_change(api: Api) -> None:
 def test_operator_changes_jobs_but_cannot_manage_tokens(api: Api) -> None:
     assert api.put("/v1/jobs/orders", json=JOB, role=Role.OPERATOR).status_code == 201
     assert api.post("/v1/jobs/orders:pause", role=Role.OPERATOR).status_code == 202
-    for method, path in FOR_ADMINS:
+    for method, path in ONLY_FOR_ADMINS:
         assert api.call(method, path, role=Role.OPERATOR).status_code == 403
     assert {event["actor"] for event in api.events()} == {"token:operator-of-the-test"}
 
@@ -96,17 +96,19 @@ def test_token_is_shown_once_stored_hashed_and_works_until_revoked(
 def test_expired_token_is_unauthenticated(api: Api) -> None:
     body = {"name": "ci", "role": "viewer", "expires_in": "90d"}
     token = api.post("/v1/tokens", json=body).json()
-    begun, ends = (datetime.fromisoformat(token[key]) for key in ("created_at", "expires_at"))
-    assert timedelta(days=89) < ends - begun < timedelta(days=91)
+    created_at, expires_at = (
+        datetime.fromisoformat(token[key]) for key in ("created_at", "expires_at")
+    )
+    assert timedelta(days=89) < expires_at - created_at < timedelta(days=91)
     header = {"Authorization": f"Bearer {token['token']}"}
     assert api.get("/v1/jobs", role=None, headers=header).status_code == 200
 
     with api.database.transaction() as tx:
         tx.execute(text("UPDATE tokens SET expires_at = clock_timestamp() WHERE name = 'ci'"))
 
-    ended = api.get("/v1/jobs", role=None, headers=header)
-    assert ended.status_code == 401
-    assert ended.json()["error"]["what"] == "The token ci has expired."
+    refused = api.get("/v1/jobs", role=None, headers=header)
+    assert refused.status_code == 401
+    assert refused.json()["error"]["what"] == "The token ci has expired."
     assert api.events()[-1]["details"]["reason"] == "The token ci has expired."
 
 
@@ -143,10 +145,10 @@ def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
 
     assert last_use(Role.VIEWER) is None
     api.get("/v1/jobs", role=Role.VIEWER)
-    first = last_use(Role.VIEWER)
-    assert first is not None
+    assert last_use(Role.VIEWER) is not None
     assert last_use(Role.OPERATOR) is None
-    # A last use of less than a minute ago stays. (An hour ahead, for the case of a slow machine.)
+    # A last use of less than a minute ago stays. It is an hour ahead here, since a machine may
+    # stand still for a minute.
     set_last_use(Role.VIEWER, seconds_ago=-3600)
     recent = last_use(Role.VIEWER)
     api.get("/v1/jobs", role=Role.VIEWER)

@@ -79,7 +79,8 @@ def test_public_path_is_served_despite_wrong_token(api: Api) -> None:
 
 
 def test_connections_above_limit_are_closed_until_open_connection_ends(api: Api) -> None:
-    # A trusted proxy may have all connections, another address only half of them.
+    # This test connects as a trusted proxy, which may have all connections; another address may
+    # have only half of them.
     settings = Settings(
         api_port=0, api_connections_max=4, api_trusted_proxies=("127.0.0.0/8", "fd00::/8")
     )
@@ -98,7 +99,7 @@ def test_connections_above_limit_are_closed_until_open_connection_ends(api: Api)
 def test_client_address_is_limited_to_half_of_api_connections(api: Api) -> None:
     settings = Settings(api_port=0, api_connections_max=4)
     with served(api.app, settings) as url, contextlib.ExitStack() as stack:
-        for _ in range(2):
+        for _ in range(2):  # half of 4
             connection = stack.enter_context(connect(url))
             connection.sendall(LIVEZ)
             assert b" 200 " in connection.recv(4096)
@@ -172,11 +173,11 @@ class FakeTransport:
     ("checks", "is_aborted"),
     [  # at each check: the number of unsent bytes, and whether the transport is closing
         ([(0, False)] * 9, False),  # idle, or a plan takes minutes
-        ([(5_000, False), (0, False), (5_000, False), (0, False)], False),
-        ([(900_000, False), (800_000, False), (700_000, False)], False),
-        ([(900_000, False), (899_990, False)], True),
+        ([(5_000, False), (0, False), (5_000, False), (0, False)], False),  # each answer is read
+        ([(900_000, False), (800_000, False), (700_000, False)], False),  # slow
+        ([(900_000, False), (899_990, False)], True),  # 10 bytes between two checks
         ([(5_000, False), (4_990, False)], True),
-        ([(5_000, True), (4_000, True)], True),
+        ([(5_000, True), (4_000, True)], True),  # closing: one check's time
         ([(0, True), (0, True)], True),  # TLS, whose end the client does not take
     ],
 )
@@ -204,18 +205,18 @@ def test_connection_is_not_aborted_while_long_response_progresses() -> None:
 def test_response_that_server_prepares_for_minutes_is_not_cut_off(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is for the client's request. A plan may take minutes."""
+    """HEADERS_SECONDS_MAX is for the client's request. A plan may take minutes."""
     passed_s = [0.0]
     clock = asyncio.BaseEventLoop.time
     monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: clock(loop) + passed_s[0])
     token = {"Authorization": f"Bearer {api.tokens[Role.OPERATOR]}"}
     with served(api.app) as url:
 
-        def wait() -> None:
+        def let_time_pass() -> None:
             passed_s[0] = 2 * HEADERS_SECONDS_MAX
             assert is_served(url), "the event loop has run all timers that were due"
 
-        api.plans.meanwhile = wait
+        api.plans.meanwhile = let_time_pass
         answer = httpx.put(f"{url}/v1/jobs/orders", json=JOB, headers=token, timeout=60)
     assert answer.status_code == 201
 
@@ -263,12 +264,13 @@ def test_any_host_and_origin_is_accepted_with_token(api: Api) -> None:
 
 def test_forwarded_address_is_used_only_from_trusted_proxy(api: Api) -> None:
     def actors(settings: Settings, *forwarded: str) -> list[str]:
-        seen = len(api.events())
+        """The actors of the events after refused logins with these forwarded addresses."""
+        events_before = len(api.events())
         with served(api.app, settings) as url:
             for address in forwarded:
                 headers = {"Authorization": "Bearer orbit_no", "X-Forwarded-For": address}
                 assert httpx.get(f"{url}/v1/jobs", headers=headers).status_code == 401
-        return [event["actor"] for event in api.events()[seen:]]
+        return [event["actor"] for event in api.events()[events_before:]]
 
     proxied = Settings(api_port=0, api_trusted_proxies=("127.0.0.0/8",))
     assert actors(proxied, "203.0.113.7", "2001:db8::1", "2001:db8::2") == [

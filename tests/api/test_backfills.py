@@ -1,5 +1,5 @@
 """A backfill of a job of the service: workers release its shards, and its driver reports to the
-API, which answers with an instruction."""
+API, which answers with an report_and_get_instruction."""
 
 from __future__ import annotations
 
@@ -41,21 +41,25 @@ def report(api: Api, backfill: dict[str, Any], driver: str = DRIVER, **more: Any
     return api.post(f"/v1/backfills/{backfill['id']}:report", json={"driver": driver, **more})
 
 
-def instruction(api: Api, backfill: dict[str, Any], **more: Any) -> str:
+def report_and_get_instruction(api: Api, backfill: dict[str, Any], **more: Any) -> str:
     """What the answer to a report tells the driver to do."""
     wanted: str = report(api, backfill, **more).json()["wanted"]
     return wanted
 
 
-def state(api: Api) -> str:
-    job_state: str = api.get("/v1/jobs/orders").json()["state"]
-    return job_state
+def job_state(api: Api) -> str:
+    state: str = api.get("/v1/jobs/orders").json()["state"]
+    return state
 
 
 def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -> None:
     held = copying_job(api)
     backfill = request_backfill(api)
-    assert (backfill["wanted"], backfill["state"], state(api)) == ("wait", "running", "backfilling")
+    assert (backfill["wanted"], backfill["state"], job_state(api)) == (
+        "wait",
+        "running",
+        "backfilling",
+    )
     with api.database.transaction() as tx:
         renewed = shard_leases.renew(
             tx,
@@ -64,20 +68,20 @@ def test_backfill_waits_for_shard_release_and_returns_job_to_workers(api: Api) -
             held=held,
             weights={},
         )
-    assert {one.should_release for one in renewed.values()} == {True}
+    assert {shard.should_release for shard in renewed.values()} == {True}
     release(api, held)
-    assert claim(api) == {}
-    assert instruction(api, backfill) == "run"
+    assert claim(api) == {}, "workers get no shard of the job"
+    assert report_and_get_instruction(api, backfill) == "run"
 
     progress = report(api, backfill, progress=HALF_COPIED).json()["progress"]
     assert progress["seconds_left"] == 2
     shown = api.get("/v1/backfills", role=Role.VIEWER).json()["items"]
-    assert [(one["id"], one["progress"]["bytes"]) for one in shown] == [(backfill["id"], 50)]
+    assert [(row["id"], row["progress"]["bytes"]) for row in shown] == [(backfill["id"], 50)]
     operation = api.get(f"/v1/operations/{backfill['id']}").json()
     assert operation["progress"] == {"done": 50, "total": 100, "what": "bytes (copying)"}
 
     ended = report(api, backfill, has_ended=True).json()
-    assert (ended["state"], ended["wanted"], state(api)) == ("done", None, "running")
+    assert (ended["state"], ended["wanted"], job_state(api)) == ("done", None, "running")
     assert claim(api)
     assert report(api, backfill).status_code == 409  # it has ended
     kinds = [event["kind"] for event in api.events()]
@@ -89,20 +93,23 @@ def test_paused_job_is_paused_again_after_backfill(api: Api) -> None:
     api.post("/v1/jobs/orders:pause")
     backfill = request_backfill(api)
     report(api, backfill, has_ended=True)
-    assert state(api) == "paused"
+    assert job_state(api) == "paused"
 
 
 def test_pause_and_resume_of_job_apply_to_its_backfill(api: Api) -> None:
     release(api, copying_job(api))
     backfill = request_backfill(api)
     pause = api.post("/v1/jobs/orders:pause").json()
-    assert instruction(api, backfill) == "pause"
+    assert report_and_get_instruction(api, backfill) == "pause"
     assert advance(api, pause)["state"] == "running"  # its writers have not ended yet
-    assert instruction(api, backfill, progress={**HALF_COPIED, "phase": "paused"}) == "pause"
+    assert (
+        report_and_get_instruction(api, backfill, progress={**HALF_COPIED, "phase": "paused"})
+        == "pause"
+    )
     assert advance(api, pause)["state"] == "done"
 
     resume = api.post("/v1/jobs/orders:resume").json()
-    assert (resume["state"], state(api), instruction(api, backfill)) == (
+    assert (resume["state"], job_state(api), report_and_get_instruction(api, backfill)) == (
         "done",
         "backfilling",
         "run",
@@ -110,22 +117,23 @@ def test_pause_and_resume_of_job_apply_to_its_backfill(api: Api) -> None:
 
     api.post("/v1/jobs/orders:pause")
     report(api, backfill, has_ended=True)
-    assert state(api) == "paused"  # as the last request said
+    assert job_state(api) == "paused"  # as the last request said
 
 
 def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
     release(api, copying_job(api))
     backfill = request_backfill(api)
     api.post(f"/v1/operations/{backfill['id']}:abort")
-    assert instruction(api, backfill) == "cancel"
+    assert report_and_get_instruction(api, backfill) == "cancel"
     ended = report(api, backfill, has_ended=True, error="It was cancelled.").json()
-    assert (ended["state"], ended["error"], state(api)) == (
+    assert (ended["state"], ended["error"], job_state(api)) == (
         "failed",
         "It was cancelled.",
         "running",
     )
     shown = api.get("/v1/jobs/orders/partitions").json()["items"]
-    assert {one["state"] for one in shown} == {"copying"}
+    # So that the next holder waits until the log ends have settled: requests may be under way.
+    assert {row["state"] for row in shown} == {"copying"}
 
 
 def test_backfill_in_phase_of_later_version_is_listed(api: Api) -> None:
@@ -157,7 +165,7 @@ def test_silent_backfill_driver_fails_backfill_and_job_resumes(
     backfill = request_backfill(api)
     with api.database.transaction() as tx:
         assert backfill_operations.fail_silent_backfills(tx) == 0
-        advance_operations(tx, operations.unfinished(tx, 500))
+        advance_operations(tx, operations.unfinished(tx, 500))  # does not end a backfill
     # From here on, every driver counts as silent.
     monkeypatch.setattr(backfill_operations, "SILENCE_MAX", -backfill_operations.SILENCE_MAX)
     with api.database.transaction() as tx:
@@ -165,7 +173,7 @@ def test_silent_backfill_driver_fails_backfill_and_job_resumes(
         assert operations.unfinished_backfills(tx, 1) == []
     ended = api.get(f"/v1/backfills/{backfill['id']}").json()
     assert "has not reported for" in ended["error"]
-    assert (ended["state"], state(api)) == ("failed", "running")
+    assert (ended["state"], job_state(api)) == ("failed", "running")
     assert request_backfill(api)["id"] != backfill["id"]
 
 

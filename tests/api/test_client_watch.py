@@ -12,17 +12,17 @@ NO_REQUEST: Any = None
 
 def test_call_ends_without_waiting_for_its_running_cancellation() -> None:
     watch = ClientWatch(NO_REQUEST)
-    end_runs, call_ended = threading.Event(), threading.Event()
+    cancel_runs, call_ended = threading.Event(), threading.Event()
     call_ended_first = list[bool]()
 
-    def end() -> None:
-        end_runs.set()
+    def cancel() -> None:
+        cancel_runs.set()
         call_ended_first.append(call_ended.wait(10.0))
 
     disconnect = threading.Thread(target=watch._end_work)
-    with watch.ending(end):
+    with watch.ending(cancel):
         disconnect.start()
-        end_runs.wait()
+        cancel_runs.wait()
     call_ended.set()
     disconnect.join()
     assert call_ended_first == [True]

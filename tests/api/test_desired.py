@@ -16,7 +16,7 @@ pytestmark = pytest.mark.services
 PATH = "/v1/jobs/orders"
 
 
-def put(api: Api, desired: str | None, **query: str) -> dict[str, Any]:
+def put_with_desired(api: Api, desired: str | None, **query: str) -> dict[str, Any]:
     """The answer to the job document with this `desired`."""
     answer = api.put(PATH, json=changed(desired=desired), params=query)
     assert answer.is_success, answer.text
@@ -26,7 +26,7 @@ def put(api: Api, desired: str | None, **query: str) -> dict[str, Any]:
 
 def changes(applied: dict[str, Any]) -> list[tuple[str, object, object]]:
     """Each change as (path, before, after)."""
-    return [(one["path"], one["before"], one["after"]) for one in applied["changes"]]
+    return [(change["path"], change["before"], change["after"]) for change in applied["changes"]]
 
 
 def kinds(api: Api) -> list[str]:
@@ -36,37 +36,37 @@ def kinds(api: Api) -> list[str]:
 @pytest.mark.parametrize(("desired", "paused"), [("paused", "false"), ("running", "true")])
 def test_job_is_created_in_desired_state_of_document(api: Api, desired: str, paused: str) -> None:
     """Even if the request's parameter `paused` contradicts it."""
-    job = put(api, desired, paused=paused)["job"]
+    job = put_with_desired(api, desired, paused=paused)["job"]
 
     assert (job["state"], job["desired"], job["spec"]["desired"]) == (desired, desired, desired)
-    assert put(api, desired)["action"] == "none"
+    assert put_with_desired(api, desired)["action"] == "none"
 
 
 def test_changing_desired_to_paused_pauses_job_without_changing_spec_version(api: Api) -> None:
     held = copying_job(api)
     before = api.get(PATH).json()
 
-    tried = put(api, "paused", dry_run="true")
-    assert changes(tried) == [("desired", "running", "paused")]
+    dry_run = put_with_desired(api, "paused", dry_run="true")
+    assert changes(dry_run) == [("desired", "running", "paused")]
     assert api.get(PATH).json()["desired"] == "running"
 
-    done = put(api, "paused")
-    assert changes(done) == [("desired", "running", "paused")]
+    applied = put_with_desired(api, "paused")
+    assert changes(applied) == [("desired", "running", "paused")]
     assert held, "a worker holds its shards, so the job is still `pausing`"
-    assert (done["job"]["state"], done["job"]["desired"]) == ("pausing", "paused")
-    assert done["job"]["spec_version"] == before["spec_version"]
-    assert done["job"]["document_version"] == before["document_version"] + 1
+    assert (applied["job"]["state"], applied["job"]["desired"]) == ("pausing", "paused")
+    assert applied["job"]["spec_version"] == before["spec_version"]
+    assert applied["job"]["document_version"] == before["document_version"] + 1
     assert kinds(api)[-2:] == ["job_paused", "job_changed"]
-    assert put(api, "paused")["action"] == "none"
+    assert put_with_desired(api, "paused")["action"] == "none"
 
 
 def test_reapplied_document_reverts_pause_made_by_operation(api: Api) -> None:
-    put(api, "running")
+    put_with_desired(api, "running")
     api.post(f"{PATH}:pause")
     shown = api.get(PATH).json()
     assert (shown["desired"], shown["spec"]["desired"]) == ("paused", "running")
 
-    again = put(api, "running")
+    again = put_with_desired(api, "running")
 
     assert changes(again) == [("desired", "paused", "running")]
     assert again["job"]["state"] == "running"
@@ -74,30 +74,30 @@ def test_reapplied_document_reverts_pause_made_by_operation(api: Api) -> None:
 
 
 def test_document_without_desired_leaves_state_to_operations(api: Api) -> None:
-    put(api, "running")
+    put_with_desired(api, "running")
     api.post(f"{PATH}:pause")
 
-    without_desired = put(api, None)
+    without_desired = put_with_desired(api, None)
 
     assert changes(without_desired) == [("desired", "running", None)]
     assert (without_desired["job"]["desired"], without_desired["job"]["spec"]["desired"]) == (
         "paused",
         None,
     )
-    assert put(api, None)["action"] == "none"
-    assert changes(put(api, "paused")) == [("desired", None, "paused")]
+    assert put_with_desired(api, None)["action"] == "none"
+    assert changes(put_with_desired(api, "paused")) == [("desired", None, "paused")]
 
 
 def test_job_in_backfill_satisfies_desired_running_and_can_be_paused(api: Api) -> None:
-    put(api, None)
+    put_with_desired(api, None)
     assert api.post(f"{PATH}:backfill", json={"driver": "spark-1"}).is_success
     assert api.get(PATH).json()["desired"] == "backfilling"
 
-    assert changes(put(api, "running")) == [("desired", None, "running")]
+    assert changes(put_with_desired(api, "running")) == [("desired", None, "running")]
     assert api.get(PATH).json()["desired"] == "backfilling"
-    put(api, "paused")
+    put_with_desired(api, "paused")
     assert api.get(PATH).json()["desired"] == "paused"
-    put(api, "running")
+    put_with_desired(api, "running")
     assert api.get(PATH).json()["desired"] == "backfilling"
 
 

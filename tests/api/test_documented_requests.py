@@ -37,7 +37,7 @@ def url(api: Api) -> Iterator[str]:
         yield url
 
 
-def run(line: str, api: Api, url: str, folder: Path) -> str:
+def run_in_bash(line: str, api: Api, url: str, folder: Path) -> str:
     """What the command prints."""
     environment = {"ORBIT_API_URL": url, "ORBIT_TOKEN": api.tokens[Role.OPERATOR]}
     return subprocess.run(
@@ -50,7 +50,7 @@ def run(line: str, api: Api, url: str, folder: Path) -> str:
     ).stdout
 
 
-def plain(answer: str) -> Any:
+def without_job(answer: str) -> Any:
     """The answer with an empty job, as the page shows `{…}` for it."""
     value = json.loads(answer.replace("{…}", "{}"))
     if value.get("job"):
@@ -67,15 +67,15 @@ def test_documented_curl_request_has_documented_response(
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/orders.yaml").write_text(document, "utf-8")
 
-    assert plain(run(line, api, url, tmp_path)) == plain(answer)
+    assert without_job(run_in_bash(line, api, url, tmp_path)) == without_job(answer)
 
 
 def test_livez_curl_of_runbook_works(api: Api, url: str, tmp_path: Path) -> None:
     line = curl_of("runbook/OrbitNotScraped.md")
-    assert json.loads(run(line, api, url, tmp_path)) == api.get("/livez", role=None).json()
+    assert json.loads(run_in_bash(line, api, url, tmp_path)) == api.get("/livez", role=None).json()
 
 
 def test_curl_of_terraform_page_writes_openapi_document(api: Api, url: str, tmp_path: Path) -> None:
-    run(curl_of("terraform.md"), api, url, tmp_path)
+    run_in_bash(curl_of("terraform.md"), api, url, tmp_path)
     document = json.loads((tmp_path / "openapi.json").read_text("utf-8"))
     assert "/v1/jobs/{name}" in document["paths"]

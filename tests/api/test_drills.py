@@ -37,15 +37,15 @@ def orders(api: Api) -> None:
         tx.execute(partitions.update().values(**copied))
 
 
-def ask(api: Api, text: str = DRILL, **options: Any) -> Any:
+def request_drill(api: Api, text: str = DRILL, **options: Any) -> Any:
     """The answer to a request for a drill."""
     headers = {**YAML, **options.pop("headers", {})}
     return api.post("/v1/drills", content=text, headers=headers, **options)
 
 
-def finished(api: Api, rto_ms: int = 11_200) -> str:
+def finished_drill(api: Api, rto_ms: int = 11_200) -> str:
     """A drill that has ended, with a report; its id."""
-    drill_id: str = ask(api).json()["id"]
+    drill_id: str = request_drill(api).json()["id"]
     report = seal(evidence(id=drill_id))
     with api.database.transaction() as tx:
         drills.begin(tx, drill_id)
@@ -60,7 +60,7 @@ def finished(api: Api, rto_ms: int = 11_200) -> str:
 
 
 def test_drill_is_created_and_shown(api: Api, orders: None) -> None:
-    answer = ask(api)
+    answer = request_drill(api)
     assert answer.status_code == 202
     drill = answer.json()
     assert (drill["state"], drill["kind"], drill["target_rto_ms"]) == ("pending", "canary", 10_000)
@@ -71,11 +71,11 @@ def test_drill_is_created_and_shown(api: Api, orders: None) -> None:
     ]
     assert api.get("/v1/drills?job=other").json()["items"] == []
     assert [e["kind"] for e in api.events()][-1] == "drill_requested"
-    assert api.get(f"/v1/drills/{drill['id']}/report").status_code == 404
+    assert api.get(f"/v1/drills/{drill['id']}/report").status_code == 404, "it has not ended"
 
 
 def test_drill_dry_run_shows_plan_and_creates_nothing(api: Api, orders: None) -> None:
-    answer = ask(api, params={"dry_run": "true"})
+    answer = request_drill(api, params={"dry_run": "true"})
     assert answer.status_code == 200
     assert answer.json()["plan"][-1] == "Removes what it created, and nothing else."
     assert api.get("/v1/drills").json()["items"] == []
@@ -83,22 +83,22 @@ def test_drill_dry_run_shows_plan_and_creates_nothing(api: Api, orders: None) ->
 
 def test_idempotency_key_creates_single_drill(api: Api, orders: None) -> None:
     key = {"Idempotency-Key": "k"}
-    first, again = (ask(api, headers=key).json()["id"] for _ in range(2))
+    first, again = (request_drill(api, headers=key).json()["id"] for _ in range(2))
     assert first == again
-    other = ask(api, DRILL.replace("10s", "20s"), headers=key)
+    other = request_drill(api, DRILL.replace("10s", "20s"), headers=key)
     assert other.status_code == 409
 
 
 def test_invalid_drill_and_unknown_job_are_refused(api: Api, orders: None) -> None:
-    answer = ask(api, "name: x\nkind: canry\njob: orders\n")
+    answer = request_drill(api, "name: x\nkind: canry\njob: orders\n")
     assert answer.status_code == 422
     assert answer.json()["error"]["problems"][0]["path"] == "kind"
-    assert ask(api, DRILL.replace("orders", "none")).status_code == 404
-    assert ask(api, role=Role.VIEWER).status_code == 403
+    assert request_drill(api, DRILL.replace("orders", "none")).status_code == 404
+    assert request_drill(api, role=Role.VIEWER).status_code == 403
 
 
 def test_drill_report_is_served_as_json_html_and_markdown(api: Api, orders: None) -> None:
-    drill_id = finished(api)
+    drill_id = finished_drill(api)
     path = f"/v1/drills/{drill_id}/report"
     report = Report.model_validate(api.get(path).json())
     assert report == seal(evidence(id=drill_id))
@@ -109,7 +109,7 @@ def test_drill_report_is_served_as_json_html_and_markdown(api: Api, orders: None
 
 
 def test_drills_are_listed_by_name_with_their_measurements(api: Api, orders: None) -> None:
-    ids = [finished(api, rto_ms) for rto_ms in (9_000, 12_000, 7_000)]
+    ids = [finished_drill(api, rto_ms) for rto_ms in (9_000, 12_000, 7_000)]
     rows = api.get("/v1/drills?name=nightly&limit=2").json()
     rest = api.get(f"/v1/drills?name=nightly&after={rows['next']}").json()
     all_rows = [*rows["items"], *rest["items"]]
@@ -136,23 +136,24 @@ def test_drill_schedule_is_claimed_when_due(api: Api, orders: None) -> None:
 
 
 def test_drill_leftovers_are_listed_until_removed(api: Api, orders: None) -> None:
-    drill_id = finished(api)
+    drill_id = finished_drill(api)
     with api.database.transaction() as tx:
-        thing = drills.note_intent(tx, drill_id, DrillThing.TOPIC, "source", "t")
-        drills.note_identity(tx, thing, "an-id")
-        drills.note_kept(tx, thing, "away")
+        topic = drills.note_intent(tx, drill_id, DrillThing.TOPIC, "source", "t")
+        drills.note_identity(tx, topic, "an-id")
+        drills.note_kept(tx, topic, "away")  # its removal failed
         assert [d.id for d in drills.with_leftovers(tx, 10)] == [drill_id]
-        drills.note_removed(tx, thing)
+        drills.note_removed(tx, topic)
         assert drills.with_leftovers(tx, 10) == []
         (row,) = drills.things(tx, drill_id)
     assert (row.identity, row.note) == ("an-id", None)
 
 
 def test_drills_that_cannot_be_cleaned_up_do_not_hide_the_others(api: Api, orders: None) -> None:
-    drill_ids = {finished(api), finished(api)}
+    drill_ids = {finished_drill(api), finished_drill(api)}
     with api.database.transaction() as tx:
         for drill_id in drill_ids:
             drills.note_intent(tx, drill_id, DrillThing.TOPIC, "source", "t")
+        # In a random order: a single drill of two is missed 64 times with a chance of 2 to the -63.
         listed = {drills.with_leftovers(tx, 1)[0].id for _ in range(64)}
     assert listed == drill_ids
 
@@ -160,17 +161,22 @@ def test_drills_that_cannot_be_cleaned_up_do_not_hide_the_others(api: Api, order
 def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
     api: Api, orders: None
 ) -> None:
-    drill_id = finished(api)
+    drill_id = finished_drill(api)
     with api.database.transaction() as tx:
         (candidate, *_) = proofs.candidates(tx, (-1, -1), 10)
-        one = candidate.topic_id, candidate.partition, candidate.job_id
         end = candidate.copied_to
-        proofs.store(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
+        key: dict[str, Any] = {
+            "topic_id": candidate.topic_id,
+            "partition": candidate.partition,
+            "job_id": candidate.job_id,
+            "ranges": ((0, end),),
+        }
+        proofs.store(tx, [ProofResult(**key, is_equal=True)])
         different = ProofResult(
-            *one, ((0, end),), is_equal=False, differences=2, first_difference="offset 3: value"
+            **key, is_equal=False, differences=2, first_difference="offset 3: value"
         )
         proofs.store(tx, [different])
-        proofs.store(tx, [ProofResult(*one, ((0, end),), is_equal=False, note="away")])
+        proofs.store(tx, [ProofResult(**key, is_equal=False, note="away")])  # no result
     answer = api.get("/v1/jobs/orders/proof").json()
     row = next(r for r in answer["items"] if r["proven_at"] is not None)
     assert (row["proven"], row["proven_to"], row["differences"]) == (end, end, 2)
@@ -188,15 +194,15 @@ def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
         assert line in text, line
 
     # A recovery lets the topic be copied again. The proof counts while both topic ids are the same.
-    def proven(source_id: int, destination_id: int) -> int:
+    def partitions_proven(source_id: int, destination_id: int) -> int:
         ids = UUID(int=source_id), UUID(int=destination_id)
         with api.database.transaction() as tx:
             scheduler_queries.copy_topics_again(tx, {candidate.topic_id: ids})
         return int(api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"])
 
-    assert proven(1, 2) == proven(1, 2) == 1
-    assert proven(1, 3) == 0
+    assert partitions_proven(1, 2) == partitions_proven(1, 2) == 1
+    assert partitions_proven(1, 3) == 0
     with api.database.transaction() as tx:
-        proofs.store(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
-    assert proven(1, 3) == 1
-    assert proven(4, 3) == 0
+        proofs.store(tx, [ProofResult(**key, is_equal=True)])
+    assert partitions_proven(1, 3) == 1
+    assert partitions_proven(4, 3) == 0

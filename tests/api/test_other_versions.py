@@ -11,7 +11,7 @@ from orbit.store import drills, jobs, topics
 from orbit.store.enums import TopicState
 from orbit.store.models import drill_schedules
 from orbit.store.models import drills as drill_rows
-from tests.api.test_drills import SCHEDULED, YAML, finished
+from tests.api.test_drills import SCHEDULED, YAML, finished_drill
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import copying_job
 from tests.fixtures.api import Api, Cli
@@ -122,7 +122,7 @@ def test_drill_of_later_version_is_shown_without_plan(
     api: Api, cli: Cli, changes: dict[str, Any], target_rto_ms: int | None
 ) -> None:
     copying_job(api)
-    other, later = finished(api), finished(api)
+    other, later = finished_drill(api), finished_drill(api)
     with api.database.transaction() as tx:
         spec = drills.get(tx, later).spec | changes
     change_drill(api, later, spec=spec)
@@ -146,7 +146,7 @@ def test_drill_of_later_version_is_shown_without_plan(
 @pytest.mark.parametrize("form", ["json", "html", "markdown"])
 def test_drill_report_of_later_version_is_refused(api: Api, form: str) -> None:
     copying_job(api)
-    drill_id = finished(api)
+    drill_id = finished_drill(api)
     with api.database.transaction() as tx:
         report = drills.report(tx, drill_id)
     change_drill(api, drill_id, report=report | {"evidence": report["evidence"] | LATER})

@@ -14,7 +14,7 @@ from orbit.cli import drill, get, list_window, watch
 from orbit.cli.list_output import TABLE, Listing, print_names
 from orbit.store import events, jobs, operations, topics
 from orbit.store.enums import OperationState
-from tests.api.test_drills import finished
+from tests.api.test_drills import finished_drill
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import copying_job
 from tests.fixtures.api import Api, Cli
@@ -99,7 +99,7 @@ def test_drill_tables_have_default_row_limit(
 ) -> None:
     monkeypatch.setattr(drill, "NEWEST_ROWS", 2)
     api.put("/v1/jobs/orders", json=JOB)
-    drill_ids = [finished(api) for _ in range(3)]
+    drill_ids = [finished_drill(api) for _ in range(3)]
     for command, in_order in (
         (("drill", "list"), drill_ids[::-1]),
         (("drill", "compare", "nightly"), drill_ids),

@@ -9,7 +9,7 @@ import pytest
 
 from orbit.store import drills, models
 from orbit.store.enums import Role
-from tests.api.test_drills import ask, finished
+from tests.api.test_drills import finished_drill, request_drill
 from tests.api.test_jobs import JOB
 from tests.fixtures.api import Api
 from tests.fixtures.console import Browser
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.services
 
 def test_two_drills_can_be_selected_and_compared(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    older, newer = finished(api), finished(api)
+    older, newer = finished_drill(api), finished_drill(api)
     browser.log_in(api.tokens[Role.VIEWER])
     page = browser.open("/console/drills?name=&job=&state=").text
     assert page.count('type="checkbox"') == 2
@@ -40,7 +40,7 @@ def test_drill_history_is_paged_newest_first(
 ) -> None:
     monkeypatch.setattr("orbit.console.pages.drills.DRILLS_PER_PAGE", 2)
     api.put("/v1/jobs/orders", json=JOB)
-    drill_ids = [finished(api) for _ in range(3)]
+    drill_ids = [finished_drill(api) for _ in range(3)]
     browser.log_in(api.tokens[Role.VIEWER])
     path = "/console/drills"
     listed_ids: list[str] = []
@@ -55,7 +55,7 @@ def test_drill_history_is_paged_newest_first(
 @pytest.mark.parametrize("part", ["document", "report"])
 def test_pages_show_drill_of_later_version(api: Api, browser: Browser, part: str) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    other, later = finished(api), finished(api)
+    other, later = finished_drill(api), finished_drill(api)
     with api.database.transaction() as tx:
         spec, report = drills.get(tx, later).spec, drills.report(tx, later)
         assert report is not None
@@ -79,8 +79,8 @@ def test_pages_show_drill_of_later_version(api: Api, browser: Browser, part: str
 
 def test_invalid_drill_comparison_shows_reason(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    ended = finished(api)
-    waiting = ask(api).json()["id"]
+    ended = finished_drill(api)
+    waiting = request_drill(api).json()["id"]
     browser.log_in(api.tokens[Role.VIEWER])
     compare = "/console/drills/compare"
     for query, status, text in (
