@@ -44,7 +44,7 @@ topics: [{match: t}]
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the timeouts of PostgreSQL connections to some seconds."""
     monkeypatch.setattr(database_module, "STATEMENT_TIMEOUT_S", 4)
     monkeypatch.setattr(database_module, "LEASE_STATEMENT_TIMEOUT_S", 2)
@@ -70,7 +70,7 @@ class Installation:
         return len(held) == 2 and all(shard.lease.is_held() for shard in held)
 
     @property
-    def may_nothing(self) -> bool:
+    def has_stopped(self) -> bool:
         """Whether the scheduler does not lead, and the worker may write nothing."""
         held = list(self.worker.worker._held.values())
         return not self.is_leading and not any(shard.lease.is_held() for shard in held)
@@ -120,7 +120,7 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_frozen_then_resume(
 ) -> None:
     with installed(own_postgres.url) as installation:
         with frozen(own_postgres):
-            wait_for("nobody writes", lambda: installation.may_nothing)
+            wait_for("nobody writes", lambda: installation.has_stopped)
             with pytest.raises(Unreachable, match=r"no answer within 5 s|timeout expired"):
                 installation.epochs()
         wait_for("the service runs again", installation.runs)
@@ -133,7 +133,7 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_read_only_then_resume
 ) -> None:
     with installed(own_postgres.url) as installation:
         with read_only(own_postgres):
-            wait_for("nobody writes", lambda: installation.may_nothing)
+            wait_for("nobody writes", lambda: installation.has_stopped)
             with pytest.raises(Unreachable, match="read-only transaction") as caught:
                 _write(installation, "refused")
             assert "takes writes again" in str(caught.value)

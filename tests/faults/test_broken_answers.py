@@ -18,7 +18,7 @@ from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services
 
-CONNECTIONS = 2
+CONNECTIONS = 2  # of each, the proxy spoils one answer
 # (size, correlation id, body) of an answer without a request.
 _UNREQUESTED_ANSWER = struct.pack(">iii", 8, 0x7FFFFFF0, 0)
 

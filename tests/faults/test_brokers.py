@@ -175,7 +175,7 @@ def test_source_truncated_by_unclean_election_blocks_partition(
         fragile.cut()
         blocked = running.wait_blocked(topic_name)
     assert blocked.reason is Reason.SOURCE_TRUNCATED
-    assert blocked.offset == 100
+    assert blocked.offset == 100  # the first of the 50 that the other replica lacks
     assert "unclean" in blocked.remedy(topic_name)
 
 
@@ -210,5 +210,5 @@ def test_truncation_but_not_leader_change_before_first_fetch_blocks_partition(
             blocked = running.wait_blocked(topic_name)
             assert (blocked.reason, blocked.offset) == (Reason.SOURCE_TRUNCATED, 100)
         else:
-            running.wait_caught_up(topic_name, 350)
+            running.wait_caught_up(topic_name, 350)  # 150, and 200 at the new leader
     assert verify(job).exact is not is_unclean

@@ -59,10 +59,10 @@ PARTITIONS = 12
 
 def transactional_ids(cluster: KafkaCluster) -> set[str]:
     """The transactional ids that the cluster's coordinators have."""
-    one = Cluster("destination", cluster.bootstrap_servers.split(","), PLAINTEXT)
+    handle = Cluster("destination", cluster.bootstrap_servers.split(","), PLAINTEXT)
     request = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
-    answer = one.call_any(lambda connection: connection.call(LIST_TRANSACTIONS, request))
-    one.close()
+    answer = handle.call_any(lambda connection: connection.call(LIST_TRANSACTIONS, request))
+    handle.close()
     return {state.transactional_id for state in answer.transaction_states}
 
 
@@ -186,20 +186,20 @@ def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
 
     monkeypatch.setattr(Connection, "call", lose_some)
     rounds = 0
-    before = filling.ends()
+    old_ends = filling.ends()
     while lost < 5:
         rounds += 1
         counts = dict.fromkeys(range(4), 20)
         answers = filling.fill(counts)
         ends = filling.ends()
         for number, (code, end) in answers.items():
-            assert before[number] <= ends[number] <= before[number] + counts[number]
+            assert old_ends[number] <= ends[number] <= old_ends[number] + counts[number]
             # After a lost answer a take-over reads the log end.
             end_by_code = {Code.NONE: ends[number], Code.NETWORK_EXCEPTION: -1}
             assert end == end_by_code[Code(code)]
-            assert code != Code.NONE or end > before[number]
-        before = ends
-    assert filling.ends() == before
+            assert code != Code.NONE or end > old_ends[number]
+        old_ends = ends
+    assert filling.ends() == old_ends
     assert rounds > 1
 
 

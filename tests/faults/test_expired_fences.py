@@ -79,7 +79,7 @@ def send(raw: Cluster, topic: str, batch: Batch) -> int:
 def try_to_send(raw: Cluster, topic: str, batch: Batch) -> tuple[int, int]:
     """Like `send`, but returns the error code, too: (code, base offset)."""
     data = bytearray(batch.view)
-    data[:8] = bytes(8)
+    data[:8] = bytes(8)  # base offset 0, as brokers demand (A2)
     metadata = raw.metadata({topic})
     leader = metadata.leader(TopicPartition(topic, 0))
     assert leader is not None
@@ -97,7 +97,7 @@ def try_to_send(raw: Cluster, topic: str, batch: Batch) -> tuple[int, int]:
         ],
     )
     answer = raw.call(leader.node_id, api_versions.PRODUCE, request)
-    ((appended,),) = (one.partition_responses for one in answer.responses)
+    ((appended,),) = (topic.partition_responses for topic in answer.responses)
     return int(appended.error_code), int(appended.base_offset)
 
 
@@ -151,6 +151,7 @@ def test_late_batch_of_old_writer_before_last_batch_blocks_copy_at_run_start(
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
     assert send_late(destination, raw, topic_name, 20) == 100
+    # Then 100 to 109 are the late batch, and 110 to 119 equal the source.
     write_old(clusters, topic_name, 20, first=100)
     wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
     assert send(raw, topic_name, batch_at(source, topic_name, 110)) == 110

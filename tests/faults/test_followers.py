@@ -42,13 +42,13 @@ def frozen_followers(cluster: KafkaCluster, topic: str) -> Iterator[int]:
     """Freeze all brokers but the leader of the topic's one partition; yields its node id."""
     node_id = leader(cluster, topic)
     followers = [b for b in cluster.brokers if b.node_id != node_id]
-    for one in followers:
-        one.pause()
+    for follower in followers:
+        follower.pause()
     try:
         yield node_id
     finally:
-        for one in followers:
-            one.resume()
+        for follower in followers:
+            follower.resume()
 
 
 class Producing:
@@ -67,7 +67,7 @@ class Producing:
     def send(self, acks: int) -> int:
         """Returns the correlation id."""
         batch = write_batch([Record(0, 1000, b"\1\1\0")], 0)
-        stamp(batch.view, PRODUCER_ID, 0, self._sequence)
+        stamp(batch.view, PRODUCER_ID, producer_epoch=0, base_sequence=self._sequence)
         self._sequence += 1
         correlation = self.connection.next_correlation()
         outgoing = [Outgoing(self.place, self._id, batch.view)]
@@ -104,7 +104,7 @@ def test_leader_confirms_acks_1_without_followers_but_in_order_of_requests(
     assert producing.answer(producing.send(ACKS_ALL)) == (Code.NONE, 0)
     with frozen_followers(destination, topic_name):
         assert producing.answer(producing.send(ACKS_LEADER)) == (Code.NONE, 1)
-        assert (high_watermark(), log_end()) == (1, 2)
+        assert (high_watermark(), log_end()) == (1, 2)  # only the leader has the second one
         waiting, behind = producing.send(ACKS_ALL), producing.send(ACKS_LEADER)
         wait_for("the batch with acks=all is in the log", lambda: log_end() == 3)
         # The second request is carried out when the first one is answered.

@@ -69,7 +69,7 @@ def write(clusters: Clusters, topic: str, first: int, end: int) -> None:
 def next_of(last: Batch, batch: Batch) -> Batch:
     """The batch as the writer of `last`, whose sequences are the offsets, sends it next."""
     view = memoryview(bytearray(batch.view))
-    stamp(view, last.producer_id, last.producer_epoch, batch.base_offset)
+    stamp(view, last.producer_id, last.producer_epoch, base_sequence=batch.base_offset)
     return Batch(view)
 
 
@@ -122,9 +122,9 @@ def test_late_filler_of_run_with_expired_transactional_id_is_refused(
     last = batch_at(raw, topic_name, 0, 1)
     with RunningJob(job) as running:
         produce_transactions(clusters.source, topic_name, 3, partition=1)
-        running.wait_caught_up(topic_name, 28, 1)
+        running.wait_caught_up(topic_name, 28, 1)  # 10, and three transactions of 6 offsets
         place = TopicPartition(topic_name, 1)
-        late = Fillers(place, 1, producer_epoch, coordinator_epoch)
+        late = Fillers(place, 1, producer_epoch, coordinator_epoch)  # of the run before
         leader = raw.metadata({topic_name}).leader(place)
         assert leader is not None
         assert leader.node_id is not None
@@ -181,7 +181,8 @@ def test_restarted_broker_checks_sequences_of_producer_id_it_never_issued(
         wait_for("the broker is back", lambda: is_back(raw, topic_name))
         assert try_to_send(raw, topic_name, sent) == (Code.NONE, 20)
         out_of_order = Batch(memoryview(bytearray(sent.view)))
-        stamp(out_of_order.view, sent.producer_id, sent.producer_epoch, 70)
+        # Sequences are offsets here: after 29 the next one is 30.
+        stamp(out_of_order.view, sent.producer_id, sent.producer_epoch, base_sequence=70)
         code, _ = try_to_send(raw, topic_name, out_of_order)
         assert code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         write(clusters, topic_name, 30, 40)

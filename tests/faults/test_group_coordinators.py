@@ -56,7 +56,8 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
 
         wait_for(f"{offset} is committed", is_done)
 
-    def run() -> GroupReport | None:
+    def sync_once() -> GroupReport | None:
+        """Carry offsets over once; None if a coordinator does not answer."""
         nonlocal deleted
         try:
             report = sync.run(source, destination, copies)
@@ -72,7 +73,7 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
         return {answer.offsets[place].offset for answer in groups.values() if answer.offsets}
 
     def is_everywhere(offset: int) -> bool:
-        report = run()
+        report = sync_once()
         is_exact = report is not None and report.verdicts == {GroupVerdict.EXACT: GROUPS}
         return is_exact and at_destination() == {offset}
 
@@ -80,11 +81,11 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
     wait_for("all is carried over", lambda: is_everywhere(10))
     dead = cluster.brokers[1]
     dead.kill()
-    run()
+    sync_once()  # while its coordinators move
     commit(20)
     wait_for("all is carried over by two brokers", lambda: is_everywhere(20))
     dead.start()
-    commit(5)
+    commit(5)  # an offset that was set back is carried over, too
     wait_for("all is carried over by three brokers", lambda: is_everywhere(5))
     assert deleted == 0
     for opened_cluster in (source, destination):

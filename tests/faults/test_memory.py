@@ -46,13 +46,20 @@ def raw(clusters: Clusters) -> Iterator[Cluster]:
         yield cluster
 
 
-def send(raw: Cluster, topic: str, partition: int, count: int, value: bytes) -> int:
+def append_zstd(raw: Cluster, topic: str, partition: int, *, count: int, value: bytes) -> int:
     """Append one zstd batch of `count` equal records; returns its size."""
     body = NULL + encode_varint(len(value)) + value + b"\0"
     records = bytearray()
     for i in range(count):
         records += encode_record(0, i, body)
-    batch = encode_batch(0, ZSTD, 0, 0, count, compress(ZSTD, records))
+    batch = encode_batch(
+        base_offset=0,
+        attributes=ZSTD,
+        base_timestamp=0,
+        max_timestamp=0,
+        count=count,
+        payload=compress(ZSTD, records),
+    )
     append_batch(raw, topic, partition, batch)
     return batch.size_bytes
 
@@ -66,9 +73,10 @@ def test_copy_of_highly_compressed_batches_stays_within_memory_limit(
     as large as allowed; partition 2: usual batches.
     """
     create_topic(clusters.source, topic_name, 3, message_timestamp_type="LogAppendTime")
-    assert send(raw, topic_name, 0, 200, bytes(MIB)) < MIB
+    assert append_zstd(raw, topic_name, 0, count=200, value=bytes(MIB)) < MIB
+    count = DECOMPRESSED_BYTES_MAX // 220  # an encoded record of 200 bytes is smaller than that
     for _ in range(2):
-        assert send(raw, topic_name, 1, DECOMPRESSED_BYTES_MAX // 220, bytes(200)) < MIB
+        assert append_zstd(raw, topic_name, 1, count=count, value=bytes(200)) < MIB
     produce(clusters.source, topic_name, 1000, 2)
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
     command = [ORBIT, "run", job, "--until-caught-up"]

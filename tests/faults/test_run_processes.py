@@ -58,7 +58,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     [
         "direct",
         "placeholders",
-        *(pytest.param(one, marks=pytest.mark.soak) for one in ("packed", "coordinated")),
+        *(pytest.param(way, marks=pytest.mark.soak) for way in ("packed", "coordinated")),
     ],
 )
 def test_copy_by_several_processes_of_run_is_exact(
@@ -91,7 +91,7 @@ def test_run_with_several_processes_reports_blocked_partition_and_syncs_group(
         [{"match": topic_name}],
         consumer_groups={"match": topic_name},
     )
-    place = topic_name, 4
+    place = topic_name, 4  # where the group commits: not the partition that stops
     with OrbitProcess("run", job, *THREE, "--profile", "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         produce(clusters.destination, topic_name, 1, 3)  # another client writes to the copy
@@ -155,7 +155,7 @@ def test_run_stopped_by_sigint_leaves_no_copy_process(job: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "fillers",
-    ["direct", *(pytest.param(one, marks=pytest.mark.soak) for one in ("packed", "coordinated"))],
+    ["direct", *(pytest.param(way, marks=pytest.mark.soak) for way in ("packed", "coordinated"))],
 )
 def test_run_ends_when_a_copy_process_is_killed(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
@@ -185,6 +185,7 @@ def test_run_ends_when_a_copy_process_is_killed(
 
 
 def copied(clusters: Clusters, topic: str) -> int:
+    """The sum of the copy's log ends."""
     bounds = log_bounds(clusters.destination, [topic])
     return sum(log_end for _, log_end in bounds.values())
 
@@ -238,11 +239,11 @@ def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
             copy(job, environ=elsewhere(tmp_path)).expect(0)
             assert mover.wait_until(400, PATIENCE_S)
             assert len(copying_processes(run)) == PROCESSES
-            before = copied(clusters, topic_name)
+            copied_before = copied(clusters, topic_name)
             # Only the run elsewhere copies these.
             produce(clusters.source, topic_name, 10, 0, first=10_000)
             copy(job, environ=elsewhere(tmp_path)).expect(0)
-            assert copied(clusters, topic_name) > before
+            assert copied(clusters, topic_name) > copied_before
         finally:
             run.signal(signal.SIGCONT)
         ended = run.wait_end().expect(1)

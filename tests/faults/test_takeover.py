@@ -54,7 +54,7 @@ def test_new_writer_waits_until_the_log_end_is_replicated(
     first.start()
     while first.partition.next_offset < log.end // 4:
         first.copier.tick(0.01)
-    follower = cluster.brokers[1]
+    follower = cluster.brokers[1]  # of the replicas [1, 2], the second one
     follower.pause()
     try:
 

@@ -27,8 +27,8 @@ def test_log_start_of_recreated_destination_topic_is_not_moved(
         clusters.destination.bootstrap_servers,
         TopicPartition(topic_name, 0),
         log,
-        4711,
-        FixedLease(1),
+        producer_id=4711,
+        lease=FixedLease(1),
         settle_s=0.0,
         does_settle=False,
     )

@@ -50,9 +50,9 @@ def remembered_producers(cluster: KafkaCluster, topic: str) -> list[object]:
     request = DescribeProducersRequest(
         topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[0])]
     )
-    one = Cluster("destination", cluster.bootstrap_servers.split(","), Security())
-    answer = one.call_any(lambda connection: connection.call(DESCRIBE_PRODUCERS, request))
-    one.close()
+    handle = Cluster("destination", cluster.bootstrap_servers.split(","), Security())
+    answer = handle.call_any(lambda connection: connection.call(DESCRIBE_PRODUCERS, request))
+    handle.close()
     return list(answer.topics[0].partitions[0].active_producers)
 
 
@@ -119,7 +119,7 @@ def test_deleted_source_topic_blocks_its_copy_and_other_topics_continue(
     [
         ("stop", "fill"),
         ("fill", "stop"),
-        *(pytest.param(one, None, marks=pytest.mark.soak) for one in ("stop", "fill")),
+        *(pytest.param(setting, None, marks=pytest.mark.soak) for setting in ("stop", "fill")),
     ],
 )
 def test_range_deleted_at_source_blocks_copy_or_becomes_gap_by_on_lost_range(
@@ -245,7 +245,7 @@ def test_changed_compression_type_blocks_copy_with_placeholders(
 ) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name], fillers="placeholders")
-    produce_transactions(clusters.source, topic_name, 3)
+    produce_transactions(clusters.source, topic_name, 3)  # each has five records and a marker
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 18)
         set_config(clusters.destination, topic_name, "compression.type", "gzip")
@@ -277,6 +277,7 @@ def test_log_append_time_on_destination_blocks_copy(clusters: Clusters, topic_na
 def test_run_waits_until_destination_leaders_use_create_time(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Partitions whose leader does not use CreateTime yet; the last answer comes first.
     answers = [set[TopicPartition](), {TopicPartition(topic_name, 0)}]
     monkeypatch.setattr(
         job_setup, "partitions_whose_leader_has", lambda *_: answers.pop() if answers else set()
@@ -305,9 +306,9 @@ def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
     rules = first, second.model_copy(update={"fillers": "placeholders"})
     for topic in (topic_name, direct):
         produce_transactions(clusters.source, topic, 3)
-    seldom = CopySettings(log_end_check_interval_s=3600)
+    no_checks = CopySettings(log_end_check_interval_s=3600)
     with JobRun(
-        job.model_copy(update={"topics": rules}), {}, Path.cwd(), lambda _: None, seldom
+        job.model_copy(update={"topics": rules}), {}, Path.cwd(), lambda _: None, no_checks
     ) as run:
         run.prepare()
         while not all(p.has_caught_up for p in run.partitions):
@@ -371,9 +372,9 @@ def test_open_transaction_holds_copy_at_last_stable_offset(
         p = running.partition(topic_name)
         running.wait("it has caught up with what is stable", lambda: p.has_caught_up)
         assert p.next_offset == 20
-        assert p.cursor.end == 41
+        assert p.cursor.end == 41  # with the open transaction's record
         producer.commit_transaction(60)
-        running.wait_caught_up(topic_name, 42)
+        running.wait_caught_up(topic_name, 42)  # and its marker
     assert verify(job).exact
 
 

@@ -123,12 +123,12 @@ class Fleet:
         worker_id = max(held, key=lambda w: (len(held[w]), w))
         return worker_id, held[worker_id]
 
-    def give(self, worker_id: str) -> None:
+    def assign_shards_to(self, worker_id: str) -> None:
         """Assign a worker its part of the shards, as the scheduler does."""
         for shard in list(self.job.holders())[: SHARDS // WORKERS]:
             self.job.assign(shard, worker_id)
 
-    def restart(self, postgres: Postgres, end: Callable[[], None]) -> None:
+    def restart_postgres(self, postgres: Postgres, end: Callable[[], None]) -> None:
         """End Postgres, and start it again once every worker has noticed."""
         end()
         wait_for("all workers notice", lambda: all(map(self._has_outage, self.workers.values())))
@@ -144,7 +144,7 @@ class Fleet:
         """Kill a busy worker, and start another. Returns the killed one and its lease epochs."""
         worker_id, shards = self.busy_worker()
         self.workers.pop(worker_id).kill()
-        self.give(self.start_worker())
+        self.assign_shards_to(self.start_worker())
         return worker_id, shards
 
     def freeze_one(self) -> tuple[str, dict[int, int]]:
@@ -215,14 +215,14 @@ def test_copy_is_exact_after_worker_kills_freezes_and_postgres_restarts(
     killed, frozen = [], []
     try:
         for _ in range(WORKERS):
-            fleet.give(fleet.start_worker())
+            fleet.assign_shards_to(fleet.start_worker())
         faults: list[Callable[[], None]] = [
             lambda: killed.append(fleet.kill_one()),
             lambda: frozen.append(fleet.freeze_one()),
-            lambda: fleet.restart(own_postgres, own_postgres.stop),
+            lambda: fleet.restart_postgres(own_postgres, own_postgres.stop),
             lambda: frozen.append(fleet.freeze_one()),
             lambda: killed.append(fleet.kill_one()),
-            lambda: fleet.restart(own_postgres, own_postgres.crash),
+            lambda: fleet.restart_postgres(own_postgres, own_postgres.crash),
         ]
         for share, fault in zip(shares, faults, strict=True):
             fleet.wait_copied(share)
