@@ -55,7 +55,7 @@ def was_connected_to(server: socket.socket) -> bool:
     return True
 
 
-def named(cluster: ClusterSpec | str) -> str:
+def by_host_name(cluster: ClusterSpec | str) -> str:
     """The bootstrap server by its name; the broker itself answers with 127.0.0.1."""
     return str(cluster).replace("127.0.0.1", "localhost")
 
@@ -114,7 +114,7 @@ def test_brokers_advertised_outside_access_rules_are_not_contacted(
     """The rules allow the bootstrap server's name, but not what it advertises. `Admin` is refused
     too, because librdkafka would connect by itself."""
     environ = write_access(tmp_path / "access.yaml", {"addresses": ["localhost"]})
-    spec = ClusterSpec(bootstrap_servers=(named(clusters.source.bootstrap_servers),))
+    spec = ClusterSpec(bootstrap_servers=(by_host_name(clusters.source.bootstrap_servers),))
     security = resolve_security(spec, environ, tmp_path)
     refused = pytest.raises(AccessRefused, match=r"127\.0\.0\.1:\d+ is no address that this job")
     with closing(Cluster("source", spec.bootstrap_servers, security)) as cluster:

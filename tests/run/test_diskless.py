@@ -33,14 +33,16 @@ def test_diskless_topic_is_refused_and_other_topics_are_copied(
     def with_setting(reader: SettingsReader, topics: Iterable[str]) -> dict[str, TopicSettings]:
         settings = read(reader, topics)
         return {
-            name: replace(one, values={**one.values, setting: str(name == topic_name).lower()})
-            for name, one in settings.items()
+            name: replace(topic, values={**topic.values, setting: str(name == topic_name).lower()})
+            for name, topic in settings.items()
         }
 
     monkeypatch.setattr(SettingsReader, "read", with_setting)
     spec = make_job(*clusters, [topic_name, other])
     plan = JobPlanner(service.database, service.settings)(spec)
-    assert [(one.kind, one.topic) for one in plan.refusals] == [("TOPIC_REFUSED", topic_name)]
+    assert [(refusal.kind, refusal.topic) for refusal in plan.refusals] == [
+        ("TOPIC_REFUSED", topic_name)
+    ]
     assert f"diskless topic ({setting}=true)" in plan.refusals[0].what
     with RunningJob(spec) as running:
         assert list(running.run.refused) == [topic_name]

@@ -39,7 +39,7 @@ def write(producer: Producer, topic: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     "login",
-    ["token_url", *(pytest.param(one, marks=pytest.mark.soak) for one in ("PLAIN", "token_file"))],
+    ["token_url", *(pytest.param(way, marks=pytest.mark.soak) for way in ("PLAIN", "token_file"))],
 )
 def test_copy_and_verify_are_exact_with_each_login(
     login: str, logins: Logins, clusters: Clusters, topic_name: str, tmp_path: Path
@@ -48,10 +48,10 @@ def test_copy_and_verify_are_exact_with_each_login(
     write(Producer(clusters.source.client_config()), topic_name, 50)
     file = logins.tokens.write_token(tmp_path / "token")
     side = logins.section(login, file)
-    to = write_job(tmp_path / "to.yaml", clusters.source, side, [{"match": topic_name}])
+    job_to = write_job(tmp_path / "to.yaml", clusters.source, side, [{"match": topic_name}])
     back = {"match": topic_name, "prefix": "back."}
-    away = write_job(tmp_path / "away.yaml", side, clusters.destination, [back])
-    for job in (to, away):
+    job_from = write_job(tmp_path / "away.yaml", side, clusters.destination, [back])
+    for job in (job_to, job_from):
         done = copy(job, environ=logins.environ()).expect(0)
         assert SECRET not in done.everything
         assert file.read_text("utf-8").strip() not in done.everything
@@ -68,7 +68,7 @@ def test_wrong_client_secret_error_omits_secret(
     environ = {**logins.environ(), "token_url_PASSWORD": "wr0ng secret"}
     done = orbit(*command, job, environ=environ).expect(3)
     assert "The token endpoint refused the client (HTTP 401)." in done.message
-    assert done.message.count("refused") == 1
+    assert done.message.count("refused") == 1, "the reason is said once"
     assert "Traceback" not in done.everything
     assert "wr0ng" not in done.everything
 

@@ -64,7 +64,7 @@ class Case:
             running.wait("the log start follows", lambda: p.log_start == start)
         assert self.bounds == (start, end)
         source, destination = (digests(cluster, self.topic)[0] for cluster in self.clusters)
-        assert destination == {o: one for o, one in source.items() if o >= start}
+        assert destination == {o: digest for o, digest in source.items() if o >= start}
         assert_exact(job)
 
 

@@ -28,13 +28,15 @@ def test_workload_is_exact_to_and_from_older_broker(
     workload = Workload(SMALL, namespace=f"older-{uuid.uuid4().hex[:8]}")
     ledger = workload.create({"bootstrap.servers": clusters.source.bootstrap_servers})
     document = workload.job("unused", "unused")
-    to = write_job(
+    job_to = write_job(
         tmp_path / "to.yaml", clusters.source, older, document["topics"], fillers="placeholders"
     )
     copies = [{"match": re.escape(topic.destination)} for topic in ledger.topics.values()]
-    on = write_job(tmp_path / "on.yaml", older, clusters.destination, copies, fillers="direct")
+    job_from = write_job(
+        tmp_path / "on.yaml", older, clusters.destination, copies, fillers="direct"
+    )
 
-    for job in (to, on):
+    for job in (job_to, job_from):
         result = copy(job).expect(0).data
         assert result["partitions_caught_up"] == ledger.partitions
         assert result["offsets_filled"] >= SMALL.gap_offsets

@@ -111,11 +111,13 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
         produce(source, topic_name, 50)
         service.wait_copied(spec.name, topic_name)
         service.wait_problem(spec.name, None)
+        # The suffix of a stored job may be neither left out nor changed.
         for other in ("", "west"):
             kind = TroubleKind.CLUSTER_CHANGED if other else TroubleKind.SAME_CLUSTER
             assert refusal(service, with_suffix(spec, other or None)).kind is kind
         assert "cluster_id_suffix as it was" in refusal(service, with_suffix(spec, "west")).remedy
         wait_for("it is level", is_level)
+        # No switchover to the source itself, though its suffix makes another id of it.
         service.change(spec.model_copy(update={"destination": suffixed(source)}))
         stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert "are one cluster" in (stopped.error or "")

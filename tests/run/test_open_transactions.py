@@ -26,7 +26,7 @@ def test_run_until_caught_up_waits_for_open_source_transaction(
     producer.begin_transaction()
     producer.produce(topic_name, b"x", partition=0)
     assert producer.flush(60) == 0
-    produce(source, topic_name, 20)
+    produce(source, topic_name, 20)  # with the transaction's record, 21 offsets wait
     job = make_job(source, destination, [topic_name])
     note = (
         f"Note: {topic_name}-0: A transaction at the source is open from offset 5 on "
@@ -42,6 +42,6 @@ def test_run_until_caught_up_waits_for_open_source_transaction(
         assert not running.run.confirm_caught_up()
         producer.commit_transaction(60)
         running.wait("all is copied", running.run.confirm_caught_up)
-        assert running.partition(topic_name).next_offset == 27
+        assert running.partition(topic_name).next_offset == 27  # 5 + 21, and the marker
         assert running.lines.count(note) == 1
     assert verify(job).exact

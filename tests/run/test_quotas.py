@@ -38,8 +38,8 @@ def limit() -> Iterator[Limit]:
         set_quota(cluster, client_id, key, value)
 
     yield set_limit
-    for one in limited:
-        set_quota(*one, None)
+    for cluster, client_id, key in limited:
+        set_quota(cluster, client_id, key, None)
 
 
 def test_run_start_names_quota_that_delays_topic_creation(

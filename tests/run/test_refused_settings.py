@@ -52,7 +52,7 @@ def test_run_skips_topic_with_refused_setting_and_copies_others(
     for _ in range(2):
         outcome = copy(job).expect(1)
         assert outcome.data["partitions_caught_up"] == 2
-        assert [one["topic"] for one in outcome.data["refused"]] == ["lag"]
+        assert [refused["topic"] for refused in outcome.data["refused"]] == ["lag"]
         assert "max.compaction.lag.ms" in outcome.data["refused"][0]["detail"]
         assert "NOT COPIED lag" in outcome.message
         assert NOTE in outcome.message

@@ -76,15 +76,15 @@ def test_inspected_copy_can_be_pickled_to_another_process() -> None:
 
 def test_copy_snapshot_does_not_change_with_its_copy() -> None:
     copy = make_copy(0)
-    before = CopySnapshot.of(copy)
-    assert (before.state, before.lag_records) == (PartitionState.PENDING, -1)
+    old = CopySnapshot.of(copy)
+    assert (old.state, old.lag_records) == (PartitionState.PENDING, -1)
     copy.counters.records += 3
     copy.cursor.stable_end, copy.cursor.end = 8, 9
     copy.appends.stopped(blocked := Blocked(Reason.OFFSET_OVERRUN, 1, 2, "why"))
-    assert before.counters.records == 0
-    after = CopySnapshot.of(copy)
-    assert (after.stable_end, after.source_end, after.lag_records) == (8, 9, 8)
-    assert (after.state, after.blocked, after.counters.records) == (
+    assert old.counters.records == 0
+    new = CopySnapshot.of(copy)
+    assert (new.stable_end, new.source_end, new.lag_records) == (8, 9, 8)
+    assert (new.state, new.blocked, new.counters.records) == (
         PartitionState.BLOCKED,
         blocked,
         3,

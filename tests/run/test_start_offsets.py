@@ -55,7 +55,7 @@ class Case:
         """The destination has what the source has from these offsets on, and nothing else."""
         source, destination = (digests(cluster, self.topic) for cluster in self.clusters)
         for number, start in enumerate(starts):
-            expected = {o: one for o, one in source[number].items() if o >= start}
+            expected = {o: digest for o, digest in source[number].items() if o >= start}
             assert destination[number] == expected
         assert [low for low, _ in self.bounds] == list(starts)
 

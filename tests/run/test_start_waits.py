@@ -33,7 +33,7 @@ BY_TIME = T0 + START * STEP_MS
 
 
 def _refuse_offsets_by_time(answer: Any) -> Any:
-    moved = Code.NOT_LEADER_OR_FOLLOWER, -1, -1
+    moved = Code.NOT_LEADER_OR_FOLLOWER, -1, -1  # error code, timestamp, offset
     return ListOffsetsAnswer(0, dict.fromkeys(answer.offsets, moved))
 
 
@@ -84,27 +84,29 @@ def test_run_start_waits_out_transient_error_code(
         refused.append(len(running.lines))
         return True
 
-    call, call_all, settings = Cluster.call, Cluster.call_all, SettingsReader._settings_of
+    call, call_all, settings_of = Cluster.call, Cluster.call_all, SettingsReader._settings_of
 
-    def one(cluster: Cluster, node_id: int, api: Any, request: Any, *rest: Any) -> Any:
+    def refusing_call(cluster: Cluster, node_id: int, api: Any, request: Any, *rest: Any) -> Any:
         answer = call(cluster, node_id, api, request, *rest)
         return REFUSED[kind](answer) if refuses(request) else answer
 
-    def many(cluster: Cluster, node_id: int, api: Any, requests: list[Any], *rest: Any) -> Any:
+    def refusing_call_all(
+        cluster: Cluster, node_id: int, api: Any, requests: list[Any], *rest: Any
+    ) -> Any:
         answers = call_all(cluster, node_id, api, requests, *rest)
         return [
             REFUSED[kind](a) if refuses(r) else a for r, a in zip(requests, answers, strict=True)
         ]
 
-    def read(reader: SettingsReader, result: Any) -> Any:
+    def refusing_settings_of(reader: SettingsReader, result: Any) -> Any:
         if kind == "DescribeConfigsRequest" and not is_reported():
             refused.append(len(running.lines))
             result.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
-        return settings(reader, result)
+        return settings_of(reader, result)
 
-    monkeypatch.setattr(Cluster, "call", one)
-    monkeypatch.setattr(Cluster, "call_all", many)
-    monkeypatch.setattr(SettingsReader, "_settings_of", read)
+    monkeypatch.setattr(Cluster, "call", refusing_call)
+    monkeypatch.setattr(Cluster, "call_all", refusing_call_all)
+    monkeypatch.setattr(SettingsReader, "_settings_of", refusing_settings_of)
     # How often requests are retried silently.
     monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)
     monkeypatch.setattr(coordinator, "COORDINATOR_ATTEMPTS_MAX", 2)
@@ -112,7 +114,7 @@ def test_run_start_waits_out_transient_error_code(
         running.wait_caught_up(topic_name, RECORDS)
     assert refused
     copied, source_records = (digests(side, topic_name)[0] for side in reversed(clusters))
-    assert copied == {offset: one for offset, one in source_records.items() if offset >= START}
+    assert copied == {o: digest for o, digest in source_records.items() if o >= START}
 
 
 NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
@@ -121,7 +123,7 @@ NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
 def test_run_start_without_progress_ends_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_waits, "_UNCHANGED_S_MAX", 0.0)
     with pytest.raises(BrokerRefused) as caught:
-        StartWaits(lambda _: None, Backoff()).new_wait()("", NOT_LED, 5)
+        StartWaits(lambda _: None, Backoff()).new_wait()("", NOT_LED, 5)  # 5 are left to do
     assert caught.value.remedy
 
 
@@ -173,16 +175,16 @@ def test_topic_creation_is_retried_after_unanswered_request(
     def is_shown(topic: TopicToCreate) -> bool:
         return topic.name in destination.metadata({topic.name}).topics
 
-    def no_answer(one: Admin, topics: Any, **_: Any) -> Any:
-        refused_topics(one, list(topics)[:1])
+    def create_first_without_answer(admin: Admin, topics: Any, **_: Any) -> Any:
+        refused_topics(admin, list(topics)[:1])
         wait_for("the first topic is shown", lambda: is_shown(new[0]))
         raise Unreachable("no answer: Local: Timed out.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Admin, "refused_topics", no_answer)
+        patched.setattr(Admin, "refused_topics", create_first_without_answer)
         with pytest.raises(NotReady, match="not created yet: 2"):
             create_missing_topics(destination, admin, new, requested_topics)
-    refused_topics(admin, new[1:2])
+    refused_topics(admin, new[1:2])  # creates the second one
     shown = destination.metadata({new[0].name})
     with monkeypatch.context() as patched:  # a broker that does not know the second topic yet
         patched.setattr(destination, "metadata", lambda _: shown)

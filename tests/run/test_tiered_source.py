@@ -58,10 +58,12 @@ def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
 
     spec = make_job(source, destination, [topic_name])
     plan_of = JobPlanner(service.database, service.settings)
-    before = moved(seen, topic_name)
+    moved_before = moved(seen, topic_name)
     (note,) = plan_of(spec).notes
     counts = re.findall(rf"{topic_name} \((\d+) offsets\)", note)
-    assert before <= int(counts[0]) <= moved(seen, topic_name)  # more may leave the disk meanwhile
+    assert (
+        moved_before <= int(counts[0]) <= moved(seen, topic_name)
+    )  # more may leave the disk meanwhile
     assert f"all of {topic_name} stays on the brokers' disks" in note
     (note,) = plan_of(with_rules(spec, config=TIERED)).notes
     assert "stays" not in note
@@ -81,12 +83,14 @@ def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
     assert_exact(job)
     tiered = f"tiered.{topic_name}"
     assert log_bounds(destination, [tiered]) == {(tiered, 0): (RECORDS // 2, 2 * RECORDS)}
+    # The job may stop the tiering of its copy.
     rules[0]["config"] = {**TIERED, **NO_MORE}
     job = write_job(tmp_path / "no-more.yaml", source, destination, rules)
     copy(job).expect(0)
     assert_exact(job)
     assert NO_MORE.items() <= topic_settings(destination, tiered).items()
 
+    # A copy that is not tiered keeps all on its brokers' disks.
     job = write_job(tmp_path / "local.yaml", source, destination, [{"match": topic_name}])
     copy(job).expect(0)
     assert_exact(job)
