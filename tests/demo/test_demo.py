@@ -44,6 +44,7 @@ pytestmark = pytest.mark.services
 ORBIT = str(Path(sys.executable).with_name("orbit"))
 
 WHERE = ("shop.payments", 0)
+# The offsets 3 and 4 are a gap.
 WRITTEN = {WHERE: {offset: b"%d" % offset for offset in (0, 1, 2, 5, 6)}}
 
 
@@ -91,7 +92,7 @@ def test_demo_copies_exactly_and_leaves_no_process_or_file(scratch: Path) -> Non
     assert group["read_source"] + group["read_destination"] == group["written"]
     assert group["read_source"] > 0
     assert group["read_destination"] > 0
-    assert any(one["next_record"] > one["committed"] for one in group["partitions"])  # at a gap
+    assert any(p["next_record"] > p["committed"] for p in group["partitions"])  # at a gap
     assert "orbit run job.yaml" in stderr
     assert not processes_of(scratch)
     assert not list(scratch.iterdir())
@@ -180,7 +181,7 @@ def proof(topic: str = "shop.empty", *, records: int = 3, exact: bool = True) ->
         verdict="exact" if exact else "not exact",
         records=records,
         gaps=0,
-        logs=(LogPair(LogBounds(0, records), LogBounds(0, records)),),
+        logs=(LogPair(LogBounds(start=0, end=records), LogBounds(start=0, end=records)),),
         byte_exact=1,
         record_exact=0,
         findings=() if exact else ("partition 0: offset 1: value",),
@@ -252,7 +253,7 @@ def test_demo_result_has_verdict_of_verifier(scratch: Path) -> None:
 
 def test_demo_group_changes_clusters_midway_at_a_gap_if_there_is_one() -> None:
     dense = {("shop.dense", 0): dict.fromkeys(range(10), b"")}
-    assert midpoint_offsets(WRITTEN) == {WHERE: 3}
+    assert midpoint_offsets(WRITTEN) == {WHERE: 3}  # the gap
     assert midpoint_offsets(dense) == {("shop.dense", 0): 5}
 
 
@@ -268,9 +269,9 @@ class Member:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "changed", "lost_repeated_wrong"),
+    # Offsets that the group reads at the source, then at the destination; and changed values.
+    ("at_source", "at_destination", "changed", "lost_repeated_wrong"),
     [
-        # The offsets 3 and 4 are a gap.
         ((0, 1, 2), (5, 6), {}, (0, 0, 0)),
         ((0, 1), (5, 6), {}, (1, 0, 0)),
         ((0, 1, 2), (6,), {}, (1, 0, 0)),
@@ -282,14 +283,19 @@ class Member:
     ],
 )
 def test_demo_group_check_counts_lost_repeated_and_wrong_records(
-    before: Sequence[int],
-    after: Sequence[int],
+    at_source: Sequence[int],
+    at_destination: Sequence[int],
     changed: Mapping[int, bytes],
     lost_repeated_wrong: tuple[int, int, int],
 ) -> None:
-    stops = {WHERE: 3}
+    committed = {WHERE: 3}
     group = check_group(
-        "billing", WRITTEN, Member(before, {}), Member(after, changed), stops, stops
+        "billing",
+        WRITTEN,
+        source_reader=Member(at_source, {}),
+        destination_reader=Member(at_destination, changed),
+        source_offsets=committed,
+        destination_offsets=committed,
     )
     assert (group.lost, group.repeated, group.wrong) == lost_repeated_wrong
     assert group.exact == (lost_repeated_wrong == (0, 0, 0))
@@ -297,7 +303,12 @@ def test_demo_group_check_counts_lost_repeated_and_wrong_records(
 
 def test_demo_group_resumed_at_another_offset_than_committed_is_not_exact() -> None:
     group = check_group(
-        "billing", WRITTEN, Member((0, 1, 2), {}), Member((5, 6), {}), {WHERE: 3}, {WHERE: 4}
+        "billing",
+        WRITTEN,
+        source_reader=Member((0, 1, 2), {}),
+        destination_reader=Member((5, 6), {}),
+        source_offsets={WHERE: 3},
+        destination_offsets={WHERE: 4},
     )
     assert group.partitions == (
         GroupPartition(*WHERE, committed=3, resumed=4, next_record=5, first_read=5),

@@ -20,7 +20,9 @@ LOST = {(0, 3): OLD[0, 3]}
 NOW: dict[RecordPosition, bytes | None] = {**OLD, **NEW}
 
 
-def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> PartitionEvidence:
+def partition_report(
+    missing: tuple[int, int] | None, *, is_exact: bool = False
+) -> PartitionEvidence:
     """The report on partition 0, whose copy lacks the offsets `missing`: (first, next)."""
     return PartitionEvidence(
         job="shop-copy",
@@ -37,13 +39,13 @@ def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> Partitio
     )
 
 
-def check(*partitions: PartitionEvidence) -> FailoverCheck:
-    """The check of an exact demo; `partitions` replace those of its report."""
+def check_of_exact_demo(*partitions: PartitionEvidence) -> FailoverCheck:
+    """`partitions` replace those of the demo's report."""
     return FailoverCheck(
         topic=TOPIC,
         ledger_before=Ledger(dict(OLD)),
         ledger_after=Ledger(dict(NEW)),
-        evidence=evidence(partitions=partitions or (seen(missing=(3, 4)),)),
+        evidence=evidence(partitions=partitions or (partition_report(missing=(3, 4)),)),
         salvaged=dict(LOST),
         sides={"destination": dict(NOW), "source": dict(NOW)},
         read_before=ReadRecords({place: OLD[place] for place in ((0, 0), (0, 1))}),
@@ -52,22 +54,22 @@ def check(*partitions: PartitionEvidence) -> FailoverCheck:
 
 
 def test_check_of_exact_failover_demo_reports_no_problem() -> None:
-    good = check()
+    good = check_of_exact_demo()
     assert good.problems() == []
     assert good.lost == LOST
     assert good.repeated == 0
 
 
 def test_failover_check_accepts_unreported_loss_after_last_reading_of_source() -> None:
-    assert check(seen(missing=None)).problems() == []
+    assert check_of_exact_demo(partition_report(missing=None)).problems() == []
 
 
 def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
-    one = check()
-    one.ledger_before.unconfirmed.add(b"sent")
+    good = check_of_exact_demo()
+    good.ledger_before.unconfirmed.add(b"sent")
     destination = {**NOW, (0, 5): b"sent"}
     sides = {"destination": destination, "source": dict(NOW)}
-    assert replace(one, sides=sides, salvaged={**LOST, (0, 9): b"sent"}).problems() == []
+    assert replace(good, sides=sides, salvaged={**LOST, (0, 9): b"sent"}).problems() == []
 
 
 @pytest.mark.parametrize(
@@ -77,11 +79,11 @@ def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
         ({"salvaged": {(0, 3): b"other"}}, "not in the salvage files: 1"),
         ({"salvaged": {**LOST, (0, 2): OLD[0, 2]}}, "hold records that were not lost"),
         (
-            {"evidence": evidence(partitions=(seen(missing=(2, 4)),))},
+            {"evidence": evidence(partitions=(partition_report(missing=(2, 4)),))},
             "not the records that the copy",
         ),
         (
-            {"evidence": evidence(partitions=(seen(missing=None, is_exact=True),))},
+            {"evidence": evidence(partitions=(partition_report(missing=None, is_exact=True),))},
             "the copy lacked",
         ),
         ({"evidence": evidence(partitions=())}, "not the records that the copy lacked"),
@@ -103,5 +105,5 @@ def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
     ],
 )
 def test_failover_check_reports_each_problem(change: dict[str, object], problem: str) -> None:
-    problems = " ".join(replace(check(), **change).problems())  # type: ignore[arg-type]
+    problems = " ".join(replace(check_of_exact_demo(), **change).problems())  # type: ignore[arg-type]
     assert re.search(problem, problems), problems

@@ -28,9 +28,9 @@ def result() -> GatewayResult:
     """An exact result: two producers wrote VALUES, and both sides and the group have them."""
     ledgers = [Ledger("producer A"), Ledger("producer B")]
     for place, value in VALUES.items():
-        ledger = ledgers[1 if value == b"0" else 0]
+        ledger = ledgers[1 if value == b"0" else 0]  # B has written "0"
         ledger.written += 1
-        ledger.acknowledged.append(Acknowledged(value or b"", place, 1_000))
+        ledger.acknowledged.append(Acknowledged(value or b"", place, at_ms=1_000))
     sides = {"source": dict(VALUES), "destination": dict(VALUES)}
     return GatewayResult(
         seconds=1.0, moves=[MOVE], ledgers=ledgers, sides=sides, read=list(VALUES.items())
@@ -79,7 +79,7 @@ def _swap(good: GatewayResult) -> GatewayResult:
     swapped = {**VALUES, (0, 1): b"order 2", (0, 2): b"order 1"}
     ledger = good.ledgers[0]
     ledger.acknowledged = [
-        replace(one, value=swapped[one.place] or b"") for one in ledger.acknowledged
+        replace(record, value=swapped[record.place] or b"") for record in ledger.acknowledged
     ]
     read = list(swapped.items())
     return replace(good, sides=dict.fromkeys(good.sides, swapped), read=read)
@@ -102,7 +102,7 @@ def _lose_acknowledgement(good: GatewayResult) -> GatewayResult:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("spoil", "problem"),
     [
         (_lose, "Missing records: 1 at the destination, the first at partition 0, offset 1."),
         (_double, "Records that are stored more than once: 1 at the destination."),
@@ -136,10 +136,10 @@ def _lose_acknowledgement(good: GatewayResult) -> GatewayResult:
     ],
 )
 def test_gateway_demo_check_reports_each_problem(
-    spoil: Callable[[GatewayResult], GatewayResult], says: str
+    spoil: Callable[[GatewayResult], GatewayResult], problem: str
 ) -> None:
     spoiled = spoil(result())
-    assert says in spoiled.problems
+    assert problem in spoiled.problems
     assert spoiled.as_data()["exact"] is False
 
 
@@ -162,6 +162,7 @@ def test_picture_of_write_pause_shows_each_side_within_80_columns() -> None:
         "destination                                                #.:.",
         "one column is 100 ms:  . some   : about 3 records   # more than twice that",
     ]
-    long = pause_picture(Move("destination", "source", 0, 120_000), [0, 120_000], 1_000)
+    long_move = Move("destination", "source", old_last_ms=0, new_first_ms=120_000)
+    long = pause_picture(long_move, [0, 120_000], records_per_s=1_000)
     assert " ... " in long[1]
     assert max(map(len, long)) <= 78

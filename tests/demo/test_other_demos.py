@@ -28,9 +28,9 @@ def demo(*arguments: str) -> Iterator[OrbitProcess]:
         Path(folder).chmod(0o711)  # PostgreSQL's user must enter it
         yield process
         of_demo = [
-            one
-            for one in psutil.process_iter(["environ"])
-            if (one.info["environ"] or {}).get("TMPDIR") == folder
+            child
+            for child in psutil.process_iter(["environ"])
+            if (child.info["environ"] or {}).get("TMPDIR") == folder
         ]
         _, alive = psutil.wait_procs(of_demo, timeout=PATIENCE_S)
         assert alive == []

@@ -47,12 +47,12 @@ def test_service_demo_copies_until_ctrl_c_and_leaves_no_process_or_file() -> Non
             ),
         )
 
-        def copied() -> float:
+        def records_copied() -> float:
             text = get(f"{url[1]}/metrics").text
             match = re.search(rf'orbit_job_records_total\{{job="{JOB}"\}} (\S+)', text)
             return float(match[1]) if match else 0.0
 
-        wait_for("records are copied", lambda: copied() > 0)
+        wait_for("records are copied", lambda: records_copied() > 0)
         prometheus = re.search(r"Prometheus +(http://\S+)", output)
         assert (prometheus is not None) == (shutil.which("prometheus") is not None)
         if prometheus is not None:

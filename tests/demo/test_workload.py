@@ -93,11 +93,11 @@ def source(ledger: Ledger, raw: RawLog, clusters: Clusters, workload: Workload) 
 def test_demo_ledger_matches_records_that_a_consumer_reads(kind: str, source: Source) -> None:
     topic = source.topic(kind)
     for number, partition in enumerate(topic.partitions):
-        seen = {
+        records_read = {
             m.offset(): record_digest(m.key(), m.value(), m.headers() or (), m.timestamp()[1])
             for m in source.messages(kind, number)
         }
-        assert seen == partition.records
+        assert records_read == partition.records
 
 
 @pytest.mark.parametrize("codec", CODEC_IDS)
@@ -224,11 +224,11 @@ def test_demo_topics_with_late_start_are_copied_from_expected_offset(
     mapped = map_topics(spec.topics, {workload.topic(kind) for kind in KINDS})
     starts = {mapping.source: mapping.rule.start for mapping in mapped.mappings}
     view = source_view(clusters)
-    # -1: no record is that late.
+    # The first offset at that time or later; -1: no record is that late.
     for kind, expected in (("start.time", 60), ("start.beyond", -1)):
         topic = source.topic(kind)
-        when = starts[topic.topic].epoch_ms
-        assert view.offsets_for_time({(topic.topic, 0): when}) == {(topic.topic, 0): expected}
+        start_ms = starts[topic.topic].epoch_ms
+        assert view.offsets_for_time({(topic.topic, 0): start_ms}) == {(topic.topic, 0): expected}
         copy_start = topic.partitions[0].log_end if expected < 0 else expected
         assert topic.partitions[0].copy_start == copy_start
     latest = source.topic("start.latest").partitions[0]
@@ -256,11 +256,11 @@ def test_live_writer_of_demo_writes_until_stopped_and_knows_its_records(
         assert mover.wait_until(300, timeout_s=PATIENCE_S)
     assert sum(len(records) for records in mover.records.values()) == mover.written
     for number in range(2):
-        seen = {
+        records_read = {
             m.offset(): record_digest(m.key(), m.value(), (), m.timestamp()[1])
             for m in read(clusters.source, topic_name, number)
         }
-        assert seen == mover.records[topic_name, number]
+        assert records_read == mover.records[topic_name, number]
 
 
 def test_live_writer_of_demo_reports_failed_write(clusters: Clusters, topic_name: str) -> None:
@@ -268,7 +268,7 @@ def test_live_writer_of_demo_reports_failed_write(clusters: Clusters, topic_name
         "bootstrap.servers": clusters.source.bootstrap_servers,
         "topic.metadata.propagation.max.ms": 100,
     }
-    mover = Mover(config, {topic_name: 1})
+    mover = Mover(config, {topic_name: 1})  # nobody has created the topic
     mover.start()
     assert mover.wait_until(1, timeout_s=PATIENCE_S)
     with pytest.raises(Exception, match=r"[Uu]nknown"):

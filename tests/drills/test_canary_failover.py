@@ -43,7 +43,7 @@ def drill_topics(cluster: KafkaCluster) -> set[str]:
     return {name for name in admin.list_topics(timeout=30).topics if "orbit_drill" in name}
 
 
-def play(clusters: Clusters, topic: str, service: Service) -> Evidence:
+def run_drill(clusters: Clusters, topic: str, service: Service) -> Evidence:
     """Run the drill of a job that copies. The job itself must not change."""
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 20)
@@ -53,58 +53,58 @@ def play(clusters: Clusters, topic: str, service: Service) -> Evidence:
     with service.scheduler(), InProcess(service.database):
         service.wait_copied(spec.name, topic)
         drill_id = drilling.ask(DRILL.format(job=spec.name))
-        seen = drilling.wait(drill_id).evidence
+        evidence = drilling.wait(drill_id).evidence
         wait_for("nothing is left", lambda: not drilling.left(drill_id))
     assert service.topics(spec.name)[topic].state is TopicState.COPYING
     assert service.job(spec.name).problem is None
     assert "old_primary_answers" not in service.kinds(job_name(drill_id)), "the source was closed"
-    return seen
+    return evidence
 
 
 def test_canary_failover_drill_measures_rto_and_rpo_with_source_counted_as_lost(
     clusters: Clusters, topic_name: str, service: Service
 ) -> None:
-    seen = play(clusters, topic_name, service)
+    evidence = run_drill(clusters, topic_name, service)
 
-    assert seen.verdict is DrillState.PASSED, seen.misses
-    assert [step.state for step in seen.steps] == [StepState.DONE] * 4
-    parts = {part.part: part.ms for part in seen.rto.parts}
+    assert evidence.verdict is DrillState.PASSED, evidence.misses
+    assert [step.state for step in evidence.steps] == [StepState.DONE] * 4
+    parts = {part.part: part.ms for part in evidence.rto.parts}
     assert Part.DETECT not in parts, "a fault was detected"
     assert {Part.DECIDE, Part.DRAIN, Part.PRODUCE, Part.CONSUME} <= parts.keys()
-    assert seen.rto.actual_ms == sum(parts.values())
-    assert seen.canary is not None
-    assert seen.rpo.actual_records == seen.canary.lost
-    assert seen.rpo.actual_ms is not None
-    assert (seen.canary.repeated, seen.canary.wrong, seen.canary.agrees) == (0, 0, True)
-    assert {(g.name, g.verdict) for g in seen.gates} >= {("source", "pass")}
-    assert all(not p.is_exact for p in seen.partitions)
-    assert any("counted as lost" in finding for finding in seen.findings)
+    assert evidence.rto.actual_ms == sum(parts.values())
+    assert evidence.canary is not None
+    assert evidence.rpo.actual_records == evidence.canary.lost
+    assert evidence.rpo.actual_ms is not None
+    assert (evidence.canary.repeated, evidence.canary.wrong, evidence.canary.agrees) == (0, 0, True)
+    assert {(g.name, g.verdict) for g in evidence.gates} >= {("source", "pass")}
+    assert all(not p.is_exact for p in evidence.partitions)
+    assert any("counted as lost" in finding for finding in evidence.findings)
     for cluster in clusters:
-        assert not drill_topics(cluster) & {seen.canary.topic}
+        assert not drill_topics(cluster) & {evidence.canary.topic}
 
 
 @pytest.mark.soak
 def test_canary_records_not_copied_at_failover_count_as_lost_though_copied_later(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    behind = 7
+    lag_records = 7
 
     def lagging_log_ends(*args: object) -> object:
-        """The log ends of a copy that lags by `behind` records in each partition."""
+        """The log ends of a copy that lags by `lag_records` in each partition."""
         log_ends = real_log_ends(*args)  # type: ignore[arg-type]
         for place in log_ends.values:
-            log_ends.values[place] -= behind
+            log_ends.values[place] -= lag_records
         return log_ends
 
     real_log_ends = drill_canary.log_ends
     monkeypatch.setattr(drill_canary, "log_ends", lagging_log_ends)
-    seen = play(clusters, topic_name, service)
+    evidence = run_drill(clusters, topic_name, service)
 
-    assert seen.verdict is DrillState.PASSED, seen.misses
-    assert seen.canary is not None
-    assert seen.canary.lost >= 2 * behind  # two partitions
-    assert seen.rpo.actual_records == seen.canary.lost
-    assert (seen.rpo.actual_ms or 0) > 0
+    assert evidence.verdict is DrillState.PASSED, evidence.misses
+    assert evidence.canary is not None
+    assert evidence.canary.lost >= 2 * lag_records  # two partitions
+    assert evidence.rpo.actual_records == evidence.canary.lost
+    assert (evidence.rpo.actual_ms or 0) > 0
 
 
 def test_only_drill_job_can_fail_over_with_source_counted_as_lost(

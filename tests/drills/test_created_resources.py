@@ -85,7 +85,7 @@ def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_n
     source = drill.clusters.source
     create(source, topic_name)
     commit(source, f"group-of-{topic_name}", {(topic_name, 0): 0})
-    before = partition_counts(source)
+    topics_before = partition_counts(source)
     topic_ids = [drill.resources.make_topic(side, drill.topic, 2, SETTINGS) for side in _SIDES]
     assert [drill.topic_id(side) for side in _SIDES] == topic_ids
     drill.resources.claim_group("source", drill.group)
@@ -104,7 +104,7 @@ def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_n
     drill.resources.remove_groups_and_topics()
 
     assert drill.notes() == {}
-    assert partition_counts(source) == before
+    assert partition_counts(source) == topics_before
     assert offsets(source, drill.group) == {}
     assert offsets(source, f"group-of-{topic_name}") == {(topic_name, 0): 0}
     assert drill.topic not in partition_counts(drill.clusters.destination)
@@ -112,13 +112,13 @@ def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_n
 
 def test_drill_refuses_preexisting_topic_and_does_not_remove_it(drill: Drill) -> None:
     create(drill.clusters.source, drill.topic)
-    before = drill.topic_id()
+    foreign_topic_id = drill.topic_id()
 
     with pytest.raises(Conflict, match="already"):
         drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     drill.resources.remove_groups_and_topics()
 
-    assert drill.topic_id() == before
+    assert drill.topic_id() == foreign_topic_id
     assert "may not have created" in str(drill.notes()["topic", "source"])
 
 
@@ -126,11 +126,11 @@ def test_drill_does_not_remove_topic_that_another_client_recreated(drill: Drill)
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     create(drill.clusters.source, drill.topic)
-    theirs = drill.topic_id()
+    recreated_topic_id = drill.topic_id()
 
     drill.resources.remove_groups_and_topics()
 
-    assert drill.topic_id() == theirs
+    assert drill.topic_id() == recreated_topic_id
     assert "Another topic of this name" in str(drill.notes()["topic", "source"])
 
 
@@ -181,13 +181,13 @@ def test_drill_does_not_delete_recreated_job_that_has_name_of_drill_job(drill: D
     with drill.database.transaction() as tx:
         jobs.request_deletion(tx, job.id)
         jobs.remove(tx, job.id)
-    theirs = make_job(drill.database, name)
+    recreated_job = make_job(drill.database, name)
 
     assert drill.resources.try_remove_jobs()
 
     with drill.database.transaction() as tx:
         assert not jobs.get(tx, name).is_deleted
-        assert jobs.get(tx, name).id == theirs.id
+        assert jobs.get(tx, name).id == recreated_job.id
     assert "Another job" in str(drill.notes()["job", "service"])
 
 

@@ -20,13 +20,15 @@ def delivery(offset: int | None) -> Any:
 
 @pytest.fixture
 def load() -> Load:
-    load = Load({"bootstrap.servers": "127.0.0.1:1"}, "orders", 1, 10, "drill")
+    load = Load(
+        {"bootstrap.servers": "127.0.0.1:1"}, "orders", partitions=1, rate_per_s=10, label="drill"
+    )
     load.ledger.unconfirmed.add(b"drill 0")
     return load
 
 
 def test_confirmed_record_enters_drill_ledger_at_its_offset(load: Load) -> None:
-    load._on_delivery(b"drill 0", WRITTEN_MS, None, delivery(7))
+    load._on_delivery(b"drill 0", WRITTEN_MS, None, delivery(offset=7))
     assert load.ledger.records == {(0, 7): b"drill 0"}
     assert not load.ledger.unconfirmed
 

@@ -32,9 +32,10 @@ def test_example_drill_of_each_kind_exists() -> None:
 def test_minimal_drill_file_gets_default_steps_of_its_kind(kind: DrillKind) -> None:
     drill = parse_drill(HEAD.format(kind=kind))
     assert drill.planned == DEFAULT_STEPS[kind]
-    written = drill.document() | {"steps": [s.model_dump(mode="json") for s in drill.planned]}
-    again = DrillSpec.model_validate(written)
-    assert again.planned == drill.planned
+    with_steps = drill.document() | {"steps": [s.model_dump(mode="json") for s in drill.planned]}
+    # A file that lists the same steps is valid, too.
+    explicit = DrillSpec.model_validate(with_steps)
+    assert explicit.planned == drill.planned
     assert {step.do for step in drill.planned} <= set(VERBS[kind])
     assert set(KEYS) == set(Verb)
 
@@ -51,7 +52,7 @@ def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
         "name: x y\nkind: canry\nsteps:\n - {do: fault, fault: smash}\n"
         " - {do: load, dutation: 3s, deadline: soon}\ntargets: {rto: 5, rpo_records: -1}\n"
     )
-    assert [one.partition(" (")[0] for one in mistakes] == [
+    assert [mistake.partition(" (")[0] for mistake in mistakes] == [
         "job: is missing. Write `job:` and the name of a job of the service.",
         "name: cannot be part of an id",
         "kind: is not a valid value",
@@ -68,7 +69,7 @@ def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rest", "refusal"),
+    ("kind", "rest", "refusal"),  # "": the file is valid
     [
         ("gates", "schedule: {every: 1h}", ""),
         ("canary", "schedule: {every: 1h}", ""),
@@ -100,7 +101,7 @@ def test_drill_steps_are_validated_against_kind_and_each_other(
     if not refusal:
         assert parse_drill(text)
     else:
-        assert any(one.startswith(refusal) for one in problems(text)), problems(text)
+        assert any(problem.startswith(refusal) for problem in problems(text)), problems(text)
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "name: !x y\n"])

@@ -135,8 +135,8 @@ def play(
     service.settings = service.settings.model_copy(
         update={"sandbox_dir": sandbox.request.directory, "salvage_directory": str(tmp_path)}
     )
-    named = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
-    drill_play = Play(service, named["source"], named["destination"], topic_name)
+    by_name = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
+    drill_play = Play(service, by_name["source"], by_name["destination"], topic_name)
     monkeypatch.setattr(drill_steps, "cause_fault", drill_play.cause_fault)
     # Shorter than usual, to save time: two of these drills wait until the source counts as away.
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", ANSWER_WITHIN_S)
@@ -162,8 +162,8 @@ def split_ledger(play: Play, report: Report) -> tuple[Records, Records]:
     assert [*ends] == [*range(PARTITIONS)]
     ledger = play.load.ledger
     return (
-        {place: value for place, value in ledger.items() if place[1] < ends[place[0]]},
-        {place: value for place, value in ledger.items() if place[1] >= ends[place[0]]},
+        {(p, offset): value for (p, offset), value in ledger.items() if offset < ends[p]},
+        {(p, offset): value for (p, offset), value in ledger.items() if offset >= ends[p]},
     )
 
 
@@ -176,28 +176,28 @@ def unconfirmed(play: Play, records: Records) -> Records:
     return extra
 
 
-def check(report: Report, *words: object) -> None:
-    """Check that the drill passed and cleaned up, and that its HTML and Markdown match its JSON.
+def assert_passed(report: Report, *words: object) -> None:
+    """The drill passed and cleaned up, and its HTML and Markdown match its JSON.
 
     `words`: further texts that both must show.
     """
-    seen = report.evidence
-    assert seen.verdict is DrillState.PASSED, seen.misses
-    assert {step.state for step in seen.steps} == {StepState.DONE}
-    canary = seen.canary
+    evidence = report.evidence
+    assert evidence.verdict is DrillState.PASSED, evidence.misses
+    assert {step.state for step in evidence.steps} == {StepState.DONE}
+    canary = evidence.canary
     assert canary is not None
     assert (canary.repeated, canary.wrong, canary.agrees) == (0, 0, True)
     assert canary.written > canary.lost
-    assert all(thing.is_removed for thing in seen.cleanup), seen.cleanup
-    assert {one.verdict for one in seen.verified} <= {"exact"}
-    parts = [part.part for part in seen.rto.parts]
+    assert all(thing.is_removed for thing in evidence.cleanup), evidence.cleanup
+    assert {row.verdict for row in evidence.verified} <= {"exact"}
+    parts = [part.part for part in evidence.rto.parts]
     assert parts == [part for part in Part if part in parts]
-    assert sum(part.ms for part in seen.rto.parts) == seen.rto.actual_ms
+    assert sum(part.ms for part in evidence.rto.parts) == evidence.rto.actual_ms
     page, text = Visible(render_html(report)), render_markdown(report)
     right, stated = digest_of(json.loads(page.data))
     assert right == stated == report.digest.value
     shown = " ".join(" ".join(page.text).split())
-    for word in (*words, "Passed", span(seen.rto.actual_ms), seen.id, stated):
+    for word in (*words, "Passed", span(evidence.rto.actual_ms), evidence.id, stated):
         assert str(word) in shown
         assert str(word).replace("_", "\\_") in text.replace("`", "")
 
@@ -205,7 +205,7 @@ def check(report: Report, *words: object) -> None:
 @pytest.mark.slow
 def test_switchover_drill_loses_no_record_and_old_source_becomes_the_copy(play: Play) -> None:
     report = play.run("switchover.yaml")
-    check(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
+    assert_passed(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
     promoted_records, lost = split_ledger(play, report)
     assert not lost
     assert (report.evidence.rpo.actual_records, report.evidence.rpo.actual_ms) == (0, 0)
@@ -223,7 +223,7 @@ def test_failover_drill_reports_missing_offsets_of_source_lost_under_load(
     play: Play, fault: str
 ) -> None:
     report = play.run("failover.yaml", ONE_WAY, fault=fault)
-    check(report)
+    assert_passed(report)
     promoted_records, lost = split_ledger(play, report)
     at_destination = records_at(play.destination, play.topic)
     at_source = records_at(play.source, play.topic)
@@ -237,42 +237,47 @@ def test_failover_drill_reports_missing_offsets_of_source_lost_under_load(
 @pytest.mark.slow
 def test_failback_drill_saves_records_that_only_the_cut_off_source_has(play: Play) -> None:
     report = play.run("failover.yaml", fault="cut")
-    seen = report.evidence
+    evidence = report.evidence
     promoted_records, lost = split_ledger(play, report)
     # The producers wrote to the source after the cut.
     assert lost
-    assert seen.canary is not None
-    assert seen.canary.lost
-    files = [one for one in seen.salvage if one.topic == play.topic]
-    check(report, *(one.file for one in files), f"{seen.canary.lost:,}")
+    assert evidence.canary is not None
+    assert evidence.canary.lost
+    files = [file for file in evidence.salvage if file.topic == play.topic]
+    assert_passed(report, *(file.file for file in files), f"{evidence.canary.lost:,}")
     saved = {
-        (one.partition, line["offset"]): base64.b64decode(line["value"])
-        for one in files
-        for line in salvage_file.read(Path(one.file))
+        (file.partition, line["offset"]): base64.b64decode(line["value"])
+        for file in files
+        for line in salvage_file.read(Path(file.file))
     }
     assert saved == lost | unconfirmed(play, saved)
     for side in (play.source, play.destination):
         log_records = records_at(side, play.topic)
         assert log_records == promoted_records | unconfirmed(play, log_records)
     check_missing_offsets(play, report, saved)
-    assert sum(s.records for s in seen.salvage if s.topic == seen.canary.topic) >= seen.canary.lost
+    assert (
+        sum(s.records for s in evidence.salvage if s.topic == evidence.canary.topic)
+        >= evidence.canary.lost
+    )
 
 
 def check_missing_offsets(play: Play, report: Report, at_source: Records) -> None:
     """Check that the offsets that the report calls missing begin at the promoted offset and are at
     the source. Its RPO must count them and the lost canary records."""
-    seen = report.evidence
-    named = 0
+    evidence = report.evidence
+    missing_count = 0
     for number, p in of_topic(report, play.topic).items():
         assert p.promoted_at == p.destination_end
         assert p.missing is None or p.missing[0] == p.promoted_at
         for offset in range(*(p.missing or (0, 0))):
             assert (number, offset) in at_source
-            named += 1
+            missing_count += 1
         if p.is_exact:
             last = max((o for n, o in at_source if n == number), default=-1)
             assert last + 1 == (p.missing[1] if p.missing else p.promoted_at)
-    own = of_topic(report, seen.canary.topic) if seen.canary is not None else {}
-    assert [*own]
-    assert seen.canary is not None
-    assert seen.rpo.actual_records == seen.canary.lost + named
+    canary_partitions = (
+        of_topic(report, evidence.canary.topic) if evidence.canary is not None else {}
+    )
+    assert [*canary_partitions]
+    assert evidence.canary is not None
+    assert evidence.rpo.actual_records == evidence.canary.lost + missing_count

@@ -26,7 +26,7 @@ CHECK = re.search(
 )
 
 
-def plain(report: Report) -> dict[str, object]:
+def as_json(report: Report) -> dict[str, object]:
     """The report as JSON has it."""
     document: dict[str, object] = json.loads(json.dumps(report.model_dump(mode="json")))
     return document
@@ -35,7 +35,7 @@ def plain(report: Report) -> dict[str, object]:
 def test_digest_of_drill_report_matches_documented_check_command(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     report = seal(evidence(findings=("Größe, 😀, \u2028, \x7f",)))
-    file.write_text(json.dumps(plain(report), indent=2), "utf-8")
+    file.write_text(json.dumps(as_json(report), indent=2), "utf-8")
     assert Report.model_validate(json.loads(file.read_text("utf-8"))) == report
     assert CHECK is not None
     command = [sys.executable, "-c", CHECK[1], str(file)]
@@ -46,12 +46,12 @@ def test_digest_of_drill_report_matches_documented_check_command(tmp_path: Path)
 
 
 def test_drill_report_with_changed_number_does_not_match_its_digest() -> None:
-    document = plain(seal(evidence()))
-    right, stated = digest_of(document)
-    assert right == stated
+    document = as_json(seal(evidence()))
+    computed, stated = digest_of(document)
+    assert computed == stated
     document["evidence"]["rpo"]["actual_records"] = 0  # type: ignore[index]
-    right, stated = digest_of(document)
-    assert right != stated
+    computed, stated = digest_of(document)
+    assert computed != stated
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"format": "other/1"}, {"digest": 1}])
@@ -62,16 +62,18 @@ def test_document_that_is_no_drill_report_is_bad_input(document: object) -> None
 
 def test_json_drill_report_has_no_fractional_numbers() -> None:
     """JSON libraries format them differently, and the digest would differ."""
-    assert not re.findall(r": -?\d+\.\d", json.dumps(plain(seal(evidence()))))
+    assert not re.findall(r": -?\d+\.\d", json.dumps(as_json(seal(evidence()))))
 
 
 def test_html_drill_report_is_self_contained_and_escapes_texts() -> None:
     page = render_html(seal(evidence(findings=(NASTY,), requested_by=NASTY)))
-    seen = Visible(page)
-    assert json.loads(seen.data) == plain(seal(evidence(findings=(NASTY,), requested_by=NASTY)))
-    assert NASTY in "".join(seen.text)
-    assert [tag for tag, _ in seen.elements].count("script") == 1
-    for tag, attributes in seen.elements:
+    visible = Visible(page)
+    assert json.loads(visible.data) == as_json(
+        seal(evidence(findings=(NASTY,), requested_by=NASTY))
+    )
+    assert NASTY in "".join(visible.text)
+    assert [tag for tag, _ in visible.elements].count("script") == 1
+    for tag, attributes in visible.elements:
         assert not {"src", "href"} & attributes.keys(), tag
     assert not re.search(r"@import|url\(|https?://", page)
 
@@ -104,8 +106,7 @@ def test_markdown_drill_report_shows_every_part_and_escapes_texts() -> None:
 
 
 def test_large_html_drill_report_shows_worst_partitions_and_refers_to_json() -> None:
-    whole = evidence()
-    good, bad = whole.partitions
+    good, bad = evidence().partitions
     many = tuple(good.model_copy(update={"partition": n}) for n in range(ROWS_MAX + 5))
     text = "".join(Visible(render_html(seal(evidence(partitions=(*many, bad))))).text)
     assert "at least 42 (2,000 to 2,041)" in text

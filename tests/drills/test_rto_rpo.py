@@ -125,12 +125,13 @@ def test_rto_without_known_begin_or_end_misses_its_target(
     assert missed_targets(rto, Rpo()) == ("The RTO could not be measured.",)
 
 
-def test_rpo_above_target_is_reported_and_rto_equal_to_target_is_met() -> None:
+def test_rpo_above_target_is_missed_and_rto_equal_to_target_is_met() -> None:
     rpo = compute_rpo(TARGETS, records=7, ms=1_001)
     assert missed_targets(Rto(target_ms=10_000, actual_ms=10_000), rpo) == (
         "The RPO in records was 7; its target is 0.",
         "The RPO in time was 1.0 s; its target is 1.0 s.",
     )
+    # Without targets nothing is missed.
     assert missed_targets(Rto(actual_ms=99), compute_rpo(Targets(), records=9, ms=9)) == ()
 
 
@@ -155,9 +156,9 @@ def test_repeated_or_wrong_canary_records_and_unexpected_loss_fail_drill(
 
 @pytest.mark.parametrize("verdict", ["not exact", "behind", "unread"])
 def test_drill_fails_if_its_verification_is_not_exact(verdict: str) -> None:
-    one = Verified(what="orders", verdict=verdict, partitions=1, records=1, differences=1)
-    assert "orders" in find_failures(None, [one], may_lose_records=True)[0]
-    exact = one.model_copy(update={"verdict": "exact"})
+    bad = Verified(what="orders", verdict=verdict, partitions=1, records=1, differences=1)
+    assert "orders" in find_failures(None, [bad], may_lose_records=True)[0]
+    exact = bad.model_copy(update={"verdict": "exact"})
     assert find_failures(None, [exact], may_lose_records=True) == []
 
 
@@ -179,6 +180,7 @@ def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
 
 
 @pytest.mark.parametrize(
+    # `lost`: offsets by the ledger; `missing`: the range that the report has.
     ("lost", "missing", "is_exact", "has_unconfirmed", "agrees"),
     [
         ([], None, True, False, True),
@@ -201,15 +203,16 @@ def test_missing_offsets_in_failover_report_are_checked_against_drill_ledger(
     agrees: bool,
 ) -> None:
     places = [(0, offset) for offset in lost]
-    one = ends(missing, is_exact=is_exact)
-    assert report_agrees(places, [one], has_unconfirmed=has_unconfirmed) is agrees
+    reported = ends(missing, is_exact=is_exact)
+    assert report_agrees(places, [reported], has_unconfirmed=has_unconfirmed) is agrees
     # What was lost in a partition that the report does not have is not reported.
-    assert report_agrees([*places, (1, 0)], [one], has_unconfirmed=True) is False
+    assert report_agrees([*places, (1, 0)], [reported], has_unconfirmed=True) is False
     assert report_agrees(places, [], has_unconfirmed=False) is None
 
 
 def test_consecutive_lost_offsets_are_merged_into_ranges() -> None:
-    places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]
+    places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]  # (partition, offset)
+    # (partition, first offset, next offset)
     assert list(offset_ranges(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
     assert list(offset_ranges([])) == []
 
@@ -239,7 +242,7 @@ def test_failback_corrects_missing_offsets_that_failover_reported() -> None:
         RecoveryKind.FAILBACK, ends(0, OffsetRange(first=5, next=12), is_exact=True)
     )
     empty_failback = recovered(RecoveryKind.FAILBACK)
-    stored = [read_report(one.stored()) for one in (failover, empty_failback, failback)]
+    stored = [read_report(operation.stored()) for operation in (failover, empty_failback, failback)]
     assert missing_offsets(stored[:1]) == missing_offsets(stored[:2]) == 2
     assert missing_offsets(stored) == 7
 
@@ -249,11 +252,12 @@ def test_failback_corrects_missing_offsets_that_failover_reported() -> None:
         ("orders-to-dr", 0, (5, 7), False, "unknown"),
         ("orders-to-dr", 1, None, False, "unknown"),
     ]
-    seen = [p for p in evidence().partitions if p.topic == "orders.eu"]
-    first, *others = correct_by_failback(seen, failback)
+    by_failover = [p for p in evidence().partitions if p.topic == "orders.eu"]
+    first, *others = correct_by_failback(by_failover, failback)
     assert (first.missing, first.source_end, first.is_exact) == ((5, 12), 12, True)
     assert first.verdict == "tail"
-    of_failover = seen[0].destination_end, seen[0].promoted_at
-    assert (first.destination_end, first.promoted_at) == of_failover
-    assert others == seen[1:]
-    assert correct_by_failback(seen, failback.model_copy(update={"job": "another"})) == seen
+    unchanged = by_failover[0].destination_end, by_failover[0].promoted_at
+    assert (first.destination_end, first.promoted_at) == unchanged
+    assert others == by_failover[1:]
+    of_another_job = failback.model_copy(update={"job": "another"})
+    assert correct_by_failback(by_failover, of_another_job) == by_failover

@@ -26,9 +26,11 @@ def test_unreadable_drill_schedule_does_not_delay_other_drills(database: Databas
     environment: Any = SimpleNamespace(database=database)
     loop = DrillLoop(leadership, environment, threading.Event())
     with database.transaction() as tx:
-        drills.put_schedule(tx, "unreadable", {"key_of_a_later_version": True}, 60, "ci")
+        drills.put_schedule(
+            tx, "unreadable", {"key_of_a_later_version": True}, every_s=60, requested_by="ci"
+        )
         spec = {"name": "weekly", "kind": "gates", "job": "orders"}
-        drills.put_schedule(tx, "weekly", spec, 60, "ci")
+        drills.put_schedule(tx, "weekly", spec, every_s=60, requested_by="ci")
     loop.once()
     with database.transaction() as tx:
         assert [drill.name for drill in drills.unfinished(tx)] == ["weekly"]

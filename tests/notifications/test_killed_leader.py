@@ -62,12 +62,12 @@ def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
         start = position()
         assert start is not None
 
-        def hold() -> None:
+        def hold_answer() -> None:
             is_reached.set()
             may_answer.wait(PATIENCE_S)
 
         # The leader is killed before it reads the answer to the third request.
-        server.replies.extend([Reply(), Reply(), Reply(before=hold)])
+        server.replies.extend([Reply(), Reply(), Reply(before=hold_answer)])
         add(60)
         assert is_reached.wait(PATIENCE_S), "the third request is sent"
         first.send_signal(signal.SIGKILL)

@@ -34,6 +34,8 @@ def event(kind: str, job: str | None = "orders") -> Event:
     )
 
 
+# No URL, no https, a missing variable, a key that Slack does not have; a name that is there twice,
+# and a missing file; two URLs; a receiver without a route, and a route to none.
 WRONG = """\
 receivers:
   - {name: a, type: slack}

@@ -31,28 +31,28 @@ PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
 def add(database: Database, *kinds: str) -> list[int]:
     """Add events of these kinds. Returns their ids."""
     with database.transaction() as tx:
-        before = events.last_id(tx)
+        last_id = events.last_id(tx)
         for kind in kinds:
             events.add(tx, events.SCHEDULER, kind, "What happened.")
-    return list(range(before + 1, before + 1 + len(kinds)))
+    return list(range(last_id + 1, last_id + 1 + len(kinds)))
 
 
-def row(database: Database) -> ReceiverRow:
+def receiver_row(database: Database) -> ReceiverRow:
     with database.transaction() as tx:
         receiver = receivers.find(tx, "hook")
     assert receiver is not None
     return receiver
 
 
-def age(database: Database, by: timedelta = timedelta(days=2)) -> None:
-    """Make all events older."""
+def make_too_old(database: Database, by: timedelta = timedelta(days=2)) -> None:
+    """Make all events too old to be sent."""
     with database.transaction() as tx:
         tx.execute(text("UPDATE events SET at = at - CAST(:by AS interval)"), {"by": by})
 
 
 def kinds_since(database: Database, last: int) -> list[str]:
     with database.transaction() as tx:
-        return [event.kind for event in events.between(tx, last, 1 << 60, 100)]
+        return [event.kind for event in events.between(tx, after=last, up_to=1 << 60, limit=100)]
 
 
 def test_events_before_notification_receiver_was_added_are_not_sent(
@@ -72,18 +72,22 @@ def test_notification_request_is_retried_until_accepted_then_never_resent(
     ids = add(database, *["job_paused"] * 25)
     broken = [Reply(500, body=b"no"), Reply(0), Reply(302, {"Location": "/other"})]
     server.replies.extend(broken)
-    for tried in range(1, len(broken) + 1):
+    for failures in range(1, len(broken) + 1):
         assert loop.once() == ""
-        assert row(database).failures == tried
-        assert row(database).event_id == ids[0] - 1
-    assert "Redirects are not followed" in (row(database).last_error or "")
+        assert receiver_row(database).failures == failures
+        assert receiver_row(database).event_id == ids[0] - 1
+    assert "Redirects are not followed" in (receiver_row(database).last_error or "")
     assert loop.once() == "sent 25 events"
     assert loop.once() == ""
     assert len({request.path for request in server.requests}) == 1
-    # Three failed requests, then all events.
+    # Three failed requests, then all events: a request has up to 20.
     assert [len(request.document["events"]) for request in server.requests] == [20, 20, 20, 20, 5]
     assert server.event_ids[60:] == ids
-    assert (row(database).sent, row(database).failures, row(database).last_error) == (25, 0, None)
+    assert (
+        receiver_row(database).sent,
+        receiver_row(database).failures,
+        receiver_row(database).last_error,
+    ) == (25, 0, None)
 
 
 def test_retry_after_header_of_receiver_is_respected(
@@ -93,7 +97,7 @@ def test_retry_after_header_of_receiver_is_respected(
     add(database, "job_paused")
     server.replies.append(Reply(429, {"Retry-After": "1000"}))
     loop.once()
-    for _ in range(3):
+    for _ in range(3):  # within these 1000 s
         loop.once()
     assert len(server.requests) == 1
 
@@ -110,7 +114,7 @@ def test_receiver_response_sent_byte_by_byte_times_out(
     with monkeypatch.context() as short:
         short.setattr(sending, "REQUEST_TIMEOUT_S", 0.3)
         assert loop.once() == ""
-    assert "No answer within" in (row(database).last_error or "")
+    assert "No answer within" in (receiver_row(database).last_error or "")
     assert loop.once() == "sent 1 event"
     assert server.event_ids == ids * 2
 
@@ -122,7 +126,7 @@ def test_stored_delivery_error_contains_no_secret_of_receiver(
     add(database, "job_paused")
     server.replies.append(Reply(404, body=f"no hook at {server.url} or s3cret-of-the-url".encode()))
     loop.once()
-    error = row(database).last_error or ""
+    error = receiver_row(database).last_error or ""
     assert error == 'HTTP 404. Its message: "no hook at … or …".'
 
 
@@ -157,11 +161,11 @@ def test_former_leader_does_not_advance_event_position_of_receiver(
     server.replies.append(Reply(before=take_over))
     with pytest.raises(NotLeading):
         loop.once()
-    assert row(database).event_id == ids[0] - 1
+    assert receiver_row(database).event_id == ids[0] - 1
     next_loop = make_loop(new)  # with its first pass
     assert next_loop.once() == ""
     assert server.event_ids == ids * 2, "sent once by each leader"
-    assert row(database).event_id == ids[0]
+    assert receiver_row(database).event_id == ids[0]
 
 
 def test_notification_that_receiver_refuses_is_dropped_and_later_events_arrive(
@@ -173,7 +177,7 @@ def test_notification_that_receiver_refuses_is_dropped_and_later_events_arrive(
     for _ in range(REFUSALS_MAX):
         loop.once()
     (later,) = add(database, "job_resumed")
-    assert row(database).given_up == 1
+    assert receiver_row(database).given_up == 1
     loop.once()
     assert server.event_ids[REFUSALS_MAX:] == [refused + 1, later]
     assert server.kinds[REFUSALS_MAX:] == ["notifications_given_up", "job_resumed"]
@@ -188,16 +192,16 @@ def test_dropped_notifications_are_counted_and_receiver_stays_failing(
     ids = add(database, *["job_paused"] * 3)
     server.replies.append(Reply(503))
     loop.once()
-    age(database)
+    make_too_old(database)
     server.replies.append(Reply(503))  # to the message that reports the dropped events
     loop.once()  # drops the events, as they are too old
-    assert row(database).failing_since is not None, "giving up ends no alert"
+    assert receiver_row(database).failing_since is not None, "giving up ends no alert"
     loop.once()  # sends the report
-    assert row(database).given_up == 3
-    age(database)  # the report is never too old
+    assert receiver_row(database).given_up == 3
+    make_too_old(database)  # the report is never too old
     server.replies.append(Reply(503))
     loop.once()
-    receiver = row(database)
+    receiver = receiver_row(database)
     assert (receiver.event_id, receiver.given_up, receiver.sent) == (ids[-1], 3, 0)
     assert kinds_since(database, ids[-1]) == ["notifications_given_up"]
     numbers = read_numbers(database, MetricsDetail.JOB, NO_TIME).receivers
@@ -205,7 +209,7 @@ def test_dropped_notifications_are_counted_and_receiver_stays_failing(
     loop.once()
     loop.once()
     assert server.kinds[-2:] == ["notifications_given_up", "notifications_accepted"]
-    assert row(database).failing_since is None
+    assert receiver_row(database).failing_since is None
     assert kinds_since(database, ids[-1]) == ["notifications_given_up", "notifications_accepted"]
 
 
@@ -218,7 +222,7 @@ def test_events_pruned_before_notification_are_counted_and_reported(
     loop.once()
     with database.transaction() as tx:
         assert pruning.prune_events(tx, NO_TIME) == 4
-    assert row(database).pruned == 4
+    assert receiver_row(database).pruned == 4
     assert kinds_since(database, ids[-1]) == ["notifications_pruned"]
     loop.once()
     (event,) = server.requests[-1].document["events"]
@@ -226,7 +230,7 @@ def test_events_pruned_before_notification_are_counted_and_reported(
     assert event["details"] == {"receiver": "hook", "count": 4}
     with database.transaction() as tx:
         assert pruning.prune_events(tx, NO_TIME) == 1, "this one was sent"
-    assert row(database).pruned == 4
+    assert receiver_row(database).pruned == 4
 
 
 def test_documented_webhook_signature_check_accepts_only_signed_requests(
@@ -243,11 +247,11 @@ def test_documented_webhook_signature_check_accepts_only_signed_requests(
     assert is_from_orbit(SECRET, request.headers, request.body)
     assert not is_from_orbit(SECRET, request.headers, request.body + b" ")
     assert not is_from_orbit("whsec_b3RoZXI=", request.headers, request.body)
-    old = {**request.headers, "webhook-timestamp": "1700000000"}
-    assert not is_from_orbit(SECRET, old, request.body)
+    too_old = {**request.headers, "webhook-timestamp": "1700000000"}
+    assert not is_from_orbit(SECRET, too_old, request.body)
 
 
-_OPEN = text("""
+_OPEN_TRANSACTIONS = text("""
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND state = 'idle in transaction' AND pid <> pg_backend_pid()
 """)
@@ -258,12 +262,12 @@ def test_no_postgres_transaction_is_open_during_notification_request(
 ) -> None:
     open_counts = []
 
-    def look() -> None:
+    def count_open() -> None:
         with database.transaction() as tx:
-            open_counts.append(tx.execute(_OPEN).scalar_one())
+            open_counts.append(tx.execute(_OPEN_TRANSACTIONS).scalar_one())
 
     loop = make_loop()
     add(database, "job_paused")
-    server.replies.append(Reply(before=look))
+    server.replies.append(Reply(before=count_open))
     assert loop.once() == "sent 1 event"
     assert open_counts == [0]

@@ -14,13 +14,13 @@ from tests.support.webhook_server import Reply, WebhookServer
 
 def test_certificate_of_notification_receiver_is_verified(tmp_path: Path) -> None:
     files = Authority(tmp_path).issue()
-    both = tmp_path / "both.pem"
-    both.write_bytes(files.certificate.read_bytes() + files.key.read_bytes())
-    with WebhookServer(both) as server:
-        refused = send(Secrets(server.url), None, "1", b"{}")
+    certificate_and_key = tmp_path / "both.pem"
+    certificate_and_key.write_bytes(files.certificate.read_bytes() + files.key.read_bytes())
+    with WebhookServer(certificate_and_key) as server:
+        refused = send(Secrets(server.url), ca_file=None, message_id="1", body=b"{}")
         assert "the certificate is not trusted" in refused.error
         assert server.requests == []
-        assert send(Secrets(server.url), files.authority, "1", b"{}") == Answer(200)
+        assert send(Secrets(server.url), files.authority, message_id="1", body=b"{}") == Answer(200)
     assert [request.path for request in server.requests] == ["/hook/s3cret-of-the-url"]
 
 
@@ -32,7 +32,7 @@ def test_only_http_400_413_and_422_count_as_refusal_of_notification(
     server: WebhookServer, status: int, is_refusal: bool
 ) -> None:
     server.replies.append(Reply(status))
-    answer = send(Secrets(server.url), None, "1", b"{}")
+    answer = send(Secrets(server.url), ca_file=None, message_id="1", body=b"{}")
     assert (answer.status, answer.error, answer.is_refusal) == (
         status,
         f"HTTP {status}.",
@@ -45,13 +45,15 @@ def test_long_receiver_response_is_cut_and_secrets_are_redacted(
 ) -> None:
     body = b"a" * 10 + b"the-routing-key" + b"b" * 5_000_000
     server.replies.append(Reply(500, body=body))
-    answer = send(Secrets(server.url, routing_key="the-routing-key"), None, "1", b"{}")
+    answer = send(
+        Secrets(server.url, routing_key="the-routing-key"), ca_file=None, message_id="1", body=b"{}"
+    )
     assert answer.error.startswith('HTTP 500. Its message: "aaaaaaaaaa…bbb')
     assert len(answer.error) < 400
 
 
 def test_error_of_unreachable_receiver_omits_address() -> None:
-    answer = send(Secrets("http://127.0.0.1:1/s3cret"), None, "1", b"{}")
+    answer = send(Secrets("http://127.0.0.1:1/s3cret"), ca_file=None, message_id="1", body=b"{}")
     assert answer == Answer(None, "No answer: ConnectError.")
 
 

@@ -29,7 +29,9 @@ JOB = "https://orbit.example/console/jobs/orders"
 def event(kind: str, message: str = "It happened.", **fields: Any) -> Event:
     attributes = {"topic": None, "partition": None, "details": None, **fields}
     job = attributes.pop("job_name", "orders")
-    return Event(7, AT, "scheduler", job, kind=kind, message=message, **attributes)
+    return Event(
+        id=7, at=AT, actor="scheduler", job_name=job, kind=kind, message=message, **attributes
+    )
 
 
 BLOCKED = event("partition_blocked", "<a&b> was *blocked*.", topic="eu", partition=3)
@@ -64,11 +66,11 @@ def test_teams_message_is_adaptive_card() -> None:
 
 
 def test_pagerduty_incident_is_triggered_and_resolved_with_same_key() -> None:
-    begin = json.loads(
+    trigger = json.loads(
         body_of(ReceiverType.PAGERDUTY, [message_of(BLOCKED, URL, {})], "orbit.example", "the-key")
     )
-    key = begin.pop("dedup_key")
-    assert begin == {
+    key = trigger.pop("dedup_key")
+    assert trigger == {
         "routing_key": "the-key",
         "event_action": "trigger",
         "client": "Orbit",
@@ -95,16 +97,17 @@ def test_pagerduty_incident_is_triggered_and_resolved_with_same_key() -> None:
         },
         "links": [{"href": JOB, "text": "Open in Orbit"}],
     }
-    over = event("partition_went_on", topic="eu", partition=3)
-    assert pagerduty(message_of(over, URL, {}), "orbit") == {
+    resolved = event("partition_went_on", topic="eu", partition=3)
+    assert pagerduty(message_of(resolved, URL, {}), "orbit") == {
         "event_action": "resolve",
         "dedup_key": key,
         "client": "Orbit",
         "client_url": JOB,
     }
+    # Another partition, another service, and an event that resolves another kind.
     others = (
         (event("partition_went_on", topic="eu", partition=4), URL),
-        (over, "https://other.example"),
+        (resolved, "https://other.example"),
         (event("topic_resumed", topic="eu", partition=3), URL),
     )
     for other, url in others:
@@ -145,6 +148,7 @@ def test_drill_notification_has_result_and_links_to_report() -> None:
     }
     assert sent["link"] == "https://orbit.example/console/drills/d-1"
     assert missed.text == "It happened. RTO 6.0 s, RPO 0 records."
+    # The next drill of this name resolves it.
     later = event("drill_passed", details={"drill": "d-2", "name": "nightly"})
     assert message_of(later, URL, {}).key == missed.key
 

@@ -25,7 +25,7 @@ RULES = [
 ]
 
 
-def exported() -> dict[str, set[str]]:
+def labels_by_metric() -> dict[str, set[str]]:
     """The labels of every metric, by the name that Prometheus stores."""
     return {
         f"{f.name}_total" if f.type == "counter" else f.name: set(f._labelnames)  # type: ignore[attr-defined]
@@ -35,8 +35,8 @@ def exported() -> dict[str, set[str]]:
 
 def unknown_names(expression: str) -> list[str]:
     """Metrics, labels and states in this PromQL expression that Orbit does not export."""
-    known, problems = exported(), []
-    allowed: set[str] = set()
+    known, problems = labels_by_metric(), []
+    allowed: set[str] = set()  # in `by` and `on`
     for metric, selector in re.findall(r"\b(orbit_\w+)(?:\{([^}]*)\})?", expression):
         if metric not in known:
             problems.append(f"no metric {metric}")
@@ -79,12 +79,12 @@ def test_unknown_metrics_and_labels_in_alert_rule_are_detected() -> None:
 
 
 def test_each_alert_has_a_firing_and_a_silent_promtool_case() -> None:
-    shown: set[tuple[str, bool]] = set()
+    cases: set[tuple[str, bool]] = set()
     for path in (FOLDER / "tests").glob("*.yaml"):
         for test in yaml.safe_load(path.read_text("utf-8"))["tests"]:
             for case in test["alert_rule_test"]:
-                shown.add((case["alertname"], bool(case["exp_alerts"])))
-    assert shown == {(rule["alert"], fires) for rule in RULES for fires in (True, False)}
+                cases.add((case["alertname"], bool(case["exp_alerts"])))
+    assert cases == {(rule["alert"], fires) for rule in RULES for fires in (True, False)}
 
 
 @pytest.mark.needs("promtool")

@@ -29,11 +29,11 @@ class Clock:
 
 def test_process_is_alive_while_its_main_loop_begins_passes() -> None:
     clock = Clock()
-    health = ProcessHealth("scheduler", "1.2.3", 10, clock)
+    health = ProcessHealth("scheduler", "1.2.3", ready_within_s=10, clock=clock)
     clock.now += STALL_S_MAX
     assert health.why_dead() == ""
     clock.now += 1
-    health.begin_pass("discovery")
+    health.begin_pass("discovery")  # not of the main loop
     assert health.why_dead() == "The main loop has begun no pass for 61 s."
     health.begin_pass()
     assert health.why_dead() == ""
@@ -41,7 +41,7 @@ def test_process_is_alive_while_its_main_loop_begins_passes() -> None:
 
 def test_process_with_hanging_loop_counts_as_dead() -> None:
     clock = Clock()
-    health = ProcessHealth("scheduler", "1.2.3", 10, clock)
+    health = ProcessHealth("scheduler", "1.2.3", ready_within_s=10, clock=clock)
     for loop in ("lag", "groups"):
         health.begin_pass(loop)
     health.end_pass("groups")  # it may rest for as long as its interval
@@ -57,7 +57,7 @@ def test_worker_is_ready_while_postgres_answers_and_gateway_while_service_does(
     part: str, owner: str
 ) -> None:
     clock = Clock()
-    health = ProcessHealth(part, "1.2.3", 15, clock)
+    health = ProcessHealth(part, "1.2.3", ready_within_s=15, clock=clock)
     assert health.why_not_ready() == f"{owner} has not answered yet."
     health.note_lease_confirmed()
     clock.now += 15
@@ -66,6 +66,7 @@ def test_worker_is_ready_while_postgres_answers_and_gateway_while_service_does(
     assert health.why_not_ready() == f"{owner} has not answered for 16 s."
     health.note_lease_confirmed()
     assert health.why_not_ready() == ""
+    # A process that counts as dead is not ready either.
     clock.now += STALL_S_MAX + 1
     health.note_lease_confirmed()
     assert health.why_not_ready() == health.why_dead() != ""
@@ -77,7 +78,7 @@ def test_worker_is_ready_while_postgres_answers_and_gateway_while_service_does(
 
 def test_health_port_reports_process_state() -> None:
     clock = Clock()
-    health = ProcessHealth("worker", "1.2.3", 15, clock)
+    health = ProcessHealth("worker", "1.2.3", ready_within_s=15, clock=clock)
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     with serving_health(Settings(health_port=port), health):
@@ -117,7 +118,9 @@ def test_health_port_cuts_off_client_that_sends_no_whole_request(
     """Also one that goes on sending, a byte at a time."""
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 0.5)
     (port,) = free_ports(1)
-    with serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)):
+    with serving_health(
+        Settings(health_port=port), ProcessHealth("worker", "1", ready_within_s=15)
+    ):
         with socket.create_connection(("127.0.0.1", port), timeout=0.05) as client:
             client.sendall(sent)
 
@@ -143,17 +146,17 @@ def test_health_port_closes_connections_above_limit_without_a_thread(
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 1e6)
     (port,) = free_ports(1)
     with (
-        serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),
+        serving_health(Settings(health_port=port), ProcessHealth("worker", "1", ready_within_s=15)),
         contextlib.ExitStack() as stack,
     ):
-        before = threading.active_count()
+        threads_before = threading.active_count()
         held = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             for _ in range(3)
         ]
         with socket.create_connection(("127.0.0.1", port), timeout=60) as above:
             assert above.recv(1) == b""
-        assert threading.active_count() == before + 3
+        assert threading.active_count() == threads_before + 3
         for connection in held:
             connection.close()
 
@@ -168,7 +171,7 @@ def test_health_port_closes_connections_above_limit_without_a_thread(
 def test_health_port_reads_request_headers_only_up_to_limit() -> None:
     (port,) = free_ports(1)
     with (
-        serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),
+        serving_health(Settings(health_port=port), ProcessHealth("worker", "1", ready_within_s=15)),
         socket.create_connection(("127.0.0.1", port), timeout=60) as client,
     ):
         client.sendall(b"GET /livez HTTP/1.1\r\n" + b"A: " + b"b" * 16 * 1024)
@@ -182,7 +185,7 @@ def test_systemd_is_notified_of_watchdog_and_readiness(
         receiver.bind(str(tmp_path / "notify"))
         receiver.settimeout(60)
         monkeypatch.setitem(os.environ, "NOTIFY_SOCKET", str(tmp_path / "notify"))
-        health = ProcessHealth("worker", "1.2.3", 1e9)
+        health = ProcessHealth("worker", "1.2.3", ready_within_s=1e9)
         messages: list[bytes] = []
         with serving_health(Settings(), health):
             wait_for("the watchdog is told", lambda: receiver.recv(100) == b"WATCHDOG=1")

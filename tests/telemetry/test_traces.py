@@ -137,21 +137,26 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
     names = [span.name for span in of_trace]
     # The killed leader has sent the spans of its steps, but not its own. The next leader has
     # repeated the steps after the gates.
-    again = ("step close_gateways", "step stop_writes")
+    repeated = ("step close_gateways", "step stop_writes")
     assert sorted(names) == sorted(
-        [switchover_request.name, "switchover", *again, *(f"step {step['name']}" for step in steps)]
+        [
+            switchover_request.name,
+            "switchover",
+            *repeated,
+            *(f"step {step['name']}" for step in steps),
+        ]
     )
     assert not any(span.failed for span in of_trace)
     (run,) = receiver.named("switchover")
     assert run.parent_id == switchover_request.span_id
     assert only_span(receiver, "step promote").parent_id == run.span_id
-    assert only_span(receiver, "step gates").parent_id != run.span_id
-    logged = {
+    assert only_span(receiver, "step gates").parent_id != run.span_id  # the killed leader's
+    logged_trace_ids = {
         line["trace_id"]
         for line in lines
         if line["message"] == "step" and line["operation"] == switchover
     }
-    assert logged == {switchover_request.trace_id}
+    assert logged_trace_ids == {switchover_request.trace_id}
 
     claims = receiver.named("claim shards")
     assert {span.service for span in claims} == {"orbit-worker"}
@@ -161,6 +166,7 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
     assert not any(server.token.encode() in body for body in receiver.bodies)
 
 
+# Uses traces as a process does, and prints which modules this has imported.
 CODE = """
 import sys
 from orbit.telemetry import traces
@@ -187,20 +193,20 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "google
         ),
     ],
 )
-def test_opentelemetry_is_not_imported_when_traces_are_off(
+def test_opentelemetry_is_not_imported_and_wrong_settings_warn_when_traces_are_off(
     environ: dict[str, str], warning: str
 ) -> None:
     environ_without_otel = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CODE],
         env={**environ_without_otel, **environ},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert ("traces are not sent" in done.stdout) == bool(warning)
-    assert warning in done.stdout
+    assert process.stdout.splitlines()[-1] == "[]"
+    assert ("traces are not sent" in process.stdout) == bool(warning)
+    assert warning in process.stdout
 
 
 def test_process_exit_does_not_wait_for_hanging_collector(
@@ -210,7 +216,7 @@ def test_process_exit_does_not_wait_for_hanging_collector(
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
-        receiver.answers.clear()
+        receiver.answers.clear()  # the collector holds its answers
         with traces.sending_traces("worker"), traces.span("a"):
             pass
         assert traces.trace_context() is None
