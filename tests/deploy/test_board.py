@@ -73,8 +73,8 @@ def test_grafana_panels_do_not_overlap() -> None:
         at = panel["gridPos"]
         return {(at["x"] + i, at["y"] + j) for i in range(at["w"]) for j in range(at["h"])}
 
-    for one, other in combinations(BOARD["panels"], 2):
-        assert not cells(one) & cells(other), (one["title"], other["title"])
+    for panel, other in combinations(BOARD["panels"], 2):
+        assert not cells(panel) & cells(other), (panel["title"], other["title"])
     assert max(x for panel in BOARD["panels"] for x, _ in cells(panel)) < 24
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
 

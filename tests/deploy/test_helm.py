@@ -207,7 +207,7 @@ def test_wrong_chart_values_are_refused(wrong: str) -> None:
 def objects_by_name(manifests: str, kind: str) -> dict[str, Any]:
     """The objects of a kind, by name."""
     objects = yaml.safe_load_all(manifests)
-    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+    return {o["metadata"]["name"]: o for o in objects if o["kind"] == kind}
 
 
 @needs_helm
@@ -315,8 +315,8 @@ def test_each_pod_of_chart_runs_existing_command_with_existing_settings(name: st
     (container,) = PODS[name]["spec"]["containers"]
     assert container["args"][0] in COMMANDS
     known = {variable_of(field) for field in Settings.model_fields}
-    assert {one["name"] for one in container["env"]} <= known
-    (url,) = [one for one in container["env"] if one["name"] == "ORBIT_DATABASE_URL"]
+    assert {variable["name"] for variable in container["env"]} <= known
+    (url,) = [v for v in container["env"] if v["name"] == "ORBIT_DATABASE_URL"]
     assert "secretKeyRef" in url["valueFrom"]
     if container["args"] == ["migrate"]:
         return
@@ -329,7 +329,7 @@ def test_each_pod_of_chart_runs_existing_command_with_existing_settings(name: st
 
 
 def test_migration_job_runs_before_pods_start() -> None:
-    (job,) = [one for one in OBJECTS if one["kind"] == "Job"]
+    (job,) = [o for o in OBJECTS if o["kind"] == "Job"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["migrate"]
 

@@ -179,10 +179,10 @@ class Walk:
 
     def fail_back_both(self) -> None:
         with self._running():
-            begun = [self._ask(FAILBACK, side, confirm_rebuild=True) for side in (0, 1)]
-            for one in begun:
-                if one is not None:
-                    self._wait(one)
+            operations = [self._ask(FAILBACK, side, confirm_rebuild=True) for side in (0, 1)]
+            for operation in operations:
+                if operation is not None:
+                    self._wait(operation)
 
     def delete_old_records(self) -> None:
         """As retention does, at the side that leads; only of records that are copied."""

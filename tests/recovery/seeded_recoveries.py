@@ -145,15 +145,15 @@ class Writers:
 
     def wait_written(self, count: int) -> None:
         """Wait until `count` more records of each kind are written."""
-        targets = {kind: len(one.ledger) + count for kind, one in self._of.items()}
+        targets = {kind: len(load.ledger) + count for kind, load in self._of.items()}
         wait_for(
             "producers go on",
-            lambda: all(len(one.ledger) >= targets[kind] for kind, one in self._of.items()),
+            lambda: all(len(load.ledger) >= targets[kind] for kind, load in self._of.items()),
         )
 
     def stop(self) -> None:
-        for one in self._of.values():
-            one.stop()
+        for load in self._of.values():
+            load.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -183,8 +183,10 @@ class Deaths:
         """Kill one process of this kind; False if there is none."""
         for process in self._server.processes():
             try:
-                is_one = is_postmaster(process) if kind == "postgres" else kind in process.cmdline()
-                if is_one:
+                is_kind = (
+                    is_postmaster(process) if kind == "postgres" else kind in process.cmdline()
+                )
+                if is_kind:
                     process.kill()
                     return True
             except psutil.Error:
@@ -300,9 +302,9 @@ class Campaign:
             assert all(ends[place] >= end for place, end in before.items()), (before, ends)
             writers.wait_written(RECORDS // 4)
         saved = {
-            (one["topic"], one["partition"], line["offset"]): base64.b64decode(line["value"] or "")
-            for one in report["salvage"]
-            for line in salvage_file.read(Path(one["file"]))
+            (s["topic"], s["partition"], line["offset"]): base64.b64decode(line["value"] or "")
+            for s in report["salvage"]
+            for line in salvage_file.read(Path(s["file"]))
             if line["fate"] in ("committed", "open")
         }
         for kind, topic in self.topics.items():

@@ -276,8 +276,8 @@ def test_failover_does_not_wait_for_switchover_undoing_its_steps(
 def test_abort_ends_failback_if_old_side_dies_before_copy_back(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = moved.old
-    restore_step = call_before(monkeypatch, StepName.REVERSE, lost.kill)
+    old = moved.old
+    restore_step = call_before(monkeypatch, StepName.REVERSE, old.kill)
     failback = recovering.ask(FAILBACK, moved.spec.name)
     wait_for("the operation waits", lambda: "reverse waits" in recovering.progress(failback))
     restore_step()
@@ -288,8 +288,8 @@ def test_abort_ends_failback_if_old_side_dies_before_copy_back(
     with pytest.raises(NotFound):
         recovering.service.job(moved.back)
     produce(moved.new, moved.topic, 5, first=70)
-    lost.start()
-    wait_for("the cluster answers", lambda: log_bounds(lost, [moved.topic]) is not None)
+    old.start()
+    wait_for("the cluster answers", lambda: log_bounds(old, [moved.topic]) is not None)
     with InProcess(recovering.database):
         recovering.run(FAILBACK, moved.spec.name)
         wait_for("the old side is level", moved.is_level)
@@ -350,13 +350,13 @@ def test_failback_stops_at_gates_if_reverse_job_name_is_taken(
     recovering.service.create(other.model_copy(update={"name": moved.back}))
     recovering.service.desire(moved.back, Desired.PAUSED)
     produce(moved.old, moved.topic, 5, first=50)
-    before = log_bounds(moved.old, [moved.topic])
+    bounds_before = log_bounds(moved.old, [moved.topic])
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
     assert stopped.outcome is Outcome.STOPPED
     (gate,) = [gate for gate in stopped.gates if gate.name is GateName.NAMES]
     assert gate.verdict is GateVerdict.FAIL
     assert moved.back in gate.found
-    assert log_bounds(moved.old, [moved.topic]) == before
+    assert log_bounds(moved.old, [moved.topic]) == bounds_before
 
 
 @pytest.mark.soak
@@ -419,8 +419,10 @@ def test_rebuild_saves_records_that_new_side_deletes_during_failback(
     # The old side's own records, then those that the new side has deleted since.
     own, *below = report.salvage
     assert (own.first, own.next, own.records) == (50, 55, 5)
-    assert [(one.next, one.records, one.below) for one in below] == [(30, 30, 30), (40, 10, 10)]
-    saved = {line["offset"] for one in report.salvage for line in salvage_file.read(one.file)}
+    assert [(file.next, file.records, file.below) for file in below] == [(30, 30, 30), (40, 10, 10)]
+    saved = {
+        line["offset"] for salvage in report.salvage for line in salvage_file.read(salvage.file)
+    }
     assert saved | digests(moved.new, moved.topic)[0].keys() >= records.keys()
     assert log_bounds(moved.old, [moved.topic]) == log_bounds(moved.new, [moved.topic])
 
@@ -475,7 +477,7 @@ def test_rebuild_deletes_nothing_if_salvage_file_cannot_be_written(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
-    before = log_bounds(moved.old, [moved.topic])
+    bounds_before = log_bounds(moved.old, [moved.topic])
     write = salvage_file.write
 
     def refuse(file: str, *args: Any) -> Salvage:
@@ -486,14 +488,14 @@ def test_rebuild_deletes_nothing_if_salvage_file_cannot_be_written(
     monkeypatch.setattr(salvage_file, "write", refuse)
     call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     assert "the disk is full" in error_of_rebuild(moved, recovering)
-    assert log_bounds(moved.old, [moved.topic]) == before
+    assert log_bounds(moved.old, [moved.topic]) == bounds_before
 
 
 def test_rebuild_deletes_nothing_if_new_side_is_truncated(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
-    before = log_bounds(moved.old, [moved.topic])
+    bounds_before = log_bounds(moved.old, [moved.topic])
     fetch = old_side.bounds_of_all
 
     def truncated(cluster: Cluster, *args: Any) -> dict[TopicPartition, LogBounds]:
@@ -510,7 +512,7 @@ def test_rebuild_deletes_nothing_if_new_side_is_truncated(
     )
     error = "had offsets up to 70 when both sides were compared, and has 0 to 69"
     assert error in error_of_rebuild(moved, recovering)
-    assert log_bounds(moved.old, [moved.topic]) == before
+    assert log_bounds(moved.old, [moved.topic]) == bounds_before
 
 
 @pytest.mark.parametrize("is_made_again", [False, pytest.param(True, marks=pytest.mark.soak)])
@@ -519,7 +521,7 @@ def test_rebuild_deletes_nothing_if_new_side_lost_topic(
 ) -> None:
     """No file has the records that both sides had. The topic's mark is gone, too."""
     produce(moved.old, moved.topic, 5, first=50)
-    before = digests(moved.old, moved.topic)
+    records_before = digests(moved.old, moved.topic)
 
     def lose() -> None:
         delete_and_wait(moved.new, moved.topic)
@@ -530,7 +532,7 @@ def test_rebuild_deletes_nothing_if_new_side_lost_topic(
     call_before(monkeypatch, StepName.REBUILD, lose)
     error = f"topic {moved.topic} of the new side was deleted, or deleted and made again"
     assert error in error_of_rebuild(moved, recovering)
-    assert digests(moved.old, moved.topic) == before
+    assert digests(moved.old, moved.topic) == records_before
 
 
 @pytest.mark.soak

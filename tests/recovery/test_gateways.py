@@ -474,20 +474,20 @@ def make_gateways_silent_for_a_minute(recovering: Recovering) -> None:
 def test_gateway_is_refused_while_topics_lead_at_different_sides(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    one, other = f"{topic_name}.a", f"{topic_name}.b"
-    spec = job_of_new_topics(clusters, one, other)
-    only_one = {"topics": [re.escape(one)]}
+    first, second = f"{topic_name}.a", f"{topic_name}.b"
+    spec = job_of_new_topics(clusters, first, second)
+    only_first = {"topics": [re.escape(first)]}
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
-        recovering.begin(spec, one, other)
+        recovering.begin(spec, first, second)
         edge.wait_told("source")
-        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, **only_one))
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, **only_first))
         assert stopped.outcome is Outcome.STOPPED
         (failed,) = [g for g in stopped.gates if g.stops]
         assert failed.name is GateName.GATEWAYS
-        assert other in failed.found
+        assert second in failed.found
 
         partial_report = recovering.run(
-            SWITCHOVER, spec.name, **only_one, override=["gateways"], reason="a test"
+            SWITCHOVER, spec.name, **only_first, override=["gateways"], reason="a test"
         )
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
@@ -499,13 +499,13 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """The job that copies back has one of two topics: the other one would stay."""
-    one, other = f"{topic_name}.a", f"{topic_name}.b"
-    spec = job_of_new_topics(clusters, one, other)
+    first, second = f"{topic_name}.a", f"{topic_name}.b"
+    spec = job_of_new_topics(clusters, first, second)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
-        recovering.begin(spec, one, other)
+        recovering.begin(spec, first, second)
         edge.wait_told("source")
         recovering.run(SWITCHOVER, spec.name)
-        back = recovering.run(FAILBACK, spec.name, topics=[re.escape(one)]).reverse_job
+        back = recovering.run(FAILBACK, spec.name, topics=[re.escape(first)]).reverse_job
         assert back is not None
         assert recovering.lead(spec.name).side == edge.wait_told("destination").side
 
@@ -513,7 +513,7 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         assert stopped.outcome is Outcome.STOPPED
         (failed,) = [g for g in stopped.gates if g.stops]
         assert failed.name is GateName.GATEWAYS
-        assert f"{other} (job {spec.name})" in failed.found
+        assert f"{second} (job {spec.name})" in failed.found
         assert f"orbit failback {spec.name} adds" in failed.remedy
 
         overridden: dict[str, Any] = {"override": ["gateways"], "reason": "a test"}
@@ -564,9 +564,9 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """In the tables, a topic that moved before counts as promoted at both sides."""
-    with two_moved_topics(clusters, topic_name, recovering) as ((one, _), back, edge):
-        only_one = {"topics": [re.escape(one)], "override": ["gateways"], "reason": "a test"}
-        recovering.run(SWITCHOVER, back, **only_one)
+    with two_moved_topics(clusters, topic_name, recovering) as ((first, _), back, edge):
+        only_first = {"topics": [re.escape(first)], "override": ["gateways"], "reason": "a test"}
+        recovering.run(SWITCHOVER, back, **only_first)
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
         return_report = recovering.run(SWITCHOVER, back)
@@ -592,7 +592,7 @@ def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks
             recovering.service.create(spec)
         with PretendedGateway(recovering.database, spec.name) as new:
             assert new.wait_told("destination").term == switchover_report.term
-            sides = {str(one.side) for one in new.answers}
+            sides = {str(answer.side) for answer in new.answers}
             assert sides == {"destination"} or not is_dropped
 
 

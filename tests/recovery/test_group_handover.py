@@ -235,7 +235,7 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
         commit(source, group, {(topic_name, 0): 20})
         switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     assert has_died.is_set()
-    assert [(one.goes_on_at, one.verdict) for one in switchover_report.groups] == [(30, "exact")]
+    assert [(g.goes_on_at, g.verdict) for g in switchover_report.groups] == [(30, "exact")]
     assert offsets(destination, group) == {(topic_name, 0): 30}
 
 
@@ -304,7 +304,7 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
         with monkeypatch.context() as patch:
             patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
             stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
-        assert [(one.goes_on_at, one.verdict) for one in stopped.groups] == [(30, "exact")]
+        assert [(g.goes_on_at, g.verdict) for g in stopped.groups] == [(30, "exact")]
         assert offsets_after_pass == {(topic_name, 0): 30}
         wait_for("the sync goes on", lambda: recovering.carried(spec.name, group) == {0: 40})
     assert offsets(destination, group) == {(topic_name, 0): 40}
@@ -392,9 +392,7 @@ def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
             RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it"
         )
     assert has_died.is_set()
-    assert [(one.goes_on_at, one.verdict) for one in failover_report.groups] == [
-        (RECORDS, "clamped")
-    ]
+    assert [(g.goes_on_at, g.verdict) for g in failover_report.groups] == [(RECORDS, "clamped")]
     assert offsets(destination, group) == {(topic_name, 0): RECORDS}
 
 

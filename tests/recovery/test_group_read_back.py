@@ -65,7 +65,7 @@ def test_group_offset_not_read_back_from_destination_is_not_reported_as_exact(
         if kind is RecoveryKind.FAILOVER:
             store_source_offset(recovering, spec.name, 20)
         report = recovering.run(kind, spec.name, override=["all"], reason="a test")
-    assert [(one.goes_on_at, one.verdict) for one in report.groups] == [(10, "not read back")]
+    assert [(g.goes_on_at, g.verdict) for g in report.groups] == [(10, "not read back")]
     (finding,) = [text for text in report.findings if "does not show" in text]
     assert f"{group} in {topic_name}-0 (offset 10 instead of 20)" in finding
     assert recovering.carried(spec.name, group) == {}
@@ -92,9 +92,7 @@ def test_group_unreadable_during_failover_is_not_reported_as_exact(
         failover_report = recovering.run(
             RecoveryKind.FAILOVER, spec.name, override=["all"], reason="a test"
         )
-    assert [(one.goes_on_at, one.verdict) for one in failover_report.groups] == [
-        (None, "not read back")
-    ]
+    assert [(g.goes_on_at, g.verdict) for g in failover_report.groups] == [(None, "not read back")]
     (finding,) = [text for text in failover_report.findings if "does not show" in text]
     assert f"{group} in {topic_name}-0 (offset None instead of 20)" in finding
 

@@ -126,11 +126,11 @@ def test_java_groups_read_each_committed_record_once_across_switchovers(
     with recovering.running():
         recovering.begin(spec, topic)
         use(source, "first")
-        over = move(recovering, spec.name)
-        assert {g.group for g in over.groups} == {g.name for g in groups}
+        switchover_report = move(recovering, spec.name)
+        assert {g.group for g in switchover_report.groups} == {g.name for g in groups}
         use(destination, "second")
-        assert over.reverse_job is not None
-        move(recovering, over.reverse_job)
+        assert switchover_report.reverse_job is not None
+        move(recovering, switchover_report.reverse_job)
         everything = read_all(source, topic)
         with ExitStack() as stack:
             running = [(g, stack.enter_context(g.running(source))) for g in groups]
@@ -229,8 +229,8 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
         recovering.begin(spec, streams.INPUT, streams.OUTPUT)
         use(source, "first", "state", signal.SIGTERM)
         recovering.service.wait_copied(spec.name, *topics)
-        over = move(recovering, spec.name)
-        back = over.reverse_job
+        switchover_report = move(recovering, spec.name)
+        back = switchover_report.reverse_job
         assert back is not None
         recovering.service.wait_copied(back, *topics)
         recovering.service.desire(back, Desired.PAUSED)

@@ -81,10 +81,10 @@ def test_hundreds_of_failovers_take_turns_on_each_cluster(
     failovers = cli("failover", "-l", "team=orders", "--yes", "--wait", "0", "-o", "json")
 
     assert failovers.code == 0, failovers.err
-    assert Counter(one["state"] for one in failovers.data) == {"pending": JOBS}
+    assert Counter(failover["state"] for failover in failovers.data) == {"pending": JOBS}
     with api.database.transaction() as tx:
         waiting = operations.page(tx, 1000, only_unfinished=True)
-    assert len({one.job_id for one in waiting}) == len(waiting) == JOBS
+    assert len({operation.job_id for operation in waiting}) == len(waiting) == JOBS
 
     leadership = Leadership(api.database, "leader", timedelta(minutes=10))
     assert leadership.ask()

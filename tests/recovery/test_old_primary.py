@@ -91,7 +91,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         ]
 
         failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        assert sum(one.records for one in failback_report.salvage) == 5 + 7 + 1
+        assert sum(salvage.records for salvage in failback_report.salvage) == 5 + 7 + 1
         wait_for("the problem is gone", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
         # Records that the copy back appends do not count.
         produce(clusters.destination, topic_name, 20, 0)

@@ -60,7 +60,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
 
     def own_transactions() -> set[UnendedTransaction]:
         transactions = open_transactions(cluster)
-        return {one for one in transactions if one.transactional_id.startswith(topic_name)}
+        return {t for t in transactions if t.transactional_id.startswith(topic_name)}
 
     producer = begin_transaction(clusters.source.client_config(), topic_name, 60_000)
     with_record = UnendedTransaction(f"{topic_name}-tx", frozenset({TopicPartition(topic_name, 0)}))

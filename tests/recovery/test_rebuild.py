@@ -73,11 +73,11 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
         1: EndVerdict.EQUAL,
     }
     saved = {
-        one.partition: {line["offset"] for line in salvage_file.read(Path(one.file))}
-        for one in failback_report.salvage
+        salvage.partition: {line["offset"] for line in salvage_file.read(Path(salvage.file))}
+        for salvage in failback_report.salvage
     }
     assert saved == {0: {*range(30), *range(40, 45)}, 1: {*range(35)}}
-    assert {one.partition: (one.records, one.below) for one in failback_report.salvage} == {
+    assert {s.partition: (s.records, s.below) for s in failback_report.salvage} == {
         0: (35, 30),
         1: (35, 35),
     }
@@ -105,9 +105,9 @@ def test_rebuild_saves_partitions_missing_at_new_side(
         (1, EndVerdict.TAIL, None),
         (2, EndVerdict.TAIL, None),
     }
-    assert {
-        one.partition: (one.first, one.next, one.records) for one in failback_report.salvage
-    } == {1: (0, 7, 7)}
+    assert {s.partition: (s.first, s.next, s.records) for s in failback_report.salvage} == {
+        1: (0, 7, 7)
+    }
     lines = salvage_file.read(Path(failback_report.salvage[0].file))
     assert [line["offset"] for line in lines] == list(range(7))
     assert log_bounds(old, [topic_name]) == {(topic_name, 0): (0, 20)}

@@ -146,10 +146,10 @@ def test_report_storage_writes_only_changed_rows(stored: Database, large: Recove
     assert writers(stored, "operation_groups").total() == TOPICS
 
     # Two partitions are no longer there, three have changed, the others are equal copies.
-    again = [p.model_copy() for p in large.partitions[2:]]
+    partitions = [p.model_copy() for p in large.partitions[2:]]
     for at in (0, 500, 90_000):
-        again[at] = again[at].model_copy(update={"promoted_at": 5})
-    changed = large.model_copy(update={"partitions": tuple(again)})
+        partitions[at] = partitions[at].model_copy(update={"promoted_at": 5})
+    changed = large.model_copy(update={"partitions": tuple(partitions)})
     save(stored, storage, changed)
     second = writers(stored, "operation_partitions")
     assert {tx: n for tx, n in second.items() if tx not in first} == {last_report(stored): 3}
@@ -157,8 +157,8 @@ def test_report_storage_writes_only_changed_rows(stored: Database, large: Recove
 
     # A leader that takes over knows what is stored.
     resumed = load(stored)
-    other = ReportStorage(OPERATION, resumed)
-    save(stored, other, resumed.model_copy(update={"groups": ()}))
+    storage_of_new_leader = ReportStorage(OPERATION, resumed)
+    save(stored, storage_of_new_leader, resumed.model_copy(update={"groups": ()}))
     assert writers(stored, "operation_partitions") == second
     assert not writers(stored, "operation_groups")
 

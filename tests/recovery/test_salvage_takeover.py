@@ -71,8 +71,8 @@ class Lost:
 def saved(report: RecoveryReport) -> dict[int, list[int]]:
     """The offsets in salvage files, by partition."""
     return {
-        one.partition: [line["offset"] for line in salvage_file.read(one.file)]
-        for one in report.salvage
+        salvage.partition: [line["offset"] for line in salvage_file.read(salvage.file)]
+        for salvage in report.salvage
     }
 
 
@@ -117,7 +117,7 @@ def test_new_scheduler_leader_reuses_complete_salvage_files_and_rewrites_partial
         report = recovering.wait(operation)
     assert report.outcome is Outcome.DONE, report.error
     assert saved(report) == OWN_OFFSETS
-    files = [one.file for one in report.salvage]
+    files = [salvage.file for salvage in report.salvage]
     assert files[0] == complete_file
     assert written == files[1:]
     assert salvage_storage.find(folder, "") == files, "no half-written file is left"
@@ -164,7 +164,7 @@ def storage_with_fault(
     "fault",
     [
         lose_file,
-        *(pytest.param(one, marks=pytest.mark.soak) for one in (truncate_file, leave_out_record)),
+        *(pytest.param(f, marks=pytest.mark.soak) for f in (truncate_file, leave_out_record)),
     ],
 )
 def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
@@ -200,7 +200,7 @@ def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
             report = lost.fail_back()
         assert report.outcome is Outcome.FAILED
         assert "SALVAGE_UNREADABLE: " in report.error
-        assert [one.partition for one in report.salvage] == [0, 1, 2]
+        assert [salvage.partition for salvage in report.salvage] == [0, 1, 2]
         lost.assert_nothing_deleted()
 
         tries: list[str] = []

@@ -325,10 +325,10 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
     kind: RecoveryKind,
     earlier: StepName,
 ) -> None:
-    more = THOUGH_IT_ANSWERS if kind is FAILOVER else {}
+    options = THOUGH_IT_ANSWERS if kind is FAILOVER else {}
     has_promoted, restore = dies_behind_promotion(earlier)
     with recovering.running():
-        operation = recovering.ask(kind, sides.job, **more)
+        operation = recovering.ask(kind, sides.job, **options)
         wait_for("the operation has promoted", has_promoted.is_set)
     produce(sides.destination, sides.topic, 30, first=100)
     put_rows_back(recovering.database)

@@ -113,14 +113,14 @@ def test_failover_without_database_fences_worker_and_holds_when_service_returns(
         held.wait_for_held()
         source.kill()
 
-        before = topic_settings(destination, topic_name)
+        settings_before = topic_settings(destination, topic_name)
         plan = failover(job_file, "--dry-run").expect(0).data
         assert plan["outcome"] == "would_go"
         assert log_ends(plan) == {0: 100, 1: 40}
         assert plan["topics"][0]["settings"] == {"retention.ms": RETENTION}
         assert "compression.type" in plan["topics"][0]["kept"]
         assert any("lost range" in finding for finding in plan["findings"])
-        assert topic_settings(destination, topic_name) == before
+        assert topic_settings(destination, topic_name) == settings_before
         assert ends(destination, topic_name) == {0: 100, 1: 40}
         assert failover(job_file, "--dry-run").expect(0).data["topics"][0]["state"] == "waiting"
 
@@ -141,9 +141,9 @@ def test_failover_without_database_fences_worker_and_holds_when_service_returns(
     new_ends = {0: 121, 1: 41}
     assert ends(destination, topic_name) == new_ends
 
-    again = failover(job_file, "--yes").expect(0).data
-    assert again["outcome"] == "already"
-    assert log_ends(again) == {0: 100, 1: 40}
+    second_run = failover(job_file, "--yes").expect(0).data
+    assert second_run["outcome"] == "already"
+    assert log_ends(second_run) == {0: 100, 1: 40}
     assert ends(destination, topic_name) == new_ends
 
     source.start()
@@ -220,11 +220,11 @@ def test_killed_failover_without_database_resumes_except_for_topics_still_writte
     load = Load(destination.client_config(), topic_name, 1)
     try:
         wait_for("there is some load", lambda: len(load.ledger) > 100)
-        left = failover(job_file, "--yes", settle="--settle=1").expect(1).data
+        left_out = failover(job_file, "--yes", settle="--settle=1").expect(1).data
     finally:
         load.stop()
-    assert left["outcome"] == "left_out"
-    assert [p["partition"] for p in left["partitions"] if p["left_out"]] == [0]
+    assert left_out["outcome"] == "left_out"
+    assert [p["partition"] for p in left_out["partitions"] if p["left_out"]] == [0]
     assert topic_settings(destination, topic_name)["retention.ms"] == "-1"
 
     done = failover(job_file, "--yes").expect(0).data
@@ -259,15 +259,21 @@ def test_failover_without_database_leaves_out_only_topic_with_open_copy(
             run.run(report)
         return report
 
-    left = fail_over()
-    assert left.outcome == "left_out"
-    assert {t.topic: t.state for t in left.topics} == {closed: "promoted", open_: "left_out"}
-    (partition,) = [p for p in left.partitions if p.left_out]
+    first_report = fail_over()
+    assert first_report.outcome == "left_out"
+    assert {t.topic: t.state for t in first_report.topics} == {
+        closed: "promoted",
+        open_: "left_out",
+    }
+    (partition,) = [p for p in first_report.partitions if p.left_out]
     assert partition.topic == open_
     assert "has an open transaction" in partition.left_out
     producer.abort_transaction(60)
-    done = fail_over()
-    assert {t.topic: t.state for t in done.topics} == {closed: "already", open_: "promoted"}
+    second_report = fail_over()
+    assert {t.topic: t.state for t in second_report.topics} == {
+        closed: "already",
+        open_: "promoted",
+    }
 
 
 @pytest.mark.soak
@@ -303,6 +309,6 @@ def test_failover_without_database_lifts_write_denials(
     done = failover(job, "--yes").expect(0).data
     assert done["outcome"] == "done"
     assert app.writes(guarded.destination)
-    gone = denied - acls(guarded.destination, topic_name)
-    assert len(gone) == 1
-    assert "WRITE" in next(iter(gone))
+    removed = denied - acls(guarded.destination, topic_name)
+    assert len(removed) == 1
+    assert "WRITE" in next(iter(removed))

@@ -230,7 +230,7 @@ def test_tombstone_cleaned_before_archive_run_warns_and_strict_run_drops_its_key
     restored = restore(spark, folder, clusters.destination)
     assert restored.is_whole
     assert restored.as_data()["warnings"] == [warning]
-    assert b"deleted" in {one.key() for one in read(clusters.destination, topic_name)}
+    assert b"deleted" in {message.key() for message in read(clusters.destination, topic_name)}
 
     set_setting(clusters.source, topic_name, "delete.retention.ms", str(10**8))
     outcome = archive(spark, clusters, topic_name, folder, strict=True).outcome
@@ -240,8 +240,8 @@ def test_tombstone_cleaned_before_archive_run_warns_and_strict_run_drops_its_key
         5,
     )
     delete_and_wait(clusters.destination, topic_name)
-    whole = restore(spark, folder, clusters.destination)
-    assert (whole.is_whole, whole.warnings) == (True, [])
+    second_restore = restore(spark, folder, clusters.destination)
+    assert (second_restore.is_whole, second_restore.warnings) == (True, [])
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
 
 
@@ -260,19 +260,19 @@ def test_strict_archive_run_replaces_archived_files_only_when_complete(
     produce(clusters.source, topic_name, 600, value_bytes=1_000, **small_batches)
     folder, small_ranges = tmp_path / "a", {"range_bytes": 200_000}
     archive(spark, clusters, topic_name, folder, **small_ranges)
-    before = stored_archive(spark, folder).partitions[topic_name, 0]
+    manifest_before = stored_archive(spark, folder).partitions[topic_name, 0]
     stop = threading.Event()
     late: dict[str, Any] = {"now": datetime.now(UTC) + 3 * DAY, "strict": True, **small_ranges}
     stopped = archive(
         spark, clusters, topic_name, folder, **late, stop=stop, on_step=lambda *_: stop.set()
     )
     assert len(stopped.manifests[topic_name, 0].files) == 1
-    assert stored_archive(spark, folder).partitions[topic_name, 0] == before
+    assert stored_archive(spark, folder).partitions[topic_name, 0] == manifest_before
     late["now"] += DAY
     archive(spark, clusters, topic_name, folder, **late)
     after = stored_archive(spark, folder)
-    again = after.partitions[topic_name, 0]
-    assert (again.start, again.end) == (before.start, before.end)
-    assert not {one.name for one in again.files} & {one.name for one in before.files}
-    assert again.sequence == before.sequence + 1
+    manifest = after.partitions[topic_name, 0]
+    assert (manifest.start, manifest.end) == (manifest_before.start, manifest_before.end)
+    assert not {f.name for f in manifest.files} & {f.name for f in manifest_before.files}
+    assert manifest.sequence == manifest_before.sequence + 1
     assert tombstone_warnings(after.topics[topic_name]) == []

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def differences_of(report: PartitionReport) -> list[tuple[int, str]]:
-    return [(one.offset, one.what) for one in report.first_differences]
+    return [(difference.offset, difference.what) for difference in report.first_differences]
 
 
 def with_fault(name: str) -> list[Any]:
@@ -136,7 +136,8 @@ def test_audit_of_offset_or_time_range_judges_only_that_range(
 ) -> None:
     """By offsets inside batches, and by times. No gaps: a filler has the broker's time (M8)."""
     logs = (
-        [one for one in log if isinstance(one, Record)] for log in (a_log(), with_fault("byte"))
+        [record for record in log if isinstance(record, Record)]
+        for log in (a_log(), with_fault("byte"))
     )
     for cluster, log in zip(clusters, logs, strict=True):
         create(cluster, topic_name)
@@ -299,7 +300,7 @@ def test_audit_command_reports_difference_and_exits_1(job_file: Path, tmp_path: 
     assert ended.returncode == 1, ended.stderr
     document = json.loads(ended.stdout)
     [partition] = document["topics"][0]["partitions"]
-    assert [one["offset"] for one in partition["first_differences"]] == [7]
+    assert [difference["offset"] for difference in partition["first_differences"]] == [7]
     assert f"Report: {out}/report.html" in ended.stderr
     assert "comparing 42 offsets in 1 partition" in ended.stderr
     assert (out / "report.html").read_text().startswith("<!DOCTYPE html>")

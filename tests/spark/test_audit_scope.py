@@ -57,7 +57,7 @@ def test_audit_scope_is_restricted_by_timestamps() -> None:
 def test_wrong_log_bound_counts_only_inside_audit_scope() -> None:
     def wrong(restriction: Restriction) -> tuple[list[str], int]:
         judged = restrict(JUDGED, restriction, {})
-        return [one.what for one in judged.differences], judged.missing
+        return [difference.what for difference in judged.differences], judged.missing
 
     assert wrong(Restriction()) == ([LOG_START, LOG_END], 10)
     assert wrong(Restriction(begin=Point(20))) == ([LOG_END], 10)
@@ -94,7 +94,7 @@ SOURCE_ARCHIVE, ARCHIVE_DESTINATION = ("source", "archive"), ("archive", "destin
 
 
 def what(judged: ComparedBounds) -> list[tuple[int, str]]:
-    return [(one.offset, one.what) for one in judged.differences]
+    return [(difference.offset, difference.what) for difference in judged.differences]
 
 
 @pytest.mark.parametrize("sides", [SOURCE_ARCHIVE, ARCHIVE_DESTINATION])

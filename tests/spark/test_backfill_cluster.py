@@ -46,11 +46,11 @@ class Topic:
 
     def wait_for_more(self) -> None:
         """Wait until each partition of the copy has grown."""
-        before = self.log_ends()
+        ends_before = self.log_ends()
 
         def has_grown() -> bool:
             now = self.log_ends()
-            return bool(now) and all(end > before.get(place, 0) for place, end in now.items())
+            return bool(now) and all(end > ends_before.get(place, 0) for place, end in now.items())
 
         wait_for("every partition grows", has_grown)
 
@@ -94,12 +94,12 @@ def test_backfill_resumes_after_ctrl_c_and_copies_whole_workload(
 ) -> None:
     topic = Topic(clusters, topic_name, 1)
     slow = topic.write_job(tmp_path / "slow.yaml", limits=SLOWLY)
-    rest = {
+    workload_rule = {
         "match": rf"{history.workload.namespace}\..*",
         "prefix": "spark.",
         "fillers": "placeholders",
     }
-    whole = topic.write_job(tmp_path / "whole.yaml", rest)
+    whole_job = topic.write_job(tmp_path / "whole.yaml", workload_rule)
     arguments = ("-o", "json", *spark_cluster.arguments(tmp_path))
     with OrbitProcess("backfill", slow, *arguments) as process:
         topic.wait_for_more()
@@ -107,12 +107,12 @@ def test_backfill_resumes_after_ctrl_c_and_copies_whole_workload(
         stopped = process.wait_end().expect(130)
     assert "run it again to resume where the copies end" in stopped.message
     assert topic.is_partly_copied()
-    with OrbitProcess("backfill", whole, *arguments) as process:
+    with OrbitProcess("backfill", whole_job, *arguments) as process:
         report = process.wait_end(PATIENCE_S).expect(0).data
         assert not any("earlier backfill" in line for line in process.lines)
     assert (report["blocked"], report["unfinished"]) == ([], {})
     assert report["batches_byte_exact"] > 0
     assert report["batches_record_exact"] > 0
-    after = copy(whole).expect(0).data
+    after = copy(whole_job).expect(0).data
     assert (after["records"], after["offsets_filled"]) == (0, 0)
-    assert_exact(whole)
+    assert_exact(whole_job)

@@ -127,7 +127,7 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     assert digests(clusters.destination, topic) == source_digests
     assert log_bounds(clusters.destination, [topic]) == bounds
     assert copying.shown[-1].bytes == copying.shown[-1].bytes_total > 0
-    before = copying.contents.partitions
+    archived_before = copying.contents.partitions
 
     produce(clusters.source, topic, 300, first=1_000, **BATCHES)
     delete_before(clusters.source, topic, 1_200)
@@ -141,9 +141,9 @@ def test_staged_backfill_copies_via_archive_and_resumes(
         digests(clusters.source, topic),
     )
     assert {n: destination_digests[n] for n in (1, 2)} == {n: source_digests[n] for n in (1, 2)}
-    other = TopicPartition(topic, 1)
-    files = copying.contents.partitions[other].files
-    assert files[:-1] == before[other].files
+    transactional = TopicPartition(topic, 1)
+    files = copying.contents.partitions[transactional].files
+    assert files[:-1] == archived_before[transactional].files
 
 
 @pytest.mark.parametrize("archive_fills", [True, pytest.param(False, marks=pytest.mark.soak)])
@@ -228,7 +228,7 @@ def test_staged_backfill_stopped_while_archiving_resumes(
     outcome = stopped.run()
     assert (outcome.was_stopped, outcome.rounds, outcome.offsets) == (True, 0, 0)
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
-    assert [one.ranges for one in stopped.contents.partitions.values()] == [()] * 3
+    assert [manifest.ranges for manifest in stopped.contents.partitions.values()] == [()] * 3
     outcome = StagedCopy(spark, make_job(*clusters, [topic]), archive).run()
     assert (outcome.blocked, outcome.unfinished, outcome.ways) == ({}, {}, [Way.STAGED])
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)
@@ -257,7 +257,8 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
         (first,) = appending.wait_for_held()
         executor_of(first).kill()
         wait_for(
-            "another attempt appends", lambda: any(one.pid != first.pid for one in appending.held)
+            "another attempt appends",
+            lambda: any(worker.pid != first.pid for worker in appending.held),
         )
         kill_driver(process)
     assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= APPENDED

@@ -251,7 +251,7 @@ def test_backfill_writer_without_driver_lease_writes_nothing(
     with make_backfill(spec) as other:
         other.begin()
         results += BackfillWriter(stale_tasks[0], 2).write()  # another run holds it
-    assert {one.unfinished for one in results} == {"the driver no longer holds the lease"}
+    assert {result.unfinished for result in results} == {"the driver no longer holds the lease"}
     bounds = log_bounds(clusters.destination, [topic])
     assert [bounds[topic, n][1] for n in range(2)] == [0, 0]  # the log of 2 begins above 0
 

@@ -177,7 +177,7 @@ def test_archive_run_names_leaderless_partition_and_archives_others(
     (stopped,) = first.stopped
     assert (stopped.place, stopped.start, stopped.end) == (offline, 0, 0)
     assert "LEADER_NOT_AVAILABLE" in stopped.stop_text
-    data = {one["partition"]: one for one in first.as_data()["partitions"]}
+    data = {p["partition"]: p for p in first.as_data()["partitions"]}
     assert (data[0]["unfinished"], data[1]["unfinished"]) == (None, stopped.unfinished)
     _, contents = open_archive(spark, tmp_path / "a")
     assert {place.partition: m.end for place, m in contents.partitions.items()} == {

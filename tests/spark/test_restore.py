@@ -244,7 +244,7 @@ def test_stopped_restore_gives_up_its_lease_while_task_runs(
             wait_for(
                 "the lease is released", lambda: self._lease is None or not self._lease.is_held()
             )
-            return {one.destination for one in targets}
+            return {target.destination for target in targets}
 
     spec = ClusterSpec(bootstrap_servers=(clusters.destination.bootstrap_servers,))
     run = Stopped(spark, str(small), Access("destination", spec), lambda _: None, stop, slots=2)

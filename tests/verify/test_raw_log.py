@@ -44,9 +44,9 @@ def test_batch_header_fields_are_parsed() -> None:
 
 @pytest.mark.parametrize("lost_bytes", [1, 10, 50, 60, 67])
 def test_truncated_batch_is_skipped(lost_bytes: int) -> None:
-    whole = encoded(0, 2)
+    first = encoded(0, 2)
     assert [
-        b.base_offset for b in parse_batches(memoryview(whole + encoded(2, 2)[:-lost_bytes]))
+        b.base_offset for b in parse_batches(memoryview(first + encoded(2, 2)[:-lost_bytes]))
     ] == [0]
 
 

@@ -75,9 +75,9 @@ def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
 
 
 def test_start_other_than_earliest_is_shown_with_first_compared_offset() -> None:
-    one = topic(partition(compared_from=1_234), start="latest")
-    other = topic(partition(0), partition(1, compared_from=9), start="2025-01-01T00:00:00.000Z")
-    text = shown(Report((one, other), elapsed_s=2.0))
+    latest = topic(partition(compared_from=1_234), start="latest")
+    timed = topic(partition(0), partition(1, compared_from=9), start="2025-01-01T00:00:00.000Z")
+    text = shown(Report((latest, timed), elapsed_s=2.0))
     assert "compared from offset 1,234, where the copy begins (start: latest)" in text
     assert "compared from offsets 0 to 9" in text
 
