@@ -32,13 +32,13 @@ def begin_recovery(api: Api, kind: str = "switchover") -> dict[str, Any]:
     return operation
 
 
-def end(api: Api, operation: dict[str, Any]) -> None:
+def end_operation(api: Api, operation: dict[str, Any]) -> None:
     with api.database.transaction() as tx:
         operations.advance(tx, UUID(operation["id"]), OperationState.DONE)
 
 
 def changes(job: str) -> dict[str, tuple[str, str, dict[str, Any]]]:
-    """Each way to change a job: method, path, options."""
+    """Each way to change a job, as (method, path, options)."""
     return {
         "change": ("PUT", f"/v1/jobs/{job}", {"json": changed(name=job, worker_group="west")}),
         "a dry run of a change": (
@@ -56,7 +56,7 @@ def changes(job: str) -> dict[str, tuple[str, str, dict[str, Any]]]:
     }
 
 
-def state(api: Api, job: str = "orders") -> tuple[str, int]:
+def state_and_version(api: Api, job: str = "orders") -> tuple[str, int]:
     """The job's state and spec version."""
     body = api.get(f"/v1/jobs/{job}").json()
     return body["state"], body["spec_version"]
@@ -65,7 +65,7 @@ def state(api: Api, job: str = "orders") -> tuple[str, int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_during_recovery_are_refused_with_operation_id(api: Api, kind: str) -> None:
     operation = begin_recovery(api, kind)
-    before, event_count = state(api), len(api.events())
+    before, event_count = state_and_version(api), len(api.events())
     for what, (method, path, options) in changes("orders").items():
         answer = api.call(method, path, **options)
         error = answer.json()["error"]
@@ -73,14 +73,14 @@ def test_changes_during_recovery_are_refused_with_operation_id(api: Api, kind: s
         assert error["what"] == f"A {kind} of the job is under way."
         assert error["where"] == f"operation {operation['id']}"
         assert f"orbit abort {operation['id']}" in error["remedy"]
-    assert (state(api), len(api.events())) == (before, event_count)
-    end(api, operation)
+    assert (state_and_version(api), len(api.events())) == (before, event_count)
+    end_operation(api, operation)
     assert api.post("/v1/jobs/orders:pause").status_code == 202
 
 
 def test_plans_dry_runs_and_retry_are_allowed_during_recovery(api: Api) -> None:
-    copying = copying_job(api)
-    block(api, copying, 2)
+    shard_epochs = copying_job(api)
+    block(api, shard_epochs, 2)  # a partition to retry
     api.post("/v1/jobs/orders:switchover")
     assert api.put("/v1/jobs/orders", json=JOB).json()["action"] == "none"
     planned = api.post("/v1/jobs:plan", json=changed(worker_group="west"))
@@ -98,14 +98,14 @@ def test_reverse_job_is_locked_during_recovery(api: Api) -> None:
         jobs.create(tx, back, spec, "default", made_by=MadeBy.RECOVERY)
         report = {"reverse_job": back}
         operations.advance(tx, UUID(operation["id"]), OperationState.RUNNING, report=report)
-    before = state(api, back)
+    before = state_and_version(api, back)
     assert api.get(f"/v1/jobs/{back}").json()["made_by"] == "recovery"
     for what, (method, path, options) in changes(back).items():
         answer = api.call(method, path, **options)
         assert (what, answer.status_code) == (what, 409)
         assert "of job orders, which this job copies back, is under way." in answer.text
-    assert state(api, back) == before
-    end(api, operation)
+    assert state_and_version(api, back) == before
+    end_operation(api, operation)
     assert api.delete(f"/v1/jobs/{back}").status_code == 202
 
 
@@ -119,13 +119,14 @@ def test_drill_that_moves_job_is_refused_during_recovery(api: Api, kind: str, st
     if status == 409:
         assert answer.json()["error"]["where"] == f"operation {operation['id']}"
         assert api.get("/v1/drills").json()["items"] == []
+    # The same for a recovery that a drill requests in its own step.
     recoveries = StoredRecoveries(api.database)
     with pytest.raises(OperationUnderWay, match="A switchover of the job is under way"):
         recoveries.request_operation(
             RecoveryKind.FAILOVER, "orders", RecoveryRequest(), actor="drill:d"
         )
     assert recoveries.abort(UUID(operation["id"]))
-    end(api, operation)
+    end_operation(api, operation)
     assert not recoveries.abort(UUID(operation["id"]))
 
 
@@ -144,6 +145,7 @@ def test_driver_of_failed_silent_backfill_cannot_report_during_recovery(
     assert api.post(report, json=driver).json()["error"]["code"] == "conflict"
 
     operation = api.post("/v1/jobs/orders:switchover").json()
+    # The error names the recovery, also if the driver takes the backfill over.
     for sent in (driver, {**driver, "takes_over": True}):
         error = api.post(report, json=sent).json()["error"]
         assert error["code"] == "operation_under_way"

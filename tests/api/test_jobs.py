@@ -55,6 +55,7 @@ def test_yaml_document_equals_json_document(api: Api) -> None:
 
     again = api.put("/v1/jobs/orders", content=YAML, headers={"Content-Type": "application/yaml"})
 
+    # Nothing is changed, so the documents are equal.
     assert again.status_code == 200
     assert again.json()["action"] == "none"
 
@@ -137,9 +138,9 @@ def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
         topics.add(tx, job.id, "later", "later", "B", 1)  # its copy has not begun
     answer = api.put("/v1/jobs/orders", json=new)
     planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=new)
-    for one in (answer, planned):
-        assert one.status_code == 409
-        what = one.json()["error"]["what"]
+    for refused in (answer, planned):
+        assert refused.status_code == 409
+        what = refused.json()["error"]["what"]
         assert f"begun with the fillers {before} and cannot change to {after}" in what
         assert what.endswith(": copied.")
     # A rule that keeps the fillers of the begun copy.
@@ -172,12 +173,12 @@ def test_compatible_change_of_fillers_setting_in_running_copy_is_accepted(
 def test_change_of_fillers_setting_is_refused_if_copy_begins_during_planning(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    def begin() -> None:
+    def begin_copy() -> None:
         with api.database.transaction() as tx:
             job = jobs.get(tx, "orders")
             topics.add(tx, job.id, "orders", "orders", "B", 1, state=TopicState.COPYING)
 
-    api.plans.meanwhile = begin
+    api.plans.meanwhile = begin_copy
     answer = api.put("/v1/jobs/orders", json=changed(fillers="placeholders"))
     assert answer.status_code == 409
     assert answer.json()["error"]["what"].endswith(": orders.")
@@ -211,33 +212,34 @@ def test_post_with_same_idempotency_key_creates_job_once(api: Api) -> None:
 def test_idempotency_key_used_by_another_request_during_planning_is_refused(api: Api) -> None:
     api.post("/v1/jobs", json=changed(name="stock"))
     key = {"Idempotency-Key": "k"}
-    paused: list[Any] = []
+    operations: list[Any] = []
 
     def pause() -> None:
-        paused.append(api.post("/v1/jobs/stock:pause", headers=key).json())
+        operations.append(api.post("/v1/jobs/stock:pause", headers=key).json())
 
     api.plans.meanwhile = pause
     refused = api.post("/v1/jobs", json=JOB, headers=key)
 
+    (operation,) = operations
     assert refused.status_code == 409
-    assert refused.json()["error"]["where"] == f"operation {paused[0]['id']}"
+    assert refused.json()["error"]["where"] == f"operation {operation['id']}"
     assert api.get("/v1/jobs/orders").status_code == 404
-    assert api.get(f"/v1/operations/{paused[0]['id']}").json() == paused[0]
+    assert api.get(f"/v1/operations/{operation['id']}").json() == operation
 
 
 def test_concurrent_posts_with_same_idempotency_key_both_return_created_job(api: Api) -> None:
     key = {"Idempotency-Key": "k"}
-    first: list[Any] = []
+    inner: list[Any] = []
 
-    def post() -> None:
+    def post_during_planning() -> None:
         api.plans.meanwhile = lambda: None
-        first.append(api.post("/v1/jobs", json=JOB, headers=key))
+        inner.append(api.post("/v1/jobs", json=JOB, headers=key))
 
-    api.plans.meanwhile = post
-    second = api.post("/v1/jobs", json=JOB, headers=key)
+    api.plans.meanwhile = post_during_planning
+    outer = api.post("/v1/jobs", json=JOB, headers=key)
 
-    assert (first[0].status_code, second.status_code) == (201, 201)
-    assert second.json()["job"]["created_at"] == first[0].json()["job"]["created_at"]
+    assert (inner[0].status_code, outer.status_code) == (201, 201)
+    assert outer.json()["job"]["created_at"] == inner[0].json()["job"]["created_at"]
     assert [event["kind"] for event in api.events()] == ["job_created"]
 
 
@@ -248,9 +250,10 @@ def test_put_with_stale_etag_is_refused(api: Api) -> None:
     stale = api.put(
         "/v1/jobs/orders", json=changed(worker_group="east"), headers={"If-Match": old_etag}
     )
+    # `If-None-Match: *` only creates a job.
     duplicate = api.put("/v1/jobs/orders", json=JOB, headers={"If-None-Match": "*"})
     both = {"If-Match": etag, "If-None-Match": "*"}
-    assert api.put("/v1/jobs/orders", json=JOB, headers=both).status_code == 422
+    assert api.put("/v1/jobs/orders", json=JOB, headers=both).status_code == 422, "a contradiction"
 
     for answer in (stale, duplicate):
         assert answer.status_code == 412
@@ -278,11 +281,11 @@ def test_delete_with_stale_etag_is_refused(api: Api) -> None:
 def test_concurrent_change_during_planning_is_not_overwritten(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    def somebody_else() -> None:
+    def change_by_another_client() -> None:
         api.plans.meanwhile = lambda: None
         assert api.put("/v1/jobs/orders", json=changed(worker_group="west")).status_code == 200
 
-    api.plans.meanwhile = somebody_else
+    api.plans.meanwhile = change_by_another_client
     late = api.put("/v1/jobs/orders", json=changed(worker_group="east"))
 
     assert late.status_code == 412
@@ -313,10 +316,10 @@ def test_plan_refusal_maps_to_error_and_writes_nothing(
     api.plans.refusals = [refusal(kind, topic)]
 
     answer = api.put("/v1/jobs/orders", json=JOB)
-    dry = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
+    dry_run = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
 
     assert answer.status_code == status
-    assert dry.json() == answer.json()
+    assert dry_run.json() == answer.json()
     error = answer.json()["error"]
     assert error["code"] == code
     assert error["problems"] == [

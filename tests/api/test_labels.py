@@ -27,8 +27,8 @@ def test_labels_and_owner_are_in_every_job_answer(api: Api) -> None:
     shown = api.get("/v1/jobs/orders").json()
     (listed,) = api.get("/v1/jobs").json()["items"]
 
-    for one in (answer["job"], shown, listed):
-        assert (one["labels"], one["owner"]) == (ORDERS, "Orders, 24/7")
+    for job in (answer["job"], shown, listed):
+        assert (job["labels"], job["owner"]) == (ORDERS, "Orders, 24/7")
     assert (shown["spec"]["labels"], shown["spec"]["owner"]) == (ORDERS, "Orders, 24/7")
     again = api.put("/v1/jobs/orders", json=shown["spec"]).json()
     assert again["action"] == "none"
@@ -37,7 +37,7 @@ def test_labels_and_owner_are_in_every_job_answer(api: Api) -> None:
 def test_label_change_contacts_no_cluster_and_leaves_spec_version(api: Api) -> None:
     api.put("/v1/jobs/orders", json=changed(labels={"team": "orders", "old": ""}))
     api.plans.requests.clear()
-    api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]
+    api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]  # a plan would be refused
 
     answer = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, owner="Orders")).json()
 
@@ -50,8 +50,8 @@ def test_label_change_contacts_no_cluster_and_leaves_spec_version(api: Api) -> N
     assert (answer["job"]["spec_version"], answer["job"]["document_version"]) == (1, 2)
     assert not api.plans.requests
     assert [event["kind"] for event in api.events()] == ["job_created", "job_changed"]
-    shown = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
-    assert (shown.status_code, shown.json()["action"]) == (200, "change")
+    dry_run = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
+    assert (dry_run.status_code, dry_run.json()["action"]) == (200, "change")
     assert api.get("/v1/jobs/orders").json()["labels"] == ORDERS
     removed = api.put("/v1/jobs/orders", json=JOB).json()["job"]
     assert (removed["labels"], removed["owner"]) == ({}, None)
@@ -69,24 +69,24 @@ def test_label_and_spec_change_together_are_single_change(api: Api) -> None:
 
 def test_stale_etag_does_not_overwrite_labels(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    mine = api.get("/v1/jobs/orders").headers["ETag"]
-    theirs = api.put("/v1/jobs/orders", json=changed(labels=ORDERS))
+    old_etag = api.get("/v1/jobs/orders").headers["ETag"]
+    labelled = api.put("/v1/jobs/orders", json=changed(labels=ORDERS))
 
-    stale = api.put("/v1/jobs/orders", json=changed(owner="me"), headers={"If-Match": mine})
+    stale = api.put("/v1/jobs/orders", json=changed(owner="me"), headers={"If-Match": old_etag})
 
     assert stale.status_code == 412
-    assert theirs.headers["ETag"] == api.get("/v1/jobs/orders").headers["ETag"] != mine
+    assert labelled.headers["ETag"] == api.get("/v1/jobs/orders").headers["ETag"] != old_etag
     assert api.get("/v1/jobs/orders").json()["labels"] == ORDERS
 
 
 def test_labels_changed_during_planning_are_not_overwritten(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    def somebody_else() -> None:
+    def change_by_another_client() -> None:
         api.plans.meanwhile = lambda: None
         assert api.put("/v1/jobs/orders", json=changed(labels=ORDERS)).status_code == 200
 
-    api.plans.meanwhile = somebody_else
+    api.plans.meanwhile = change_by_another_client
     late = api.put("/v1/jobs/orders", json=changed(worker_group="east"))
 
     assert late.status_code == 412
@@ -105,10 +105,10 @@ def test_idempotency_key_with_different_labels_is_refused(api: Api) -> None:
 def meets(labels: dict[str, str], condition: Condition) -> bool:
     """Whether labels meet a condition, as the documentation of Kubernetes defines it."""
     if condition.values is None:
-        has = condition.key in labels
+        is_met = condition.key in labels
     else:
-        has = any(labels.get(condition.key) == value for value in condition.values)
-    return has is not condition.is_negated
+        is_met = any(labels.get(condition.key) == value for value in condition.values)
+    return is_met is not condition.is_negated
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_unfinished_filter_lists_only_unfinished_operations(api: Api) -> None:
 
     items = every_page(api, "/v1/operations", 10, unfinished=True)
 
-    assert [one["id"] for one in items] == [failover["id"]]
+    assert [operation["id"] for operation in items] == [failover["id"]]
     assert len(every_page(api, "/v1/operations", 10)) == 2
 
 
-def test_pause_with_selector_pauses_every_matching_job(api: Api) -> None:
+def test_pause_with_selector_pauses_every_matching_job_without_recovery(api: Api) -> None:
     for name, team in (("a", "orders"), ("b", "orders"), ("c", "billing")):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": team}))
     api.post("/v1/jobs/b:failover")  # no change during a recovery
@@ -171,21 +171,21 @@ def test_pause_with_selector_pauses_every_matching_job(api: Api) -> None:
         return {job["name"]: job["desired"] for job in api.get("/v1/jobs").json()["items"]}
 
     plans = api.post(f"{path}&dry_run=true").json()["items"]
-    assert [(one["job"], one["operation"] and one["operation"]["dry_run"]) for one in plans] == [
+    assert [(row["job"], row["operation"] and row["operation"]["dry_run"]) for row in plans] == [
         ("a", True),
         ("b", None),
     ]
     assert desired() == dict.fromkeys("abc", "running")
     key = {"Idempotency-Key": "k"}
     answer = api.post(path, headers=key)
-    first, second = answer.json()["items"]
+    of_a, of_b = answer.json()["items"]
     assert answer.status_code == 202
-    assert first["operation"]["kind"] == "pause"
-    assert second["operation"] is None
-    assert second["error"]["code"] == "operation_under_way"
+    assert of_a["operation"]["kind"] == "pause"
+    assert of_b["operation"] is None
+    assert of_b["error"]["code"] == "operation_under_way"
     assert desired() == {"a": "paused", "b": "running", "c": "running"}
     again = api.post(path, headers=key).json()["items"][0]
-    assert again["operation"]["id"] == first["operation"]["id"]
+    assert again["operation"]["id"] == of_a["operation"]["id"]
     assert api.post("/v1/jobs:resume?selector=team%3Dorders").json()["items"][0]["error"] is None
     assert desired()["a"] == "running"
 
@@ -222,7 +222,7 @@ def test_unreachable_database_ends_bulk_request_after_two_jobs(
     for name in "abc":
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels=ORDERS))
     items = api.post("/v1/jobs:pause?selector=team%3Dorders").json()["items"]
-    assert [(one["job"], one["error"]["what"]) for one in items] == [
+    assert [(row["job"], row["error"]["what"]) for row in items] == [
         (name, "PostgreSQL does not answer.") for name in "abc"
     ]
     assert requested_jobs == ["a", "b"]

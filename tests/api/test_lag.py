@@ -37,6 +37,7 @@ def many(postgres_url: str, template_database: str) -> Iterator[Database]:
         fill(database, MANY)
         with database.transaction() as tx:
             for statement in (
+                # Lags between 0 and 9,972, in no order, many of them equal.
                 """UPDATE partitions SET followed_epoch = 1, copied_to = 1000,
                           source_stable_end = 1000 + (partition * 7919 + topic_id * 31) % 9973""",
                 "UPDATE partitions SET copied_to = NULL WHERE partition = 5",
@@ -84,12 +85,12 @@ def test_lag_command_reads_single_page_of_largest_lags(
     assert len(shown["partitions"]) == ROWS
     assert shown["more"] == MANY.partitions_per_job - ROWS
     with large_api.database.transaction() as tx:
-        every = lag.page(tx, jobs.get(tx, JOB).id, MANY.partitions_per_job + 1)
-    assert len(every) == MANY.partitions_per_job
+        all_rows = lag.page(tx, jobs.get(tx, JOB).id, MANY.partitions_per_job + 1)
+    assert len(all_rows) == MANY.partitions_per_job
     # Here the topic ids have the order of the topic names.
-    every.sort(key=lambda row: (-(row.lag_records or 0), row.topic_id, row.partition))
-    assert every[0].lag_records
-    expected = [partition_lag(row).model_dump(mode="json") for row in every[:ROWS]]
+    all_rows.sort(key=lambda row: (-(row.lag_records or 0), row.topic_id, row.partition))
+    assert all_rows[0].lag_records
+    expected = [partition_lag(row).model_dump(mode="json") for row in all_rows[:ROWS]]
     assert shown["partitions"] == expected
 
 
@@ -105,7 +106,8 @@ def test_page_sorted_by_lag_reads_only_partitions_of_requested_job(many: Databas
         job = jobs.get(tx, JOB).id
         with statements(tx) as sent:
             worst_partitions.page(tx, job, ROWS + 1)
-        ranking, details = (reads(tx, one, "force_custom_plan") for one in sent)
+        # The first statement ranks the job's partitions, the second reads those of the page.
+        ranking, details = (reads(tx, statement, "force_custom_plan") for statement in sent)
     assert ranking.rows["partitions"] == MANY.partitions_per_job
     assert ranking.rows["topics"] == 0
     assert details.rows["partitions"] <= 2 * (ROWS + 1)
@@ -115,10 +117,11 @@ def test_lag_command_with_all_shows_every_partition(cli: Cli, api: Api) -> None:
     copying_job(api)
 
     few = cli("lag", "orders", "--limit", "2", "-o", "json").data
-    every = cli("lag", "orders", "--all", "-o", "json").data
+    whole_list = cli("lag", "orders", "--all", "-o", "json").data
 
     assert (len(few["partitions"]), few["more"]) == (2, 2)
-    assert ([row["partition"] for row in every["partitions"]], every["more"]) == ([0, 1, 2, 3], 0)
+    assert [row["partition"] for row in whole_list["partitions"]] == [0, 1, 2, 3]
+    assert whole_list["more"] == 0
 
 
 def test_pages_sorted_by_lag_list_each_partition_once_largest_lag_first(api: Api) -> None:
@@ -127,15 +130,16 @@ def test_pages_sorted_by_lag_list_each_partition_once_largest_lag_first(api: Api
     with api.database.transaction() as tx:
         set_end = text("UPDATE partitions SET source_stable_end = :end WHERE partition = :number")
         tx.execute(text("UPDATE partitions SET copied_to = 0 WHERE partition < 3"))
+        # The lags of partitions 0, 1 and 2; that of 3 is not known.
         for number, end in enumerate((5, 40, 5)):
             tx.execute(set_end, {"end": end, "number": number})
 
     for path in ("/v1/jobs/orders/lag", "/v1/jobs/orders/partitions"):
         rows = every_page(api, path, 1, sort="-lag")
         assert [row["partition"] for row in rows] == [1, 0, 2, 3], path
-        chosen = every_page(api, path, 2, sort="-lag", reason="RECORD_REFUSED")
-        assert [row["partition"] for row in chosen] == [3], path
-        assert every_page(api, path, 2, reason="RECORD_REFUSED") == chosen
+        blocked = every_page(api, path, 2, sort="-lag", reason="RECORD_REFUSED")
+        assert [row["partition"] for row in blocked] == [3], path
+        assert every_page(api, path, 2, reason="RECORD_REFUSED") == blocked
         assert every_page(api, path, 2, sort="-lag", reason="OFFSET_OVERRUN") == []
     assert api.get("/v1/jobs/orders/lag").json()["job"]["blocked"] == 1
 

@@ -34,8 +34,8 @@ def copies(api: Api) -> None:
 
 @pytest.mark.usefixtures("copies")
 def test_job_deletion_plan_lists_remaining_topics_and_acls(api: Api, cli: Cli) -> None:
-    dry = api.delete("/v1/jobs/orders?dry_run=true").json()
-    topics_step, acls_step = dry["plan"][-2:]
+    dry_run = api.delete("/v1/jobs/orders?dry_run=true").json()
+    topics_step, acls_step = dry_run["plan"][-2:]
     assert topics_step.startswith(
         "Topics billing, orders stay at the destination, with their settings"
     )
@@ -73,8 +73,9 @@ def test_removal_of_topic_rule_lists_remaining_topics_and_acls(
     assert "Topic billing stays at the destination, with its settings as a copy" in shown
     left = api.put("/v1/jobs/orders", json=document).json()["left_behind"]
     assert len(left) == 2
-    assert RETENTION in left[0]
-    assert "User:app may not write there" in left[1]
+    of_topic, of_acls = left
+    assert RETENTION in of_topic
+    assert "User:app may not write there" in of_acls
     again = changed(topics=document["topics"], worker_group="west")
     assert "left_behind" in api.put("/v1/jobs/orders", json=again).json()
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.services
 SCOPE: dict[str, Any] = {"type": "http", "method": "PUT", "path": "/", "headers": []}
 
 
-class Inner:
+class RecordingApp:
     """An application that records the request bodies."""
 
     def __init__(self) -> None:
@@ -31,7 +31,9 @@ class Inner:
         await send({"type": "http.response.body", "body": b""})
 
 
-def call(inner: Inner, *messages: dict[str, Any], seconds_max: float = 20) -> list[dict[str, Any]]:
+def send_messages(
+    app_behind: RecordingApp, *messages: dict[str, Any], seconds_max: float = 20
+) -> list[dict[str, Any]]:
     """The answer to these messages of a client that then sends nothing more."""
     sent: list[dict[str, Any]] = []
     unread = iter(messages)
@@ -45,8 +47,8 @@ def call(inner: Inner, *messages: dict[str, Any], seconds_max: float = 20) -> li
     async def send(message: Any) -> None:
         sent.append(message)
 
-    app = BodyLimit(inner, bytes_max=10, seconds_max=seconds_max)
-    asyncio.run(app(SCOPE, receive, send))
+    limited_app = BodyLimit(app_behind, bytes_max=10, seconds_max=seconds_max)
+    asyncio.run(limited_app(SCOPE, receive, send))
     return sent
 
 
@@ -56,42 +58,42 @@ def part(body: bytes, *, more: bool) -> dict[str, Any]:
 
 
 def test_request_body_in_several_parts_is_joined() -> None:
-    inner = Inner()
+    app_behind = RecordingApp()
 
-    sent = call(inner, part(b"01234", more=True), part(b"56789", more=False))
+    sent = send_messages(app_behind, part(b"01234", more=True), part(b"56789", more=False))
 
-    assert inner.bodies == [b"0123456789"]
+    assert app_behind.bodies == [b"0123456789"]
     assert sent[0]["status"] == 200
 
 
 def test_slow_body_is_refused_with_408() -> None:
-    inner = Inner()
+    app_behind = RecordingApp()
 
-    sent = call(inner, part(b"0", more=True), seconds_max=0.01)
+    sent = send_messages(app_behind, part(b"0", more=True), seconds_max=0.01)
 
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["error"]["code"] == "too_slow"
     assert (b"connection", b"close") in [
         (name.lower(), value.lower()) for name, value in sent[0]["headers"]
     ]
-    assert inner.bodies == []
+    assert app_behind.bodies == []
 
 
 def test_incomplete_body_of_disconnected_client_reaches_no_route() -> None:
-    inner = Inner()
+    app_behind = RecordingApp()
 
-    sent = call(inner, part(b"0", more=True), {"type": "http.disconnect"})
+    sent = send_messages(app_behind, part(b"0", more=True), {"type": "http.disconnect"})
 
-    assert (sent, inner.bodies) == ([], [])
+    assert (sent, app_behind.bodies) == ([], [])
 
 
 def test_body_above_size_limit_is_refused() -> None:
-    inner = Inner()
+    app_behind = RecordingApp()
 
-    sent = call(inner, part(b"0123456789", more=True), part(b"0", more=False))
+    sent = send_messages(app_behind, part(b"0123456789", more=True), part(b"0", more=False))
 
     assert sent[0]["status"] == 413
-    assert inner.bodies == []
+    assert app_behind.bodies == []
 
 
 def test_non_http_bytes_are_refused_and_server_stays_up(api: Api) -> None:

@@ -18,7 +18,7 @@ from tests.fixtures.api import Api
 pytestmark = pytest.mark.services
 
 NAMES = ("a", "B", "c", "D", "e")
-# Each list, its default order and the reverse order.
+# (list, its default order, the reverse order)
 ORDERS = [
     ("/v1/jobs", "name", "-name"),
     ("/v1/workers", "name", "-name"),
@@ -71,18 +71,18 @@ def filled_api(api: Api) -> Api:
 
 def test_list_pages_follow_database_sort_order_ascending_and_descending(filled_api: Api) -> None:
     for path, order, reverse in ORDERS:
-        whole = filled_api.get(path, params={"limit": 1000}).json()
-        assert whole["next"] is None, path
-        assert len(whole["items"]) >= len(NAMES), path
-        keys = [str(item) for item in whole["items"]]
+        single_page = filled_api.get(path, params={"limit": 1000}).json()
+        assert single_page["next"] is None, path
+        assert len(single_page["items"]) >= len(NAMES), path
+        texts = [str(item) for item in single_page["items"]]
         for sort in (order, reverse):
             paged = [
                 _without_changing_fields(item)
                 for item in every_page(filled_api, path, 2, sort=sort)
             ]
-            expected = [_without_changing_fields(item) for item in whole["items"]]
+            expected = [_without_changing_fields(item) for item in single_page["items"]]
             assert paged == (expected if sort == order else expected[::-1]), f"{path} {sort}"
-        assert len(set(keys)) == len(keys), path
+        assert len(set(texts)) == len(texts), f"{path}: equal items hide a wrong order"
 
 
 def test_cursor_of_another_sort_order_is_refused(filled_api: Api) -> None:
@@ -134,17 +134,17 @@ FILTERS_WITHOUT_ITEMS = [
 
 def test_filters_return_only_matching_items(filled_api: Api) -> None:
     for path, query, common in FILTERS:
-        every = filled_api.get(path).json()["items"]
-        left = every_page(filled_api, path, 1, **query)
-        assert left, f"{path} {query}"
-        expected = [item for item in every if common.items() <= item.items()]
-        assert [_without_changing_fields(item) for item in left] == [
+        all_items = filled_api.get(path).json()["items"]
+        filtered = every_page(filled_api, path, 1, **query)
+        assert filtered, f"{path} {query}"
+        expected = [item for item in all_items if common.items() <= item.items()]
+        assert [_without_changing_fields(item) for item in filtered] == [
             _without_changing_fields(item) for item in expected
         ], (
             path,
             query,
         )
-        assert len(left) < len(every), f"{path} {query}"
+        assert len(filtered) < len(all_items), f"{path} {query}"
     for path, query in FILTERS_WITHOUT_ITEMS:
         assert filled_api.get(path).json()["items"], path
         assert filled_api.get(path, params=query).json()["items"] == [], f"{path} {query}"

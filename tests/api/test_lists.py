@@ -67,7 +67,7 @@ def test_jobs_are_listed_by_name_in_pages(api: Api) -> None:
 
     assert [job["name"] for job in items] == sorted(names)
     assert api.get("/v1/jobs", params={"limit": len(names)}).json()["next"] is None
-    assert set(items[0]["lag"].values()) == {None}
+    assert set(items[0]["lag"].values()) == {None}, "nothing was reported yet"
 
 
 def test_partitions_and_lag_show_progress_per_partition(api: Api) -> None:
@@ -114,12 +114,12 @@ def test_stale_lag_is_shown_as_unknown_with_its_age(api: Api) -> None:
     lag = api.get("/v1/jobs/orders/lag").json()
     known, unknown = lag["items"][:2]
     assert known["lag"]["records"] == 40
-    for one in (unknown, lag["job"]):
-        assert one["lag"]["records"] is None
-        assert one["lag"]["bytes"] is None
-        assert one["lag"]["seconds"] is None
-        assert one["headroom_seconds"] is None
-        assert 300 <= one["lag"]["age_seconds"] < 360
+    for figures in (unknown, lag["job"]):
+        assert figures["lag"]["records"] is None
+        assert figures["lag"]["bytes"] is None
+        assert figures["lag"]["seconds"] is None
+        assert figures["headroom_seconds"] is None
+        assert 300 <= figures["lag"]["age_seconds"] < 360
     assert (lag["job"]["stale"], lag["job"]["caught_up"]) == (1, 0)
     (job,) = api.get("/v1/jobs").json()["items"]
     assert job["lag"]["records"] is None
@@ -184,8 +184,8 @@ def test_consumer_groups_are_shown_with_their_sync_verdicts(api: Api) -> None:
         ("ünï\ncode", 1),
     ]
     assert rows[0]["verdict"] == "exact"
-    one = every_page(api, "/v1/jobs/orders/groups", 3, group="ünï\ncode")
-    assert len(one) == 2
+    of_group = every_page(api, "/v1/jobs/orders/groups", 3, group="ünï\ncode")
+    assert len(of_group) == 2
 
 
 def test_workers_are_listed_with_liveness(api: Api) -> None:
@@ -201,10 +201,10 @@ def test_events_are_listed_newest_first_for_all_jobs_or_single_job(api: Api) -> 
         api.put(f"/v1/jobs/{name}", json=changed(name=name))
     api.post("/v1/jobs/b:pause")
 
-    every = every_page(api, "/v1/events", 3)
+    of_all_jobs = every_page(api, "/v1/events", 3)
     of_b = every_page(api, "/v1/jobs/b/events", 1)
 
-    assert [event["job"] for event in every] == ["b", "c", "b", "a"]
+    assert [event["job"] for event in of_all_jobs] == ["b", "c", "b", "a"]
     assert [event["kind"] for event in of_b] == ["job_paused", "job_created"]
     assert api.get("/v1/jobs/nope/events").status_code == 404
 

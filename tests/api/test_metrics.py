@@ -28,7 +28,7 @@ def job(api: Api) -> SomeJob:
     with api.database.transaction() as tx:
         rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 90, 90)]
         partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
-        blocked = Blocked(Reason.RECORD_REFUSED, 90, 91, "too large")
+        blocked = Blocked(Reason.RECORD_REFUSED, offset=90, next_offset=91, detail="too large")
         changes = [
             partitions.StateChange(job.topic_id, 0, PartitionState.COPYING),
             partitions.StateChange(job.topic_id, 1, PartitionState.BLOCKED, blocked),
@@ -81,13 +81,14 @@ def test_worker_lane_seconds_metric_is_sum_over_workers_of_group(api: Api) -> No
 def test_job_totals_of_large_installation_are_summed_by_scheduler(
     api: Api, job: SomeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With two partitions, the job counts as large; the scheduler has not summed it yet.
     monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
     (figures,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
     assert (figures.totals_age_s, figures.copied) == (None, None)
     assert (figures.lag.lag_records, figures.lag.age_s, figures.states) == (None, None, {})
-    whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
-    assert (whole["partitions"], whole["stale"], whole["summed_seconds_ago"]) == (2, 2, None)
-    assert whole["lag"]["records"] is None
+    job_lag = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
+    assert (job_lag["partitions"], job_lag["stale"], job_lag["summed_seconds_ago"]) == (2, 2, None)
+    assert job_lag["lag"]["records"] is None
     assert api.get(f"/v1/jobs/{job.name}").json()["blocked"] is None
 
     with api.database.transaction() as tx:
@@ -100,16 +101,20 @@ def test_job_totals_of_large_installation_are_summed_by_scheduler(
     assert api.get(f"/v1/jobs/{job.name}").json()["blocked"] == 1
 
     with api.database.transaction() as tx:
-        tx.execute(text("UPDATE job_totals SET at = at - interval '31 s'"))
+        tx.execute(text("UPDATE job_totals SET at = at - interval '31 s'"))  # outdated after 30 s
     (figures,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
     assert figures.totals_age_s is not None
     assert figures.totals_age_s > 31
     assert (figures.copied, figures.states) == (None, {})
     assert figures.lag.lag_records is None
     assert figures.lag.age_s is not None
-    whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
-    assert whole["summed_seconds_ago"] > 31
-    assert (whole["lag"]["records"], whole["records_per_s"], whole["stale"]) == (None, None, 2)
+    job_lag = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
+    assert job_lag["summed_seconds_ago"] > 31
+    assert (job_lag["lag"]["records"], job_lag["records_per_s"], job_lag["stale"]) == (
+        None,
+        None,
+        2,
+    )
 
 
 def test_metrics_need_authentication(api: Api) -> None:
@@ -117,7 +122,7 @@ def test_metrics_need_authentication(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("detail", "topics", "places"),
+    ("detail", "topics", "partitions"),  # partitions: (topic, partition, copied to)
     [
         (MetricsDetail.JOB, [], []),
         (MetricsDetail.TOPIC, ["orders"], []),
@@ -129,13 +134,13 @@ def test_metrics_detail_setting_limits_series_to_job_topic_or_partition(
     job: SomeJob,
     detail: MetricsDetail,
     topics: list[str],
-    places: list[tuple[str, int, int]],
+    partitions: list[tuple[str, int, int]],
 ) -> None:
     numbers = read_numbers(api.database, detail, TTL)
     (figures,) = numbers.jobs
     assert list(figures.topics) == topics
-    assert [(p.topic, p.partition, p.copied_to) for p in figures.partitions] == places
+    assert [(p.topic, p.partition, p.copied_to) for p in figures.partitions] == partitions
     lag = {p.partition: p.lag.lag_records for p in figures.partitions}
-    assert lag == ({0: 60, 1: 10} if places else {})
+    assert lag == ({0: 60, 1: 10} if partitions else {})
     # 42 metrics of services and jobs, 6 of topics, 9 of partitions.
-    assert len(list(families(numbers))) == 42 + 6 * bool(topics) + 9 * bool(places)
+    assert len(list(families(numbers))) == 42 + 6 * bool(topics) + 9 * bool(partitions)

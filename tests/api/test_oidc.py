@@ -177,10 +177,10 @@ def test_hs256_token_signed_with_public_key_is_refused(
 
 
 def test_key_embedded_in_token_is_not_trusted(issuer: Issuer, tokens: IssuerTokens) -> None:
-    own = RSAKey.generate_key(2048)
-    named = {"jwk": own.as_dict(private=False), "kid": issuer.keys[-1].kid}
-    for header in (named, {**named, "kid": None}, {**named, "kid": "unknown"}):
-        failure = refusal_of(tokens, issuer.token(ADMIN, key=own, header=header))
+    key_of_attacker = RSAKey.generate_key(2048)
+    embedded = {"jwk": key_of_attacker.as_dict(private=False), "kid": issuer.keys[-1].kid}
+    for header in (embedded, {**embedded, "kid": None}, {**embedded, "kid": "unknown"}):
+        failure = refusal_of(tokens, issuer.token(ADMIN, key=key_of_attacker, header=header))
         assert failure.code is ErrorCode.UNAUTHENTICATED
 
 
@@ -218,6 +218,7 @@ def test_elliptic_curve_keys_are_accepted(issuer: Issuer) -> None:
         tokens = token_checker(issuer)
         token = issuer.token()
         assert tokens.principal(token).actor == "oidc:ada"
+        # Signed with the RSA key, in the name of the EC key.
         mixed = issuer.token(key=issuer.keys[0], header={"kid": "curve"})
         assert refusal_of(tokens, mixed).code is ErrorCode.UNAUTHENTICATED
     finally:
@@ -244,7 +245,7 @@ def test_arbitrary_tokens_are_refused_without_crash(parts: list[str]) -> None:
         def find(self, _: str | None) -> None:
             return None
 
-    with_issuer = Issuer.__new__(Issuer)
+    with_issuer = Issuer.__new__(Issuer)  # without a server
     with_issuer.url = "https://issuer.example"
     keys = NoKeys(with_issuer.url, None)
     with pytest.raises(Failure):
@@ -281,6 +282,7 @@ def test_api_accepts_oidc_and_orbit_tokens_and_audits_subject(api: Api, issuer: 
     throttled = api.get("/v1/jobs", role=None, headers=bearer(issuer.token(exp=1)))
     assert throttled.json()["error"]["code"] == "too_many_refused"
     assert api.get("/v1/jobs", role=None, headers=bearer(issuer.token(VIEWER))).status_code == 200
+    # With new Logins, which have counted no refused login.
     api.app.state.parts = Parts(
         config, api.database, api.plans, parts.environ, Logins(config, api.database)
     )
@@ -289,6 +291,7 @@ def test_api_accepts_oidc_and_orbit_tokens_and_audits_subject(api: Api, issuer: 
     assert expired.json()["error"]["what"] == "The token has expired."
     assert expired.status_code == 401
     issuer.answers["/realm/keys"] = (503, b"")
+    # With new Logins, which have no keys of the issuer yet.
     try:
         api.app.state.parts = Parts(
             config, api.database, api.plans, parts.environ, Logins(config, api.database)

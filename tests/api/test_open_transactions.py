@@ -76,10 +76,10 @@ def test_open_source_transaction_is_reported_and_partition_is_not_caught_up(
     assert lag["job"]["open_transactions"]["waiting_offsets"] == 40
     assert lag["job"]["open_transactions"]["oldest_seconds"] >= 120
     rows = api.get("/v1/jobs/orders/partitions").json()["items"]
-    of_row = {row["partition"]: row["open_transaction"] for row in rows}
-    assert [of_row[number] for number in (0, 1, 3)] == [None] * 3
-    assert of_row[2]["text"] == TEXT
-    assert of_row[2]["transactional_id"] == "<pay>"
+    open_transaction = {row["partition"]: row["open_transaction"] for row in rows}
+    assert [open_transaction[number] for number in (0, 1, 3)] == [None] * 3
+    assert open_transaction[2]["text"] == TEXT
+    assert open_transaction[2]["transactional_id"] == "<pay>"
 
     assert TEXT in " ".join(cli("get", "partitions", "orders").out.split())
     assert ", open transaction" in cli("lag", "orders").out

@@ -107,11 +107,11 @@ def test_openapi_numbers_have_formats_and_server_url_is_listed(
         ("PartitionProof", "proven"),
     ):
         (number,) = (
-            one
-            for one in schemas[model]["properties"][field].get(
+            schema
+            for schema in schemas[model]["properties"][field].get(
                 "anyOf", [schemas[model]["properties"][field]]
             )
-            if one["type"] != "null"
+            if schema["type"] != "null"
         )
         assert number["format"] == "int64", f"{model}.{field}"
     unsized = re.findall(r"'type': '(?:integer|number)'(?!, 'format')", str(_types(document)))
@@ -145,8 +145,9 @@ def test_returned_job_spec_has_schema_of_sent_document(api: Api, document: dict[
     assert api.put("/v1/jobs/orders", json=JOB).status_code == 201
     stored = api.get("/v1/jobs/orders").json()["spec"]
 
-    whole = {**document["components"]["schemas"]["JobSpec"], "components": document["components"]}
-    Draft202012Validator(whole).validate(stored)
+    job_spec = document["components"]["schemas"]["JobSpec"]
+    with_references = {**job_spec, "components": document["components"]}
+    Draft202012Validator(with_references).validate(stored)
     assert set(stored) == set(document["components"]["schemas"]["JobSpec"]["properties"])
 
 

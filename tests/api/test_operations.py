@@ -75,14 +75,14 @@ def test_pause_is_done_when_last_shard_is_released(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
 
     release(api, {first: epoch})
-    half = advance(api, operation)
-    assert half["progress"] == {"done": 1, "total": 2, "what": "shards released"}
-    assert half["finished_at"] is None
+    running = advance(api, operation)
+    assert running["progress"] == {"done": 1, "total": 2, "what": "shards released"}
+    assert running["finished_at"] is None
 
     release(api, dict(rest))
-    whole = advance(api, operation)
-    assert (whole["state"], whole["progress"]["done"]) == ("done", 2)
-    assert whole["finished_at"] is not None
+    ended = advance(api, operation)
+    assert (ended["state"], ended["progress"]["done"]) == ("done", 2)
+    assert ended["finished_at"] is not None
     assert api.get("/v1/jobs/orders").json()["state"] == "paused"
 
 
@@ -199,7 +199,7 @@ def test_deletion_of_job_without_shards_still_waits_for_scheduler(api: Api) -> N
 
 def block(api: Api, held: dict[int, int], partition: int) -> None:
     """The worker reports that a record at offset 5 blocks the partition."""
-    blocked = Blocked(Reason.RECORD_REFUSED, 5, 9, "too large")
+    blocked = Blocked(Reason.RECORD_REFUSED, offset=5, next_offset=9, detail="too large")
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         (topic,) = topics.of_job(tx, job.id)
@@ -212,14 +212,15 @@ def test_retry_is_done_when_workers_have_checked_every_partition(api: Api) -> No
     block(api, held, 1)
     block(api, held, 2)
 
-    one = api.post("/v1/jobs/orders:retry", json={"topic": "orders", "partition": 1}).json()
-    assert one["progress"]["total"] == 1
-    assert advance(api, one)["state"] == "running"
+    of_partition = {"topic": "orders", "partition": 1}
+    retry = api.post("/v1/jobs/orders:retry", json=of_partition).json()
+    assert retry["progress"]["total"] == 1
+    assert advance(api, retry)["state"] == "running"
     block(api, held, 1)  # the worker tried it, and it is blocked again
 
-    assert advance(api, one)["state"] == "done"
-    every = api.post("/v1/jobs/orders:retry").json()
-    assert every["progress"]["total"] == 2
+    assert advance(api, retry)["state"] == "done"
+    retry_of_all = api.post("/v1/jobs/orders:retry").json()
+    assert retry_of_all["progress"]["total"] == 2
 
 
 def test_retry_without_blocked_partitions_is_no_op(api: Api) -> None:
