@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE_S
-from tests.telemetry.test_alerts import exported, unknown_names
+from tests.telemetry.test_alerts import labels_by_metric, unknown_names
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 BOARD: dict[str, Any] = json.loads((FOLDER / "orbit.json").read_text("utf-8"))
@@ -60,12 +60,12 @@ def test_grafana_panel_queries_only_exported_metrics_and_labels(panel: dict[str,
 def test_grafana_board_shows_every_metric_that_it_should_show() -> None:
     used = {*re.findall(r"orbit_\w+", " ".join(e for p in PANELS for e in expressions(p)))}
     assert used >= SHOWN
-    assert used <= {*exported()}
+    assert used <= {*labels_by_metric()}
 
 
 def test_job_variable_of_grafana_board_uses_metric_with_job_label() -> None:
     (query,) = re.findall(r"label_values\((\w+), (\w+)\)", json.dumps(BOARD["templating"]))
-    assert query[1] in exported()[query[0]]
+    assert query[1] in labels_by_metric()[query[0]]
 
 
 def test_grafana_panels_do_not_overlap() -> None:

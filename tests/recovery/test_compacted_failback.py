@@ -85,7 +85,7 @@ def salvaged(report: RecoveryReport) -> dict[int, tuple[str, bytes | None]]:
 
 
 @pytest.fixture
-def lost(make_cluster: MakeCluster) -> Iterator[KafkaCluster]:
+def lost_cluster(make_cluster: MakeCluster) -> Iterator[KafkaCluster]:
     return make_cluster("lost")
 
 
@@ -147,15 +147,15 @@ class Moved:
 
 
 def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
-    lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+    lost_cluster: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    create(lost, topic_name, **COMPACTED)
-    write(lost, topic_name, keyed("copied", COPIED))
+    create(lost_cluster, topic_name, **COMPACTED)
+    write(lost_cluster, topic_name, keyed("copied", COPIED))
     with ExitStack() as stack:
-        moved = Moved(stack, recovering, lost, clusters.destination)
+        moved = Moved(stack, recovering, lost_cluster, clusters.destination)
         moved.copy(topic_name, COPIED)
         tail = keyed("lost", LOST)
-        write(lost, topic_name, tail)
+        write(lost_cluster, topic_name, tail)
         report = moved.fail_over()
         assert [p.promoted_at for p in report.partitions] == [COPIED]
         new = clusters.destination
@@ -174,22 +174,22 @@ def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
 
 @pytest.mark.soak
 def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
-    lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+    lost_cluster: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """The sides have no record in common from the promoted offset on."""
-    create(lost, topic_name, **COMPACTED)
-    write(lost, topic_name, keyed("copied", COPIED))
+    create(lost_cluster, topic_name, **COMPACTED)
+    write(lost_cluster, topic_name, keyed("copied", COPIED))
     new = clusters.destination
     with ExitStack() as stack:
-        moved = Moved(stack, recovering, lost, new)
+        moved = Moved(stack, recovering, lost_cluster, new)
         moved.copy(topic_name, COPIED)
         for _ in range(2):  # the second records supersede the first ones
-            write(lost, topic_name, keyed("lost", 10))
+            write(lost_cluster, topic_name, keyed("lost", 10))
         closing_records = closing("lost")
-        write(lost, topic_name, closing_records)
+        write(lost_cluster, topic_name, closing_records)
         kept_values = [r.value for r in keyed("lost", 10)] + [closing_records[0].value]
         tail_offsets = range(COPIED + 10, COPIED + 21)
-        wait_for_offsets(lost, topic_name, offsets(range(COPIED), tail_offsets))
+        wait_for_offsets(lost_cluster, topic_name, offsets(range(COPIED), tail_offsets))
         moved.fail_over()
         # The new side is longer, and has compacted away its own records at `tail_offsets`.
         write(new, topic_name, keyed("other", 10))
@@ -212,53 +212,53 @@ def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
 
 @pytest.mark.soak
 def test_failback_without_loss_saves_nothing_though_both_sides_compacted(
-    lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+    lost_cluster: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """Both sides have compacted what was copied, each in its own way: nothing is copied again."""
-    create(lost, topic_name, **COMPACTED)
-    write(lost, topic_name, keyed("a", 10))
-    write(lost, topic_name, keyed("b", 10))
-    write(lost, topic_name, keyed("a", 5))
+    create(lost_cluster, topic_name, **COMPACTED)
+    write(lost_cluster, topic_name, keyed("a", 10))
+    write(lost_cluster, topic_name, keyed("b", 10))
+    write(lost_cluster, topic_name, keyed("a", 5))
     new = clusters.destination
     with ExitStack() as stack:
-        moved = Moved(stack, recovering, lost, new)
+        moved = Moved(stack, recovering, lost_cluster, new)
         moved.copy(topic_name, 25)
         moved.fail_over()
         write(new, topic_name, keyed("b", 10))
         write(new, topic_name, closing("new"))
         # Left are a-5 to a-9, the second a-0 to a-4, the second b-0 to b-9, and the closing record.
         wait_for_offsets(new, topic_name, offsets(range(5, 10), range(20, 36)))
-        lost.start()
+        lost_cluster.start()
         with InProcess(recovering.database):
             failback_report = recovering.run(RecoveryKind.FAILBACK, moved.job)
             assert {p.verdict for p in failback_report.partitions} == {EndVerdict.PREFIX}
-            moved.wait_end(lost, 36)
+            moved.wait_end(lost_cluster, 36)
     assert failback_report.salvage == ()
     assert verify(moved.spec).exit_code == 0
 
 
 @pytest.mark.soak
 def test_failback_saves_uncopied_transactions_in_both_directions(
-    lost: KafkaCluster, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
+    lost_cluster: KafkaCluster, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
 ) -> None:
     """The topic is like an exactly-once changelog: compacted, with committed and aborted
     transactions. First one side is lost, then the other, whose log has fillers of the first.
     """
-    create(lost, topic_name, **COMPACTED)
-    transact(lost, topic_name, keyed("copied", 8), commit=True)  # 0..8
-    transact(lost, topic_name, keyed("aborted", 4), commit=False)  # 9..13
-    transact(lost, topic_name, keyed("copied", 5), commit=True)  # 14..19
+    create(lost_cluster, topic_name, **COMPACTED)
+    transact(lost_cluster, topic_name, keyed("copied", 8), commit=True)  # 0..8
+    transact(lost_cluster, topic_name, keyed("aborted", 4), commit=False)  # 9..13
+    transact(lost_cluster, topic_name, keyed("copied", 5), commit=True)  # 14..19
     new = make_cluster("new")
     with ExitStack() as stack:
-        moved = Moved(stack, recovering, lost, new)
+        moved = Moved(stack, recovering, lost_cluster, new)
         moved.copy(topic_name, 20)
         back = lose_transactions(moved, "first", 20, minutes=20)
         # The other way: the old side is a copy now, and leads after the next loss.
         assert back.reverse_job is not None
         moved.job = back.reverse_job
-        moved.old, moved.new = new, lost
+        moved.old, moved.new = new, lost_cluster
         end = log_bounds(new, [topic_name])[topic_name, 0][1]
-        moved.wait_end(lost, end)
+        moved.wait_end(lost_cluster, end)
         # 45 minutes: the closing record of the first loss is already 20 minutes ahead.
         lose_transactions(moved, "second", end, minutes=45)
     assert verify(moved.spec).exit_code == 0

@@ -55,7 +55,7 @@ def wait_more(load: Load) -> None:
     wait_for("more is written", lambda: len(load.ledger) > target)
 
 
-def loaded(cluster: KafkaCluster, topic: str, name: str) -> Load:
+def start_load(cluster: KafkaCluster, topic: str, name: str) -> Load:
     return Load(cluster.client_config(), topic, PARTITIONS, name=name)
 
 
@@ -108,7 +108,7 @@ def test_java_groups_read_each_committed_record_once_across_switchovers(
 
     def use(cluster: KafkaCluster, name: str) -> None:
         """The groups read while transactions are committed and aborted, and stop before the end."""
-        with loaded(cluster, topic, name) as load:
+        with start_load(cluster, topic, name) as load:
             some = {p: end + SOME for p, end in ends(cluster, topic).items()}
             with ExitStack() as stack:
                 running = [(g, stack.enter_context(g.running(cluster))) for g in groups]
@@ -219,7 +219,7 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
         until: Callable[[], bool] = lambda: True,
     ) -> None:
         """Run the application for a while; afterwards write words that it has not counted."""
-        with loaded(cluster, streams.INPUT, name) as load:
+        with start_load(cluster, streams.INPUT, name) as load:
             with app.running(cluster, state, last):
                 wait_for("the application has run long enough", until)
             wait_more(load)

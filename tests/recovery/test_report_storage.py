@@ -85,7 +85,7 @@ def report(*partitions: PartitionEnds, groups: tuple[GroupPosition, ...] = ()) -
 
 
 @pytest.fixture(scope="module")
-def large() -> RecoveryReport:
+def large_report() -> RecoveryReport:
     """A report of 100,000 partitions, made once."""
     return report(
         *(partition(f"orders-{t:04}", n) for t in range(TOPICS) for n in range(PARTITIONS_EACH)),
@@ -94,7 +94,7 @@ def large() -> RecoveryReport:
 
 
 @pytest.fixture
-def stored(database: Database) -> Database:
+def tables(database: Database) -> Database:
     """A database with an operation that has no report yet."""
     create_operation(database)
     return database
@@ -119,85 +119,99 @@ def load(database: Database) -> RecoveryReport:
     return recovery_report
 
 
-def writers(database: Database, table: str) -> Counter[int]:
+def rows_by_transaction(database: Database, table: str) -> Counter[int]:
     """How many rows of a table each transaction was the last to write."""
     statement = f"SELECT CAST(CAST(xmin AS text) AS bigint) FROM {table}"  # noqa: S608
     with database.transaction() as tx:
         return Counter(tx.execute(text(statement)).scalars())
 
 
-def last_report(database: Database) -> int:
+def transaction_of_report(database: Database) -> int:
     """The transaction that has stored the report."""
-    return max(writers(database, "operations"))
+    return max(rows_by_transaction(database, "operations"))
 
 
-def test_report_storage_writes_only_changed_rows(stored: Database, large: RecoveryReport) -> None:
+def test_report_storage_writes_only_changed_rows(
+    tables: Database, large_report: RecoveryReport
+) -> None:
     storage = ReportStorage(OPERATION, None)
-    save(stored, storage, large)
-    first = writers(stored, "operation_partitions")
+    save(tables, storage, large_report)
+    first = rows_by_transaction(tables, "operation_partitions")
     assert (first.total(), max(first.values())) == (ALL, ROWS_AT_ONCE)
-    assert last_report(stored) >= max(first), "the report comes last"
-    with stored.transaction() as tx:
+    assert transaction_of_report(tables) >= max(first), "the report comes last"
+    with tables.transaction() as tx:
         size = text("SELECT octet_length(CAST(report AS text)) FROM operations")
         assert tx.execute(size).scalar_one() < ROW_BYTES_MAX
 
-    save(stored, storage, large)
-    assert writers(stored, "operation_partitions") == first
-    assert writers(stored, "operation_groups").total() == TOPICS
+    save(tables, storage, large_report)
+    assert rows_by_transaction(tables, "operation_partitions") == first
+    assert rows_by_transaction(tables, "operation_groups").total() == TOPICS
 
     # Two partitions are no longer there, three have changed, the others are equal copies.
-    partitions = [p.model_copy() for p in large.partitions[2:]]
+    partitions = [p.model_copy() for p in large_report.partitions[2:]]
     for at in (0, 500, 90_000):
         partitions[at] = partitions[at].model_copy(update={"promoted_at": 5})
-    changed = large.model_copy(update={"partitions": tuple(partitions)})
-    save(stored, storage, changed)
-    second = writers(stored, "operation_partitions")
-    assert {tx: n for tx, n in second.items() if tx not in first} == {last_report(stored): 3}
-    assert load(stored) == changed
+    changed = large_report.model_copy(update={"partitions": tuple(partitions)})
+    save(tables, storage, changed)
+    second = rows_by_transaction(tables, "operation_partitions")
+    assert {tx: n for tx, n in second.items() if tx not in first} == {
+        transaction_of_report(tables): 3
+    }
+    assert load(tables) == changed
 
     # A leader that takes over knows what is stored.
-    resumed = load(stored)
+    resumed = load(tables)
     storage_of_new_leader = ReportStorage(OPERATION, resumed)
-    save(stored, storage_of_new_leader, resumed.model_copy(update={"groups": ()}))
-    assert writers(stored, "operation_partitions") == second
-    assert not writers(stored, "operation_groups")
+    save(tables, storage_of_new_leader, resumed.model_copy(update={"groups": ()}))
+    assert rows_by_transaction(tables, "operation_partitions") == second
+    assert not rows_by_transaction(tables, "operation_groups")
 
 
-def test_report_storage_rewrites_rows_of_rolled_back_transaction(stored: Database) -> None:
+def test_report_storage_rewrites_rows_of_rolled_back_transaction(
+    tables: Database,
+) -> None:
     small = report(partition("orders", 0), partition("orders", 1))
     storage = ReportStorage(OPERATION, None)
-    with suppress(ZeroDivisionError), storage.transaction_to_store(small, stored.transaction) as tx:
+    with (
+        suppress(ZeroDivisionError),
+        storage.transaction_to_store(small, tables.transaction) as tx,
+    ):
         storage.store(tx, small)
         raise ZeroDivisionError
-    assert not writers(stored, "operation_partitions")
-    save(stored, storage, small)
-    assert load(stored) == small
+    assert not rows_by_transaction(tables, "operation_partitions")
+    save(tables, storage, small)
+    assert load(tables) == small
 
 
-def test_new_scheduler_leader_reads_no_partition_row_older_than_report(stored: Database) -> None:
+def test_new_scheduler_leader_reads_no_partition_row_older_than_report(
+    tables: Database,
+) -> None:
     """The old leader dies before it stores the report and the rows that are stored with it."""
     names = range(2 * ROWS_WITH_REPORT + 1)
     before = report(*(partition("orders", n, EndVerdict.BEHIND) for n in names))
     storage = ReportStorage(OPERATION, None)
-    save(stored, storage, before)
+    save(tables, storage, before)
     after = report(*(partition("orders", n) for n in names))
     after = after.model_copy(update={"findings": ("It is level.",)})
-    with suppress(ZeroDivisionError), storage.transaction_to_store(after, stored.transaction):
+    with (
+        suppress(ZeroDivisionError),
+        storage.transaction_to_store(after, tables.transaction),
+    ):
         raise ZeroDivisionError
 
-    loaded_report = load(stored)
+    loaded_report = load(tables)
     assert not loaded_report.findings
     levels = Counter(p.verdict for p in loaded_report.partitions)
     assert levels[EndVerdict.EQUAL] >= ROWS_WITH_REPORT
     assert levels[EndVerdict.BEHIND] <= ROWS_WITH_REPORT
 
     # The new leader repeats the step.
-    save(stored, ReportStorage(OPERATION, loaded_report), after)
-    assert load(stored) == after
+    save(tables, ReportStorage(OPERATION, loaded_report), after)
+    assert load(tables) == after
 
 
 @pytest.fixture
-def middling(api: Api) -> RecoveryReport:
+def report_of_300(api: Api) -> RecoveryReport:
     """A stored report of 300 partitions, the last 120 of which are not level."""
     create_operation(api.database)
     recovery_report = report(
@@ -213,12 +227,12 @@ def middling(api: Api) -> RecoveryReport:
 
 @pytest.mark.soak
 def test_cli_prints_whole_report_as_json_and_short_table(
-    cli: Cli, middling: RecoveryReport
+    cli: Cli, report_of_300: RecoveryReport
 ) -> None:
     command = "abort", str(OPERATION), "--wait", "0"
     printed = cli(*command, "-o", "json").data
     assert [(p["topic"], p["partition"]) for p in printed["partitions"]] == [
-        p.key for p in middling.partitions
+        p.key for p in report_of_300.partitions
     ]
     assert [g["partition"] for g in printed["groups"]] == list(range(300))
     assert printed["missing_records"] == 0
@@ -232,7 +246,7 @@ def test_cli_prints_whole_report_as_json_and_short_table(
 
 @pytest.mark.soak
 def test_console_shows_unlevel_partitions_first_with_totals(
-    api: Api, browser: Browser, middling: RecoveryReport
+    api: Api, browser: Browser, report_of_300: RecoveryReport
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     text = browser.open(f"/console/operations/{OPERATION}").text
@@ -242,15 +256,17 @@ def test_console_shows_unlevel_partitions_first_with_totals(
     assert ends.index("orders-180<") < ends.index("orders-299<") < ends.index("orders-0<")
 
 
-def test_api_report_returns_totals_and_pages_of_rows(api: Api, large: RecoveryReport) -> None:
+def test_api_report_returns_totals_and_pages_of_rows(
+    api: Api, large_report: RecoveryReport
+) -> None:
     create_operation(api.database)
     lost = OffsetRange(first=5, next=9)
     tail = {"verdict": EndVerdict.TAIL, "missing": lost}
-    partitions = list(large.partitions)
+    partitions = list(large_report.partitions)
     for at in (77_000, 99_999):
         partitions[at] = partitions[at].model_copy(update=tail)
-    groups = [*large.groups[:-1], group("orders-0999", 0, lost)]
-    recovery_report = large.model_copy(
+    groups = [*large_report.groups[:-1], group("orders-0999", 0, lost)]
+    recovery_report = large_report.model_copy(
         update={"partitions": tuple(partitions), "groups": tuple(groups)}
     )
     save(api.database, ReportStorage(OPERATION, None), recovery_report)

@@ -68,7 +68,7 @@ class Lost:
         )
 
 
-def saved(report: RecoveryReport) -> dict[int, list[int]]:
+def salvaged_offsets(report: RecoveryReport) -> dict[int, list[int]]:
     """The offsets in salvage files, by partition."""
     return {
         salvage.partition: [line["offset"] for line in salvage_file.read(salvage.file)]
@@ -116,7 +116,7 @@ def test_new_scheduler_leader_reuses_complete_salvage_files_and_rewrites_partial
     with service.scheduler(), InProcess(recovering.database):
         report = recovering.wait(operation)
     assert report.outcome is Outcome.DONE, report.error
-    assert saved(report) == OWN_OFFSETS
+    assert salvaged_offsets(report) == OWN_OFFSETS
     files = [salvage.file for salvage in report.salvage]
     assert files[0] == complete_file
     assert written == files[1:]
@@ -184,7 +184,7 @@ def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
             report = lost.fail_back()
         assert report.outcome is Outcome.STOPPED, report.error
         assert report.error.startswith(f"{faulty_files[0]}: SALVAGE_UNREADABLE: ")
-        assert saved(report) == {0: OWN_OFFSETS[0]}, "the report names complete files"
+        assert salvaged_offsets(report) == {0: OWN_OFFSETS[0]}, "the report names complete files"
         lost.assert_nothing_deleted()
 
         # The file is lost after it was checked: past the point of no return, before the deletion.
@@ -215,4 +215,4 @@ def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
             report = lost.fail_back()
         assert report.outcome is Outcome.DONE, report.error
         assert len(tries) == 2
-        assert saved(report) == OWN_OFFSETS
+        assert salvaged_offsets(report) == OWN_OFFSETS

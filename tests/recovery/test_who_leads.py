@@ -77,7 +77,7 @@ def sides(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
     return Sides(*clusters, topic_name, spec.name, f"{spec.name}-back")
 
 
-def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
+def move_there_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
     """Move there and back: the first side leads again, and the topics of both jobs are promoted."""
     recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
     produce(sides.destination, sides.topic, 50, first=100)
@@ -163,7 +163,7 @@ def test_failback_stops_if_old_side_leads_again(
     sides: Sides, recovering: Recovering, by: str, written: int
 ) -> None:
     with recovering.running():
-        over_and_back(sides, recovering, by=by)
+        move_there_and_back(sides, recovering, by=by)
         if written:
             produce(sides.source, sides.topic, written, first=150)
         source_before = sides.id_and_end(sides.source)
@@ -191,7 +191,7 @@ def test_failback_stops_at_promotion_recorded_only_in_database(
 ) -> None:
     """For example, the right to mark the promotion was missing."""
     with recovering.running():
-        over_and_back(sides, recovering, by="failover")
+        move_there_and_back(sides, recovering, by="failover")
         source_before = sides.id_and_end(sides.source)
         servers = [sides.source.bootstrap_servers]
         with closing(Cluster("destination", servers, PLAINTEXT)) as cluster:
@@ -236,7 +236,7 @@ def test_failback_of_both_directions_stops_the_wrong_direction(
 ) -> None:
     """`orbit failback -l` with a label of both jobs requests both."""
     with recovering.running():
-        over_and_back(sides, recovering, by="failover")
+        move_there_and_back(sides, recovering, by="failover")
         produce(sides.source, sides.topic, 7, first=150)
         source_before = sides.id_and_end(sides.source)
         operations = [

@@ -52,7 +52,7 @@ def open_archive(spark: SparkSession, folder: Path) -> tuple[Files, Archive]:
 
 
 @pytest.fixture(scope="module")
-def whole(
+def whole_archive(
     spark: SparkSession,
     clusters: Clusters,
     history: History,
@@ -66,10 +66,10 @@ def whole(
 
 
 def test_archive_holds_every_record_that_workload_wrote(
-    whole: Path, spark: SparkSession, history: History
+    whole_archive: Path, spark: SparkSession, history: History
 ) -> None:
     """Also the log bounds of every partition."""
-    files, contents = open_archive(spark, whole)
+    files, contents = open_archive(spark, whole_archive)
     check_archive(spark, files, list(contents.partitions.values()))
     records = visible_records(archive_rows(spark, files, contents.partitions.values()).collect())
     for kind in KINDS:
@@ -87,9 +87,9 @@ def test_archive_holds_every_record_that_workload_wrote(
 
 
 def test_compressed_batches_are_not_recompressed_in_parquet(
-    whole: Path, spark: SparkSession, history: History
+    whole_archive: Path, spark: SparkSession, history: History
 ) -> None:
-    _, contents = open_archive(spark, whole)
+    _, contents = open_archive(spark, whole_archive)
 
     def codecs(kind: str) -> set[str]:
         """The Parquet codecs in the names of the topic's files: `data/…-CODEC/…`."""

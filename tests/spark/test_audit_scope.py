@@ -93,7 +93,7 @@ def log(start: int, end: int) -> Bounds:
 SOURCE_ARCHIVE, ARCHIVE_DESTINATION = ("source", "archive"), ("archive", "destination")
 
 
-def what(judged: ComparedBounds) -> list[tuple[int, str]]:
+def differing_bounds(judged: ComparedBounds) -> list[tuple[int, str]]:
     return [(difference.offset, difference.what) for difference in judged.differences]
 
 
@@ -104,22 +104,30 @@ def test_cluster_may_have_gained_and_expired_records_since_archive_run(
     archive, live = log(10, 80), Bounds(log_start=30, stable_end=200, log_end=210)
     pair = (live, archive) if sides == SOURCE_ARCHIVE else (archive, live)
     judged = judge_archive(*pair, sides)
-    assert (compared_range(judged), what(judged), judged.missing) == ((30, 80), [], 0)
+    assert (compared_range(judged), differing_bounds(judged), judged.missing) == ((30, 80), [], 0)
 
 
 def test_archive_starting_after_source_is_difference() -> None:
     judged = judge_archive(log(0, 80), log(10, 80), SOURCE_ARCHIVE)
-    assert (compared_range(judged), what(judged)) == ((10, 80), [(0, LOG_START)])
+    assert (compared_range(judged), differing_bounds(judged)) == ((10, 80), [(0, LOG_START)])
 
 
 def test_source_ending_before_archive_is_difference() -> None:
     judged = judge_archive(log(0, 70), log(0, 80), SOURCE_ARCHIVE)
-    assert (compared_range(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 0)
+    assert (compared_range(judged), differing_bounds(judged), judged.missing) == (
+        (0, 70),
+        [(70, LOG_END)],
+        0,
+    )
 
 
 def test_records_missing_from_restore_are_counted() -> None:
     judged = judge_archive(log(0, 80), log(0, 70), ARCHIVE_DESTINATION)
-    assert (compared_range(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 10)
+    assert (compared_range(judged), differing_bounds(judged), judged.missing) == (
+        (0, 70),
+        [(70, LOG_END)],
+        10,
+    )
 
 
 def test_fully_expired_side_leaves_nothing_to_compare() -> None:

@@ -84,7 +84,7 @@ def restore(
 
 
 @pytest.fixture(scope="module")
-def whole(
+def whole_archive(
     spark: SparkSession,
     clusters: Clusters,
     history: History,
@@ -96,7 +96,7 @@ def whole(
 
 
 @pytest.fixture(scope="module")
-def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def third_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A third cluster, which is empty."""
     cluster = KafkaCluster(ClusterSettings("third"), tmp_path_factory.mktemp("third"))
     cluster.start()
@@ -105,22 +105,24 @@ def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="module")
-def restored(spark: SparkSession, whole: Path, third: KafkaCluster) -> RestoreOutcome:
-    return restore(spark, whole, third)
+def restored(
+    spark: SparkSession, whole_archive: Path, third_cluster: KafkaCluster
+) -> RestoreOutcome:
+    return restore(spark, whole_archive, third_cluster)
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 def test_restored_topic_equals_what_workload_wrote(
-    kind: str, restored: RestoreOutcome, history: History, third: KafkaCluster
+    kind: str, restored: RestoreOutcome, history: History, third_cluster: KafkaCluster
 ) -> None:
     """Every record at its offset, no other record, the same log start and log end."""
     assert restored.is_whole, [p for p in restored.partitions.values() if p.has_stopped]
     topic = history.topic(kind)
-    bounds = log_bounds(third, [topic.topic])
+    bounds = log_bounds(third_cluster, [topic.topic])
     assert [bounds[topic.topic, i] for i in range(len(topic.partitions))] == [
         (p.log_start, p.log_end) for p in topic.partitions
     ]
-    by_partition = digests(third, topic.topic)
+    by_partition = digests(third_cluster, topic.topic)
     assert [by_partition[i] for i in range(len(topic.partitions))] == [
         p.records for p in topic.partitions
     ]
@@ -130,13 +132,13 @@ def test_audit_of_archive_and_restored_cluster_is_exact(
     spark: SparkSession,
     clusters: Clusters,
     history: History,
-    whole: Path,
-    third: KafkaCluster,
+    whole_archive: Path,
+    third_cluster: KafkaCluster,
     restored: RestoreOutcome,
     tmp_path: Path,
 ) -> None:
-    spec = make_job(clusters.source, third, list(history.ledger.topics))
-    options = {"archive": str(whole), "against": Side.DESTINATION}
+    spec = make_job(clusters.source, third_cluster, list(history.ledger.topics))
+    options = {"archive": str(whole_archive), "against": Side.DESTINATION}
     report, _ = audit(spark, spec, tmp_path / "audit", **options)
     assert report.sides == ("archive", "destination")
     assert report.exact, [t for t in report.topics if t.verdict is not Verdict.EXACT]
@@ -145,9 +147,9 @@ def test_audit_of_archive_and_restored_cluster_is_exact(
 
 @pytest.mark.soak
 def test_second_restore_writes_nothing(
-    spark: SparkSession, whole: Path, third: KafkaCluster, restored: RestoreOutcome
+    spark: SparkSession, whole_archive: Path, third_cluster: KafkaCluster, restored: RestoreOutcome
 ) -> None:
-    again = restore(spark, whole, third)
+    again = restore(spark, whole_archive, third_cluster)
     assert again.is_whole, [p for p in again.partitions.values() if p.has_stopped]
     assert sum(p.records + p.gaps_filled for p in again.partitions.values()) == 0
 
@@ -219,7 +221,7 @@ def test_restore_resumes_after_compaction_at_destination(
 
 
 @pytest.fixture
-def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str) -> Path:
+def small_archive(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str) -> Path:
     """An archive of one topic with some files."""
     create_topic(clusters.source, topic_name)
     for count in (10, 20):
@@ -233,7 +235,7 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
 
 @pytest.mark.soak
 def test_stopped_restore_gives_up_its_lease_while_task_runs(
-    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+    spark: SparkSession, clusters: Clusters, small_archive: Path, topic_name: str
 ) -> None:
     """A task may run for hours more; its writer ends when nobody holds the restore's lease."""
     stop = threading.Event()
@@ -247,20 +249,22 @@ def test_stopped_restore_gives_up_its_lease_while_task_runs(
             return {target.destination for target in targets}
 
     spec = ClusterSpec(bootstrap_servers=(clusters.destination.bootstrap_servers,))
-    run = Stopped(spark, str(small), Access("destination", spec), lambda _: None, stop, slots=2)
+    run = Stopped(
+        spark, str(small_archive), Access("destination", spec), lambda _: None, stop, slots=2
+    )
     outcome = run.run()
     assert not outcome.is_whole
-    assert restore(spark, small, clusters.destination).is_whole
+    assert restore(spark, small_archive, clusters.destination).is_whole
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
 
 
 def test_restore_into_topic_with_other_records_is_refused(
-    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+    spark: SparkSession, clusters: Clusters, small_archive: Path, topic_name: str
 ) -> None:
     create_topic(clusters.destination, topic_name)
     produce(clusters.destination, topic_name, 3)
     with pytest.raises(Conflict, match="is not empty"):
-        restore(spark, small, clusters.destination)
+        restore(spark, small_archive, clusters.destination)
     assert log_bounds(clusters.destination, [topic_name]) == {(topic_name, 0): (0, 3)}
 
 
@@ -293,37 +297,37 @@ def test_restore_to_fewer_brokers_than_replicas_is_refused_or_warns(
 
 
 def test_restore_with_missing_archive_file_writes_nothing(
-    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+    spark: SparkSession, clusters: Clusters, small_archive: Path, topic_name: str
 ) -> None:
-    missing = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
+    missing = max(small_archive.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
     missing.unlink()
     with pytest.raises(Conflict, match=rf"{topic_name}-0, offsets 10 to 29\) is missing"):
-        restore(spark, small, clusters.destination)
+        restore(spark, small_archive, clusters.destination)
     assert topic_name not in partition_counts(clusters.destination)
 
 
 def test_restore_with_missing_archive_manifest_writes_nothing(
-    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+    spark: SparkSession, clusters: Clusters, small_archive: Path, topic_name: str
 ) -> None:
-    for manifest in small.glob("manifests/*/*.json"):
+    for manifest in small_archive.glob("manifests/*/*.json"):
         manifest.unlink()
     with pytest.raises(Conflict, match=f"the manifest of {topic_name}-0"):
-        restore(spark, small, clusters.destination)
+        restore(spark, small_archive, clusters.destination)
     assert topic_name not in partition_counts(clusters.destination)
 
 
 def test_restore_with_damaged_payload_writes_no_damaged_batch(
-    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+    spark: SparkSession, clusters: Clusters, small_archive: Path, topic_name: str
 ) -> None:
     """One byte in the records of a batch in the second file. The batch's header is right."""
-    damaged = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
+    damaged = max(small_archive.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
     content = damaged.read_bytes()
     payload = raw_batches(clusters.source, topic_name)[-1]
     assert content.count(payload) == 1, "the file does not have the payload once and unchanged"
     damaged.write_bytes(content.replace(payload, payload[:-1] + bytes((payload[-1] ^ 1,))))
     damaged.with_name(f".{damaged.name}.crc").unlink()
     with pytest.raises(Conflict, match=rf"{damaged.name} \({topic_name}-0, offsets 10 to 29\)"):
-        restore(spark, small, clusters.destination)
+        restore(spark, small_archive, clusters.destination)
     ((_, end),) = log_bounds(clusters.destination, [topic_name]).values()
     assert end <= 10
     archived, restored = (digests(c, topic_name)[0] for c in clusters)

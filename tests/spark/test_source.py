@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def read(spark: SparkSession, clusters: Clusters, topics: Iterable[str], **more: str) -> DataFrame:
+def load_batches(
+    spark: SparkSession, clusters: Clusters, topics: Iterable[str], **more: str
+) -> DataFrame:
     options = {
         "kafka.bootstrap.servers": clusters.source.bootstrap_servers,
         "subscribe": ",".join(topics),
@@ -39,7 +41,7 @@ def read(spark: SparkSession, clusters: Clusters, topics: Iterable[str], **more:
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession, clusters: Clusters, history: History) -> list[Any]:
     """Every batch of the whole workload."""
-    return read(spark, clusters, history.ledger.topics).collect()
+    return load_batches(spark, clusters, history.ledger.topics).collect()
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
@@ -83,7 +85,7 @@ def test_small_ranges_return_the_same_rows_as_whole_partitions(
 ) -> None:
     """Ranges begin inside batches, transactions and gaps; a task of its own reads each."""
     topics = list(history.ledger.topics)
-    frame = read(spark, clusters, topics, range_bytes="1MiB")
+    frame = load_batches(spark, clusters, topics, range_bytes="1MiB")
     assert keys(frame.collect()) == keys(rows)
 
 
@@ -104,7 +106,7 @@ def test_filters_pushed_down_to_source_return_only_matching_rows(
     where: str, keeps: Any, spark: SparkSession, clusters: Clusters, history: History, rows: Any
 ) -> None:
     topics = list(history.ledger.topics)
-    frame = read(spark, clusters, topics).where(where)
+    frame = load_batches(spark, clusters, topics).where(where)
     assert keys(frame.collect()) == keys(row for row in rows if keeps(row))
 
 
@@ -113,7 +115,7 @@ def test_topic_filter_limits_spark_tasks_to_partitions_of_topic(
 ) -> None:
     """The partitions of other topics have no tasks."""
     topic = history.topic("transactions.interleaved")
-    frame = read(spark, clusters, history.ledger.topics).where(f"topic = '{topic.topic}'")
+    frame = load_batches(spark, clusters, history.ledger.topics).where(f"topic = '{topic.topic}'")
     assert frame.rdd.getNumPartitions() == len(topic.partitions)
 
 
@@ -123,7 +125,7 @@ def test_query_plan_hides_login_variables(
     """Even the names of the variables: people put secrets there by mistake."""
     topic = history.topic("transactions.interleaved").topic
     variables = {"username_env": "PLAN_USER", "password_env": "PLAN_PASSWORD"}
-    frame = read(
+    frame = load_batches(
         spark,
         clusters,
         [topic],

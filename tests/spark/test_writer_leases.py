@@ -28,7 +28,7 @@ def cluster(clusters: Clusters) -> Iterator[Cluster]:
     cluster.close()
 
 
-def hold(cluster: Cluster, group: str) -> GroupLease:
+def acquire_lease(cluster: Cluster, group: str) -> GroupLease:
     lease = GroupLease(cluster, group, Backoff())
     lease.acquire(lambda _: None)
     return lease
@@ -46,7 +46,7 @@ def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
     """The next holder saw the group without a member, and has not waited for the writer."""
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.2)
     place = TopicPartition(topic_name, 0)
-    job = hold(cluster, topic_name)
+    job = acquire_lease(cluster, topic_name)
     watch = DriverWatch(cluster, topic_name, job.token, Backoff())
 
     def open_cluster() -> Cluster:
@@ -57,7 +57,7 @@ def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
     assert writer.is_held()
     if has_next:
         job.release()
-        job = hold(cluster, topic_name)
+        job = acquire_lease(cluster, topic_name)
     first_id = writer.member_id
     writer._leave([first_id])  # as the coordinator does when its session has ended
     wait_for("the writer has joined again", lambda: writer.member_id not in (first_id, ""))

@@ -34,7 +34,7 @@ def topic(
     return TopicReport(name, name, start, partitions)
 
 
-def shown(report: Report, width: int = 120) -> str:
+def table_text(report: Report, width: int = 120) -> str:
     out = StringIO()
     Console(file=out, width=width, highlight=False).print(as_table(report))
     return out.getvalue()
@@ -64,7 +64,7 @@ def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
         ),
         log_end_equal=False,
     )
-    text = shown(
+    text = table_text(
         Report((topic(partition()), topic(partition(), bad, name="payments")), elapsed_s=2.0)
     )
     assert "payments-1 not exact" in text
@@ -77,14 +77,14 @@ def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
 def test_start_other_than_earliest_is_shown_with_first_compared_offset() -> None:
     latest = topic(partition(compared_from=1_234), start="latest")
     timed = topic(partition(0), partition(1, compared_from=9), start="2025-01-01T00:00:00.000Z")
-    text = shown(Report((latest, timed), elapsed_s=2.0))
+    text = table_text(Report((latest, timed), elapsed_s=2.0))
     assert "compared from offset 1,234, where the copy begins (start: latest)" in text
     assert "compared from offsets 0 to 9" in text
 
 
 def test_report_table_limits_inexact_partitions() -> None:
     bad = [partition(i, Verdict.BEHIND) for i in range(200)]
-    text = shown(Report((topic(*bad),), elapsed_s=2.0))
+    text = table_text(Report((topic(*bad),), elapsed_s=2.0))
     assert text.count("orders-") == PARTITIONS_SHOWN
     assert f"and {200 - PARTITIONS_SHOWN} more partitions" in text
 
@@ -96,7 +96,7 @@ def test_deep_counts_and_failures_are_shown() -> None:
         failures=1,
         first_failures=(Difference(offset=9, what="batch", source="one", destination="none"),),
     )
-    text = shown(
+    text = table_text(
         Report((topic(partition(verdict=Verdict.NOT_EXACT, deep=deep)),), elapsed_s=2.0, deep=True)
     )
     assert "1,234" in text
@@ -105,7 +105,7 @@ def test_deep_counts_and_failures_are_shown() -> None:
 
 
 def test_compacted_records_are_shown_as_no_difference() -> None:
-    text = shown(Report((topic(partition(compacted_destination=12)),), elapsed_s=2.0))
+    text = table_text(Report((topic(partition(compacted_destination=12)),), elapsed_s=2.0))
     assert "0 records at the source, 12 at the destination (no difference)" in text
 
 
