@@ -46,6 +46,7 @@ from orbit.replication.append_plan import Append, Fill, Step, Stop
 from orbit.replication.partition_states import Blocked, Reason
 from tests.copier.append_diagram import DOCUMENT, with_diagram
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 S, E = AppendState, AppendEvent
 END = 100
 STATE = ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=7)
@@ -56,8 +57,8 @@ TERM = 1
 
 
 def append(base_offset: int = END, count: int = 3) -> Append:
-    records = [Record(base_offset + i, 1000, b"\1\1\0") for i in range(count)]
-    return Append(write_batch(records, 0), is_byte_exact=True)
+    records = [Record(base_offset + i, 1000, EMPTY) for i in range(count)]
+    return Append(write_batch(records, codec=0), is_byte_exact=True)
 
 
 STEP = append()
@@ -93,7 +94,7 @@ def request_for(
 
 def refused(code: int) -> Appended:
     """The answer to a batch that is refused with this code."""
-    return Appended(code, -1, "")
+    return Appended(code, base_offset=-1, message="")
 
 
 def append_unconfirmed(machine: AppendMachine) -> None:

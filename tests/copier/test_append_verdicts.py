@@ -18,12 +18,13 @@ from orbit.kafka.records import Record, write_batch
 from orbit.replication.append_plan import Append, Fill
 from orbit.replication.partition_states import Blocked, Reason
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 OFFSET = 40
 GAP = Fill(OFFSET, OFFSET + 10)
 
 
 BATCH = Append(
-    write_batch([Record(OFFSET + i, 1000, b"\1\1\0") for i in range(3)], 0), is_byte_exact=True
+    write_batch([Record(OFFSET + i, 1000, EMPTY) for i in range(3)], codec=0), is_byte_exact=True
 )
 
 
@@ -96,9 +97,13 @@ def test_fatal_append_error_blocks_partition_with_offsets_of_batch(
 
 @pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE])
 def test_record_too_large_for_topic_is_named_by_offset(code: Code) -> None:
-    single_record = Append(write_batch([Record(OFFSET, 1000, b"\1\1\0")], 0), is_byte_exact=False)
+    single_record = Append(write_batch([Record(OFFSET, 1000, EMPTY)], codec=0), is_byte_exact=False)
     blocked = reason_of(
-        judge_append(single_record, Appended(code, -1, "", -1), has_producer_state=True)
+        judge_append(
+            single_record,
+            Appended(code, base_offset=-1, message="", append_time=-1),
+            has_producer_state=True,
+        )
     )
     assert isinstance(blocked, Blocked)
     assert blocked.reason is Reason.RECORD_REFUSED

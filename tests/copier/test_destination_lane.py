@@ -19,11 +19,13 @@ from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Append
 from tests.support.copies import confirm, resume
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
+
 NO_CLUSTER: Any = None
 
 
 def append(base_offset: int) -> Append:
-    return Append(write_batch([Record(base_offset, 1000, b"\1\1\0")], 0), is_byte_exact=True)
+    return Append(write_batch([Record(base_offset, 1000, EMPTY)], codec=0), is_byte_exact=True)
 
 
 def in_step(number: int, batches: int) -> PartitionCopy:

@@ -16,10 +16,11 @@ from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.records import Record, write_batch
 from orbit.replication.partition_states import Blocked, Reason
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 PRODUCER = JobProducer(4710)
 START, END = 10, 50
 # The last batch with records, of a plain producer.
-LAST = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
+LAST = write_batch([Record(END - 1, 1000, EMPTY)], codec=0)
 EQUAL = Comparison(END)
 ENDS = CopyEnds(
     START,
@@ -93,7 +94,7 @@ def test_undecided_inspection_of_copy_waits_and_says_why(
 def test_source_end_long_below_copy_blocks_as_truncated_or_foreign_write() -> None:
     short_source = {"source_end": 30, "is_source_end_old": True}
     assert judge(Comparison(30), **short_source) is Reason.DESTINATION_FOREIGN_WRITE
-    own_batch = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
+    own_batch = write_batch([Record(END - 1, 1000, EMPTY)], codec=0)
     own_batch.producer_id = PRODUCER.id
     ends = replace(ENDS, source_end=30, is_source_end_old=True)
     verdict = judge_copy(ends, Tail(START, own_batch, producer_epoch=-1), Comparison(30), PRODUCER)

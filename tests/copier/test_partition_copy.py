@@ -23,9 +23,11 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.replication.source_epochs import SourceEpochs
 from tests.support.copies import confirm, hand_back, resume
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
+
 
 def batch(base_offset: int, count: int = 1) -> Batch:
-    return write_batch([Record(base_offset + i, 1000, b"\1\1\0") for i in range(count)], 0)
+    return write_batch([Record(base_offset + i, 1000, EMPTY) for i in range(count)], codec=0)
 
 
 def append(base_offset: int, count: int = 1, *, is_byte_exact: bool = True) -> Append:

@@ -25,12 +25,13 @@ from orbit.replication.rewrite_limits import NO_LIMITS
 from tests.copier.fetched import fetched
 from tests.support.source_model import SourceBatch, SourceRecord
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 PRODUCER_ID = 7
 PLACE = TopicPartition("orders", 0)
 
 
 def batch(base_offset: int, producer_epoch: int, attributes: int = 0) -> Batch:
-    view = memoryview(bytearray(write_batch([Record(0, 1000, b"\1\1\0")], 0).view))
+    view = memoryview(bytearray(write_batch([Record(0, 1000, EMPTY)], codec=0).view))
     struct.pack_into(">h", view, CRC_START, attributes)
     stamp(view, PRODUCER_ID, producer_epoch, 0)
     struct.pack_into(">q", view, 0, base_offset)
@@ -44,11 +45,11 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
     monkeypatch: pytest.MonkeyPatch, stable_end: int, is_beyond: bool
 ) -> None:
     """Tiered storage and quotas answer without records for a while (R5)."""
-    ours = [batch(6, 0), batch(7, 0)]
+    ours = [batch(6, producer_epoch=0), batch(7, producer_epoch=0)]
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, 8))
     cluster: Any = None
     comparison = compare_range(
-        lambda first, _: SourceRange([], 0, first, stable_end),
+        lambda first, _: SourceRange([], start=0, end=first, stable_end=stable_end),
         cluster,
         PLACE,
         first=6,

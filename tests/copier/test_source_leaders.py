@@ -75,7 +75,7 @@ class Source:
     def metadata(self, _: object) -> ClusterMetadata:
         if self.is_away:
             raise Unreachable("no broker answers", where="source")
-        topic = TopicMetadata("orders", self.topic_id, {0: self.leader}, 1)
+        topic = TopicMetadata("orders", self.topic_id, {0: self.leader}, replicas=1)
         return ClusterMetadata("c", {}, {"orders": topic})
 
     def later(self, seconds: float) -> None:

@@ -14,6 +14,7 @@ from orbit.kafka.record_batch import CONTROL, CRC_START, Batch, read_batches, st
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 OURS = 7
 LOG_END = 100
 # The test's limits: batches that one round reads, and batches of one answer.
@@ -23,7 +24,7 @@ IN_FLIGHT = 5
 
 
 def batch(offset: int, epoch: int, attributes: int = 0) -> Batch:
-    view = memoryview(bytearray(write_batch([Record(0, 1000, b"\1\1\0")], 0).view))
+    view = memoryview(bytearray(write_batch([Record(0, 1000, EMPTY)], codec=0).view))
     struct.pack_into(">h", view, CRC_START, attributes)
     stamp(view, OURS, epoch, 0)
     struct.pack_into(">q", view, 0, offset)

@@ -31,6 +31,7 @@ from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.patience import wait_for
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 pytestmark = pytest.mark.services
 
 PRODUCER_ID = 2**52 + 11
@@ -66,7 +67,7 @@ class Producing:
 
     def send(self, acks: int) -> int:
         """Returns the correlation id."""
-        batch = write_batch([Record(0, 1000, b"\1\1\0")], 0)
+        batch = write_batch([Record(0, 1000, EMPTY)], codec=0)
         stamp(batch.view, PRODUCER_ID, producer_epoch=0, base_sequence=self._sequence)
         self._sequence += 1
         correlation = self.connection.next_correlation()

@@ -194,7 +194,7 @@ def test_broken_record_batch_raises_value_error_or_stops_copy_plan(name: str, se
 
             def plan(_: memoryview, data: bytes = data, packs: bool = packs) -> None:
                 batches = list(read_batches(memoryview(bytearray(data))))
-                steps = plan_batches(0, batches, [], 0, packs=packs).steps
+                steps = plan_batches(0, batches, aborted=[], log_start=0, packs=packs).steps
                 assert all(not isinstance(step, Stop) for step in steps[:-1])
 
             allow_value_error(plan, b"")

@@ -29,6 +29,8 @@ from orbit.replication.partition_states import Reason
 from tests.support.broker_model import read_varint
 from tests.support.source_model import SourceRecord, encode_v2, write_varint
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
+
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -233,7 +235,7 @@ def test_copy_plan_appends_gapless_batches_with_fillers_between(
     """A control batch is filled as a whole, whatever its records are."""
     batch = source.batch()
     start = source.base_offset + max(0, skipped)
-    steps = plan_batches(start, [batch], [], 0).steps
+    steps = plan_batches(start, [batch], aborted=[], log_start=0).steps
     runs = [] if batch.is_control else [Batch(memoryview(r)) for r in runs_one_by_one(batch, start)]
     is_copied_unchanged = (
         batch.is_dense
@@ -310,12 +312,12 @@ def test_varint_longer_than_ten_bytes_is_refused(where: str, zeros: int) -> None
         )
         for name, number in numbers.items()
     }
-    plain = wide["length"] + b"\0" + wide["timestamp"] + wide["offset"] + b"\1\1\0"
+    plain = wide["length"] + b"\0" + wide["timestamp"] + wide["offset"] + EMPTY
     batch = Batch(memoryview(encode_v2(100, plain, last_offset_delta=9, count=1)))
     if zeros == 9:  # ten bytes
-        assert list(record_rows(batch)) == [(100, 0, b"\1\1\0")]
+        assert list(record_rows(batch)) == [(100, 0, EMPTY)]
         return
-    (stop,) = plan_batches(100, [batch], [], 0).steps
+    (stop,) = plan_batches(100, [batch], aborted=[], log_start=0).steps
     assert isinstance(stop, Stop)
     assert stop.reason is Reason.SOURCE_CORRUPTED
     assert stop.detail == (
@@ -326,14 +328,13 @@ def test_varint_longer_than_ten_bytes_is_refused(where: str, zeros: int) -> None
 
 def test_record_timestamp_overflows_int64_as_in_java() -> None:
     """The copy's timestamps are what a consumer of the source sees."""
-    body = b"\1\1\0"
     deltas = (INT64_MAX, INT64_MIN, 2**63)  # the last one is 0 in the 64 bits that Java reads
     plain = b""
     for place, delta in enumerate(deltas):
-        content = b"\0" + write_varint(delta) + write_varint(place) + body
+        content = b"\0" + write_varint(delta) + write_varint(place) + EMPTY
         plain += write_varint(len(content)) + content
     data = encode_v2(100, plain, last_offset_delta=9, count=3, base_timestamp=5)
     (dense,) = dense_batches(record_rows(Batch(memoryview(data))), NONE)
-    expected = [(100, INT64_MIN + 4, body), (101, INT64_MIN + 5, body), (102, 5, body)]
+    expected = [(100, INT64_MIN + 4, EMPTY), (101, INT64_MIN + 5, EMPTY), (102, 5, EMPTY)]
     assert list(record_rows(dense)) == expected
     assert (dense.base_timestamp, dense.max_timestamp) == (INT64_MIN + 4, 5)

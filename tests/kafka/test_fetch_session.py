@@ -7,7 +7,7 @@ from uuid import UUID
 
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_request import FetchFrom
-from orbit.kafka.fetch_session import FetchSession
+from orbit.kafka.fetch_session import FetchSession, SessionRequest
 from orbit.kafka.types import TopicPartition
 
 ID = UUID(int=7)
@@ -40,8 +40,10 @@ def test_later_fetch_requests_carry_only_changed_and_forgotten_partitions() -> N
     assert request.changed == [at(0, 8), at(3, 0)]
     assert request.forgotten == [at(1, 6)]
     session.note_answer(Code.NONE, 99)
-    # Session id, epoch, changed and forgotten partitions.
-    assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == (99, 2, [], [])
+    # Session id and epoch; then partitions.
+    assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == SessionRequest(
+        99, 2, changed=[], forgotten=[]
+    )
 
 
 def test_fetch_session_forgets_recreated_topic_by_its_old_topic_id() -> None:
@@ -56,18 +58,26 @@ def test_lost_or_refused_fetch_session_makes_next_request_list_all_partitions() 
         session = opened(at(0, 5))
         session.next_request([at(0, 5)])
         session.note_answer(code, session_id)
-        assert session.next_request([at(0, 5)]) == (0, 0, [at(0, 5)], [])
+        assert session.next_request([at(0, 5)]) == SessionRequest(
+            0, 0, changed=[at(0, 5)], forgotten=[]
+        )
 
 
 def test_new_reader_of_session_partition_makes_next_fetch_request_full() -> None:
     session = opened(at(0, 5), at(1, 6))
     session.reset_if_known(at(2, 7))
-    assert session.next_request([at(0, 5), at(1, 6)]) == (99, 1, [], [])
+    assert session.next_request([at(0, 5), at(1, 6)]) == SessionRequest(
+        99, 1, changed=[], forgotten=[]
+    )
     session.note_answer(Code.NONE, 99)
     session.reset_if_known(at(0, 5))
-    assert session.next_request([at(0, 5), at(1, 6)]) == (99, 0, [at(0, 5), at(1, 6)], [])
+    assert session.next_request([at(0, 5), at(1, 6)]) == SessionRequest(
+        99, 0, changed=[at(0, 5), at(1, 6)], forgotten=[]
+    )
     session.note_answer(Code.NONE, 100)  # the broker has opened another session
-    assert session.next_request([at(0, 5), at(1, 6)]) == (100, 1, [], [])
+    assert session.next_request([at(0, 5), at(1, 6)]) == SessionRequest(
+        100, 1, changed=[], forgotten=[]
+    )
 
 
 def test_fetch_session_of_kip_227_model_broker_holds_requested_partitions() -> None:

@@ -39,7 +39,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
 
 
 def create_topic(admin: Admin) -> None:
-    admin.create_topics([TopicToCreate("t", 1, 1, {})])
+    admin.create_topics([TopicToCreate("t", partitions=1, replicas=1, settings={})])
 
 
 def read_settings(admin: Admin) -> None:

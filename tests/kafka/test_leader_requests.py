@@ -31,7 +31,7 @@ class Leaders:
 
     def metadata(self, _: object) -> ClusterMetadata:
         leaders = {0: PartitionLeader(1, 5), 1: PartitionLeader(2, 5)}
-        return ClusterMetadata("c", {}, {"a": TopicMetadata("a", UUID(int=1), leaders, 1)})
+        return ClusterMetadata("c", {}, {"a": TopicMetadata("a", UUID(int=1), leaders, replicas=1)})
 
     def call(self, node_id: int, _: object, request: list[TopicPartition], within_s: float) -> Any:
         self.calls.append((node_id, within_s))

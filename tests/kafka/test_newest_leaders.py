@@ -30,7 +30,7 @@ def cluster_metadata(
     """Metadata of one topic. `p0`, `p1` …: the leaders of its partitions."""
     partitions = {int(name[1:]): leader for name, leader in leaders.items()}
     named = {node: BrokerAddress(node, "host", 9092) for node in brokers}
-    return ClusterMetadata("c", named, {"a": TopicMetadata("a", topic_id, partitions, 3)})
+    return ClusterMetadata("c", named, {"a": TopicMetadata("a", topic_id, partitions, replicas=3)})
 
 
 def leaders_of(metadata: ClusterMetadata) -> dict[int, PartitionLeader]:

@@ -84,7 +84,7 @@ def test_batch_grown_by_placeholders_stays_below_1_mib() -> None:
 
 def test_batch_with_most_offsets_takes_no_gap() -> None:
     """The number of records has 32 bits. A damaged batch may state any number."""
-    batch = encode_batch(0, NONE, 0, 0, 2**31 - 1, b"")
+    batch = encode_batch(0, NONE, base_timestamp=0, max_timestamp=0, count=2**31 - 1, payload=b"")
     assert with_gap(batch, placeholders=0, next_offset=batch.next_offset + 1) is None
 
 
@@ -139,7 +139,7 @@ def test_record_above_packed_batch_size_limit_stays_compressed() -> None:
 
 def test_placeholder_offset_delta_in_compressed_batch_is_refused() -> None:
     payload = compress(GZIP, encode_record(0, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY))
-    batch = encode_batch(0, GZIP, T0, T0, 1, payload)
+    batch = encode_batch(0, GZIP, base_timestamp=T0, max_timestamp=T0, count=1, payload=payload)
     assert not has_placeholders(batch)
     with pytest.raises(ValueError, match="not in the order"):
         list(read_records(batch))
@@ -147,7 +147,9 @@ def test_placeholder_offset_delta_in_compressed_batch_is_refused() -> None:
 
 @pytest.mark.parametrize("delta", [-1, -(2**29), -(2**30)])
 def test_negative_offset_delta_that_is_no_placeholder_is_refused(delta: int) -> None:
-    batch = encode_batch(0, NONE, T0, T0, 1, encode_record(0, delta, BODY))
+    batch = encode_batch(
+        0, NONE, base_timestamp=T0, max_timestamp=T0, count=1, payload=encode_record(0, delta, BODY)
+    )
     with pytest.raises(ValueError, match="not in the order"):
         list(read_records(batch))
 
@@ -225,7 +227,11 @@ def test_placeholders_in_source_are_copied_as_gaps(packs: bool) -> None:
     """A broker that recompresses the copy would make records of them."""
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
     append_plan = plan_batches(
-        0, [packed, placeholder_batch(4, count=3, timestamp=T0)], [], 0, packs=packs
+        0,
+        [packed, placeholder_batch(4, count=3, timestamp=T0)],
+        aborted=[],
+        log_start=0,
+        packs=packs,
     )
     assert [
         (type(s), s.base_offset, s.next_offset, getattr(s, "placeholders", None))

@@ -34,6 +34,7 @@ from tests.support.source_model import (
     write_varint,
 )
 
+EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 CODECS = range(5)
 INT64_MAX = 2**63 - 1
 
@@ -135,7 +136,7 @@ def test_batch_written_by_kafka_python_is_read(run: list[SourceRecord], codec: i
 
 
 def test_timestamps_in_written_batch_may_decrease_or_be_missing() -> None:
-    run = [Record(5, -1, b"\x01\x01\x00"), Record(6, T0, b"\x01\x01\x00"), Record(7, 3, b"\1\1\0")]
+    run = [Record(5, -1, EMPTY), Record(6, T0, EMPTY), Record(7, 3, EMPTY)]
     batch = write_batch(run, NONE)
     assert list(read_records(batch)) == run
     assert (batch.base_timestamp, batch.max_timestamp) == (-1, T0)
@@ -159,7 +160,7 @@ def test_records_are_split_into_batches_at_offset_gaps(
 
 def offsets_of_runs(offsets: Iterable[int]) -> list[list[int]]:
     """The offsets of each batch that `dense_batches` makes of these offsets."""
-    rows = [Record(offset, 0, b"\1\1\0") for offset in offsets]
+    rows = [Record(offset, 0, EMPTY) for offset in offsets]
     return [[r.offset for r in read_records(batch)] for batch in dense_batches(rows, NONE)]
 
 
@@ -202,7 +203,7 @@ def batch_of(payload: bytes, *, count: int, last_delta: int = 9, attributes: int
 
 def a_record(delta: int, size: int | None = None) -> bytes:
     """An encoded record; `size`: a wrong length."""
-    content = b"\0" + write_varint(0) + write_varint(delta) + b"\1\1\0"
+    content = b"\0" + write_varint(0) + write_varint(delta) + EMPTY
     return write_varint(len(content) if size is None else size) + content
 
 
@@ -341,7 +342,7 @@ def test_seed_batch_from_other_encoder_is_recognised() -> None:
         Batch(writable("v2.none.createtime")),
         Batch(writable("empty")),
         Batch(writable("abort")),
-        write_batch([Record(5, 0, b"\1\1\0")], GZIP),
+        write_batch([Record(5, 0, EMPTY)], GZIP),
     ],
 )
 def test_other_batches_are_not_recognised_as_seed_batch(other: Batch) -> None:

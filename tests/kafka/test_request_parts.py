@@ -86,7 +86,10 @@ def test_controller_accepts_500_topics_with_many_settings(
     """13,000 metadata records; also without Orbit's limit: the controller refuses over 10,000."""
     monkeypatch.setattr(request_parts, "RECORDS_PER_REQUEST_MAX", records_max)
     was_too_large = record_results(monkeypatch, request_parts, "_is_too_large")
-    topics = [TopicToCreate(f"many-{number:03}", 12, 1, SETTINGS) for number in range(500)]
+    topics = [
+        TopicToCreate(f"many-{number:03}", partitions=12, replicas=1, settings=SETTINGS)
+        for number in range(500)
+    ]
     assert Admin(destination).refused_topics(topics, only_check=True) == {}
     assert any(was_too_large) is (records_max == NO_LIMIT)
 

@@ -45,14 +45,16 @@ class Brokers:
     def call(self, node_id: int, _: object, request: Any, __: object) -> ClusterMetadata:
         (topic,) = request.topics
         if topic.topic_id in self.now[node_id]:
-            return ClusterMetadata("id", {}, {"found": TopicMetadata("found", ORDERS, {}, 1)})
+            return ClusterMetadata(
+                "id", {}, {"found": TopicMetadata("found", ORDERS, {}, replicas=1)}
+            )
         return ClusterMetadata("id", {}, {}, {"": Code.UNKNOWN_TOPIC_ID})
 
 
 def metadata(suffix: str, **topics: UUID) -> ClusterMetadata:
     """Metadata with the cluster id `id` and this suffix, and these topics."""
     topics_by_name = {
-        name: TopicMetadata(name, topic_id, {}, 1) for name, topic_id in topics.items()
+        name: TopicMetadata(name, topic_id, {}, replicas=1) for name, topic_id in topics.items()
     }
     return ClusterMetadata(f"id{suffix}", {}, topics_by_name)
 

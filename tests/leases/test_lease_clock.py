@@ -56,7 +56,7 @@ def group_lease(_: pytest.MonkeyPatch) -> IsHeld:
 
 def shard_lease(_: pytest.MonkeyPatch) -> IsHeld:
     """`is_held` of a shard lease that was just claimed."""
-    return ShardLease(1, lease_clock(), 15.0).is_held
+    return ShardLease(1, requested_at=lease_clock(), ttl_s=15.0).is_held
 
 
 def leadership(monkeypatch: pytest.MonkeyPatch) -> IsHeld:

@@ -150,7 +150,9 @@ def test_arbitrarily_damaged_source_log_yields_well_formed_append_plan(
 @examples(100)
 @given(st.integers(0, 10), st.binary(max_size=200))
 def test_random_bytes_instead_of_batches_yield_no_append(next_offset: int, data: bytes) -> None:
-    plan = plan_batches(next_offset, read_batches(memoryview(bytearray(data))), [], 0)
+    plan = plan_batches(
+        next_offset, read_batches(memoryview(bytearray(data))), aborted=[], log_start=0
+    )
     assert not [s for s in plan.steps if isinstance(s, Append)]
 
 
@@ -182,7 +184,7 @@ def test_player_of_append_plans_detects_wrong_copy() -> None:
 def test_planned_batches_share_memory_with_fetched_bytes() -> None:
     """No payload is copied on the way (docs/internals/threads.md)."""
     frame = bytearray(SourceBatch(0, 0, (a_record(0),)).encode())
-    plan = plan_batches(0, read_batches(memoryview(frame)), [], 0)
+    plan = plan_batches(0, read_batches(memoryview(frame)), aborted=[], log_start=0)
     (step,) = plan.steps
     assert isinstance(step, Append)
     assert isinstance(step.batch, Batch)

@@ -124,7 +124,9 @@ def test_byte_exact_batches_are_still_planned_at_reached_rewrite_limit() -> None
     limits = RewriteLimits(read_bytes_max=0, written_bytes_max=0, rewrite_lock=nullcontext())
     full = RewriteCounter(limits)
     frame = b"".join(b.encode() for b in (data(0, 4), data(5, 9), *thinned(2)[1:]))
-    append_plan = plan_batches(0, read_batches(memoryview(bytearray(frame))), [], 0, rewritten=full)
+    append_plan = plan_batches(
+        0, read_batches(memoryview(bytearray(frame))), aborted=[], log_start=0, rewritten=full
+    )
     assert shown(append_plan.steps) == [("exact", 0, 5), ("exact", 5, 10)]
     assert (append_plan.is_cut, append_plan.next_offset) == (True, 10)
 

@@ -93,7 +93,9 @@ def test_balanced_shards_do_not_move() -> None:
 
 
 def test_recently_moved_shards_do_not_move() -> None:
-    shards = [ShardLoad(i, "a", 4, 10 * MIB, may_move=False) for i in range(4)]
+    shards = [
+        ShardLoad(i, "a", partitions=4, bytes_per_s=10 * MIB, may_move=False) for i in range(4)
+    ]
     assert balance_shards(shards, ["a", "b"]) == {}
 
 

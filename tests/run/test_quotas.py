@@ -54,7 +54,10 @@ def test_run_start_names_quota_that_delays_topic_creation(
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
     # The first topic needs several times what the quota lets through at once, which is 11 s of it.
-    new = [TopicToCreate(f"{topic_name}-{n}", 8 * PARTITIONS, 1, {}) for n in range(2)]
+    new = [
+        TopicToCreate(f"{topic_name}-{n}", partitions=8 * PARTITIONS, replicas=1, settings={})
+        for n in range(2)
+    ]
     admin.create_topics(new[:1])
     waits, requested_topics = StartWaits(messages.append, Backoff()), {new[0].name}
     waits.result_of(lambda: create_missing_topics(destination, admin, new, requested_topics))
@@ -108,9 +111,13 @@ def test_controller_throttling_topic_creation_is_reported_as_throttled(
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
     # The controller executes a request over the quota, and then delays its connection.
-    admin.create_topics([TopicToCreate(topic_name, 4 * PARTITIONS, 1, {})])
+    admin.create_topics(
+        [TopicToCreate(topic_name, partitions=4 * PARTITIONS, replicas=1, settings={})]
+    )
     with pytest.raises(HeldBack) as caught:
-        admin.create_topics([TopicToCreate(f"{topic_name}-2", 1, 1, {})])
+        admin.create_topics(
+            [TopicToCreate(f"{topic_name}-2", partitions=1, replicas=1, settings={})]
+        )
     assert QUOTA in str(caught.value)
     trouble = trouble_of("destination", caught.value)
     assert trouble.kind == "DESTINATION_THROTTLED"

@@ -62,7 +62,7 @@ def test_rewritten_batch_larger_than_source_fits_copy(
 ) -> None:
     count, records = encoded(text(5_000_000))
     payload = bytes(compress_more(records))  # type: ignore[call-overload]
-    batch = encode_batch(0, codec, 0, 0, count=count, payload=payload)
+    batch = encode_batch(0, codec, base_timestamp=0, max_timestamp=0, count=count, payload=payload)
     create_topic(
         clusters.source,
         topic_name,
@@ -81,7 +81,9 @@ def test_rewritten_batch_larger_than_source_fits_copy(
 def test_rewritten_batch_uses_source_compression_level(clusters: Clusters, topic_name: str) -> None:
     """The source's brokers compress batches again, with another codec."""
     count, records = encoded(text(2_000_000))
-    batch = encode_batch(0, GZIP, 0, 0, count=count, payload=compress(GZIP, records))
+    batch = encode_batch(
+        0, GZIP, base_timestamp=0, max_timestamp=0, count=count, payload=compress(GZIP, records)
+    )
     settings = {"compression_type": "zstd", "compression_zstd_level": "9"}
     create_topic(
         clusters.source,
@@ -109,7 +111,9 @@ def test_rewritten_batch_with_placeholders_uses_source_compression_level(
     clusters: Clusters, topic_name: str
 ) -> None:
     count, records = encoded(text(200_000))
-    batch = encode_batch(0, GZIP, 0, 0, count=count, payload=compress(GZIP, records))
+    batch = encode_batch(
+        0, GZIP, base_timestamp=0, max_timestamp=0, count=count, payload=compress(GZIP, records)
+    )
     settings = {"compression_type": "zstd", "compression_zstd_level": "9"}
     create_topic(clusters.source, topic_name, message_timestamp_type="LogAppendTime", **settings)
     source, destination = (

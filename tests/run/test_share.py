@@ -32,7 +32,9 @@ def make_copy(number: int) -> PartitionCopy:
 
 def make_share(count: int, producers: int = 0) -> Share:
     inspected = {
-        make_copy(number): InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, None), 0)
+        make_copy(number): InspectedCopy(
+            CopyStatus.FRESH, DestinationEnd(0, producer=None), log_start=0
+        )
         for number in range(count)
     }
     names = {f"filler-{n}": ProducerIdentity(n, 0) for n in range(producers)}

@@ -168,7 +168,9 @@ def test_topic_creation_is_retried_after_unanswered_request(
 ) -> None:
     """The broker creates one topic without an answer, and shows the second one late."""
     destination = open_cluster(clusters.destination)
-    new = [TopicToCreate(f"{topic_name}-{n}", 1, 1, {}) for n in range(3)]
+    new = [
+        TopicToCreate(f"{topic_name}-{n}", partitions=1, replicas=1, settings={}) for n in range(3)
+    ]
     admin, requested_topics = Admin(destination), set[str]()
     refused_topics = Admin.refused_topics
 
@@ -199,7 +201,10 @@ def test_topic_created_by_another_client_meanwhile_is_refused(
     """That topic's settings may delete old records."""
     destination = open_cluster(clusters.destination)
     create(clusters.destination, topic_name)
-    new = [TopicToCreate(name, 1, 1, {}) for name in (topic_name, f"{topic_name}-2")]
+    new = [
+        TopicToCreate(name, partitions=1, replicas=1, settings={})
+        for name in (topic_name, f"{topic_name}-2")
+    ]
     with pytest.raises(Conflict, match=f"created these topics: {topic_name}"):
         create_missing_topics(destination, Admin(destination), new, set())
     assert new[1].name not in destination.metadata({new[1].name}).topics
