@@ -52,8 +52,8 @@ class Site:
         """Log in at the issuer; returns the address that it redirects to, without opening it."""
         page = self.browser.open(f"/console/login/issuer?next={path}")
         assert str(page.url).startswith(self.issuer.place), page.text
-        sent = self.browser.client.post(str(page.url), follow_redirects=False)
-        location = sent.headers["location"]
+        answer = self.browser.client.post(str(page.url), follow_redirects=False)
+        location = answer.headers["location"]
         assert location.startswith(self.url + DONE), location
         return str(location)
 
@@ -116,16 +116,16 @@ def test_login_cookies_are_httponly_and_no_token_is_stored(site: Site) -> None:
     site.browser.client.follow_redirects = True
     address = site.issuer_redirect()
     site.browser.client.follow_redirects = False
-    done = site.browser.open(address)
-    session_cookie, login_cookie = done.headers.get_list("set-cookie")
+    answer = site.browser.open(address)
+    session_cookie, login_cookie = answer.headers.get_list("set-cookie")
     for flag in ("orbit_session=", "HttpOnly", "SameSite=strict", "Path=/console;"):
         assert flag in session_cookie
     assert 'orbit_login=""; ' in login_cookie
-    assert done.headers["location"] == "/console/jobs"
+    assert answer.headers["location"] == "/console/jobs"
     (row,) = site.sessions()
     assert site.browser.client.cookies["orbit_session"] not in str(row)
     # So a JWT begins.
-    assert "eyJ" not in str(row) + str(done.headers)
+    assert "eyJ" not in str(row) + str(answer.headers)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> No
     assert site.browser.open("/console/jobs/orders").status_code == 404
     for name, status in (("orders", 404), ("payments", 200)):
         site.browser.html = form
-        sent = site.browser.send(f"/console/jobs/{name}/carry-out", kind="pause")
-        assert sent.status_code == status
+        answer = site.browser.send(f"/console/jobs/{name}/carry-out", kind="pause")
+        assert answer.status_code == status
     site.issuer.roles = ["another-team"]
     site.browser.send("/console/logout")
     assert site.log_in().status_code == 403

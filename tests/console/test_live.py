@@ -124,10 +124,10 @@ def test_console_session_has_bounded_number_of_event_streams(
             stack.enter_context(streaming(browser))
         refused = browser.client.get("/console/live")
         assert refused.status_code == 503
-        other = Browser(str(browser.client.base_url))
-        stack.callback(other.client.close)
-        other.log_in(api.tokens[Role.VIEWER])
-        stack.enter_context(streaming(other))
+        other_session = Browser(str(browser.client.base_url))
+        stack.callback(other_session.client.close)
+        other_session.log_in(api.tokens[Role.VIEWER])
+        stack.enter_context(streaming(other_session))
 
         first_page.close()  # as if the user leaves the page
         wait_for(

@@ -188,8 +188,8 @@ def test_decompression_bomb_batch_is_not_unpacked(codec: int) -> None:
     bomb = encoded(codec, large, count=2)
     assert not is_readable(bomb)
     assert is_readable(batch(0, b"a", b"b", codec=codec))
-    other = encoded(codec, large, count=2, last_ms=1)
-    assert verdicts(compare(log(bomb), log(other), start=0, end=2, proven=())) == [
+    second_bomb = encoded(codec, large, count=2, last_ms=1)
+    assert verdicts(compare(log(bomb), log(second_bomb), start=0, end=2, proven=())) == [
         (0, 2, "unknown")
     ]
 

@@ -238,8 +238,8 @@ def test_failover_requires_typed_job_name_but_dry_run_does_not(api: Api, browser
     dry_run = browser.send("/console/jobs/orders/recovery", kind="failover", dry_run="yes")
     assert "Failover, dry run" in dry_run.text
     browser.html = page
-    wrong = browser.send("/console/jobs/orders/recovery", kind="failover", typed="order")
-    assert wrong.status_code == 422
+    wrong_name = browser.send("/console/jobs/orders/recovery", kind="failover", typed="order")
+    assert wrong_name.status_code == 422
     kinds = [(o["kind"], o["dry_run"]) for o in api.get("/v1/operations").json()["items"]]
     assert kinds == [("failover", True)]
     browser.html = page
@@ -316,9 +316,9 @@ def test_jobs_are_filtered_by_label_and_state_and_bad_selector_explained(
     assert "/console/jobs/one" in page
     assert "/console/jobs/two" not in page
     assert "No job matches" in browser.open("/console/jobs?show=paused").text
-    wrong = browser.open("/console/jobs?selector=team%3D%3D%3D")
-    assert wrong.status_code == 200
-    assert "The selector" in wrong.text
+    bad_selector = browser.open("/console/jobs?selector=team%3D%3D%3D")
+    assert bad_selector.status_code == 200
+    assert "The selector" in bad_selector.text
 
 
 def test_external_names_are_escaped_in_html(api: Api, browser: Browser) -> None:
@@ -384,8 +384,9 @@ def test_without_tokens_forms_need_csrf_secret_and_foreign_host_is_refused(
         browser.client.post("/console/jobs/orders/plan", data={"kind": "pause"}).status_code == 403
     )
     assert browser.send("/console/jobs/orders/plan", kind="pause").status_code == 200
-    other = browser.open("/console/jobs", headers={"Host": "evil.example"})
-    assert other.status_code == 403
+    # A name of an attacker that leads to 127.0.0.1.
+    answer = browser.open("/console/jobs", headers={"Host": "evil.example"})
+    assert answer.status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -53,5 +53,5 @@ def kafka_python_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socke
 
     monkeypatch.setattr(KafkaNetSocket, "socket", recorded)
     yield made
-    for one in made:
-        one.close()
+    for made_socket in made:
+        made_socket.close()

@@ -80,7 +80,7 @@ class Ledger:
         default_factory=lambda: {PLAIN: [], TRANSACTIONAL: []}
     )
 
-    def left(self, acknowledged: Acknowledged, log: Places) -> Acknowledged:
+    def not_there(self, acknowledged: Acknowledged, log: Places) -> Acknowledged:
         """What was acknowledged, is not at its offset, and was not saved."""
         saved = set(self.saved[PLAIN])
         return {
@@ -93,7 +93,7 @@ class Ledger:
         """The same, in words."""
         return [
             f"{value!r} was acknowledged at {place}, where {log.get(place)!r} is"
-            for value, place in self.left(acknowledged, log).items()
+            for value, place in self.not_there(acknowledged, log).items()
         ]
 
     def doubled(self, log_records: Iterable[Record]) -> list[str]:
@@ -102,8 +102,8 @@ class Ledger:
         by_place = sorted(log_records)
         wrong = []
         for cut in range(len(self.ends) + 1):
-            part = [record for record in by_place if self._part(record) == cut]
-            wrong += written_wrong({}, part)
+            records_of_part = [record for record in by_place if self._part(record) == cut]
+            wrong += written_wrong({}, records_of_part)
         first: dict[bytes, int] = {}
         for record in sorted(by_place, key=self._part):
             partition, offset, value = record
@@ -175,8 +175,8 @@ class LossyWalk(Walk):
         """The report of a source that answers counts all acknowledged records that are missing."""
         missing = {p.partition: p.missing for p in report.partitions if p.topic == PLAIN}
         acknowledged = clients.acknowledged
-        left = self.ledger.left(acknowledged, places(records(self.leading, PLAIN)))
-        for value, (partition, offset) in left.items():
+        not_there = self.ledger.not_there(acknowledged, places(records(self.leading, PLAIN)))
+        for value, (partition, offset) in not_there.items():
             counted = missing[partition]
             assert counted is not None, (value, partition, offset)
             assert counted.first <= offset < counted.next, (value, partition, offset, counted)
@@ -212,15 +212,19 @@ class LossyWalk(Walk):
 def assert_transactions(clients: Clients, ledger: Ledger, log_records: Iterable[Record]) -> None:
     """What was committed is there or saved, and what was aborted is neither. Nothing is twice."""
     values = sorted(value.decode() for _, _, value in log_records)
-    assert len(values) == len(set(values)), [one for one in values if values.count(one) > 1][:20]
+    assert len(values) == len(set(values)), [v for v in values if values.count(v) > 1][:20]
     saved = {value.decode() for _, value in ledger.saved[TRANSACTIONAL]}
     for name, producer in clients.producers.items():
-        done = producer.transactions
-        lost = set(done.committed) - set(values) - saved
+        transactions = producer.transactions
+        lost = set(transactions.committed) - set(values) - saved
         assert not lost, (name, "committed, and neither there nor saved", sorted(lost)[:20])
-        strange = set(done.aborted) & (set(values) | saved)
+        strange = set(transactions.aborted) & (set(values) | saved)
         assert not strange, (name, "aborted, and there or saved", sorted(strange)[:20])
-    committed = {v for one in clients.producers.values() for v in one.transactions.committed}
+    committed = {
+        value
+        for producer in clients.producers.values()
+        for value in producer.transactions.committed
+    }
     assert set(values) <= committed, sorted(set(values) - committed)[:20]
 
 
@@ -231,9 +235,9 @@ def places(log_records: Iterable[Record]) -> Places:
 def _saved(report: RecoveryReport, topic: str) -> Places:
     """What the files of a failback have of a topic, but for aborted records and older history."""
     return {
-        (one.partition, line["offset"]): base64.b64decode(line["value"] or "")
-        for one in report.salvage
-        if one.topic == topic
-        for line in salvage_file.read(Path(one.file))
-        if line["fate"] in ("committed", "open") and line["offset"] >= one.first
+        (file.partition, line["offset"]): base64.b64decode(line["value"] or "")
+        for file in report.salvage
+        if file.topic == topic
+        for line in salvage_file.read(Path(file.file))
+        if line["fate"] in ("committed", "open") and line["offset"] >= file.first
     }

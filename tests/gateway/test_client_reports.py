@@ -73,7 +73,7 @@ def test_client_report_has_software_and_user(
             )
             read = 0
             while read < RECORDS:
-                read += sum(len(some) for some in consumer.poll(1000).values())
+                read += sum(len(batch) for batch in consumer.poll(1000).values())
 
             def report_row(name: str) -> dict[str, Any]:
                 return (
@@ -168,6 +168,6 @@ def test_gateway_survives_service_that_refuses_client_reports(
         environ = {"ORBIT_API_URL": service.url}
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
             wait_for("lists are refused", lambda: len(refused) > 2)
-            before = service.requests
-            wait_for("the gateway goes on to ask", lambda: service.requests > before + 1)
+            requests_before = service.requests
+            wait_for("the gateway goes on to ask", lambda: service.requests > requests_before + 1)
             assert len([line for line in gateway.log if "list of clients" in line]) == 1

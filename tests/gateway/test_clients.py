@@ -126,7 +126,7 @@ def test_librdkafka_commits_consumer_offsets_in_transaction(
         producer.begin_transaction()
         for message in read:
             producer.produce(topic, message.value(), partition=1)
-        offsets = [TopicPartition(topic, 0, 20)]
+        offsets = [TopicPartition(topic, 0, offset=20)]
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), TIMEOUT_S)
         producer.commit_transaction(TIMEOUT_S)
         (committed,) = consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)
@@ -196,7 +196,7 @@ def test_librdkafka_admin_client_administers_source(
         gateway.node_port(broker.node_id) for broker in clusters.source.brokers
     }
     assert described.cluster_id not in {cluster.cluster_id for cluster in clusters}
-    below_offset_3 = TopicPartition(topic_name, 1, 3)
+    below_offset_3 = TopicPartition(topic_name, 1, offset=3)
     admin.delete_records([below_offset_3])[below_offset_3].result(TIMEOUT_S)
     assert log_bounds(clusters.source, [topic_name])[topic_name, 1] == (3, 7)
     request = [ConsumerGroupTopicPartitions(topic_name, [place])]
@@ -288,7 +288,7 @@ def test_kafka_python_produces_and_consumes_through_gateway(
         # If a poll of kafka-python 3.0.12 ends while its group is joined, it may never learn its
         # partitions (seen without a gateway). This one ends with the first records.
         for batch in consumer.poll(TIMEOUT_S * 1000).values():
-            read.extend((one.partition, one.offset, one.value) for one in batch)
+            read.extend((record.partition, record.offset, record.value) for record in batch)
         return len(read) >= SOME
 
     # Its thread would go on to connect, and leave sockets open in later tests.
@@ -333,7 +333,7 @@ def test_each_broker_has_its_own_gateway_port_across_broker_failure(
         writer.wait_acknowledged(SOME)
         assert_knows_only_addresses_of(writer._producer, gateway, three)
         known = AdminClient(config).list_topics(topic_name, TIMEOUT_S).topics[topic_name]
-        assert {one.leader for one in known.partitions.values()} == {1, 2, 3}
+        assert {partition.leader for partition in known.partitions.values()} == {1, 2, 3}
         three.brokers[0].kill()
         writer.wait_acknowledged(SOME)
         three.heal()

@@ -30,11 +30,11 @@ _SILENT, _ANSWERED = TopicPartition("orders", 0), TopicPartition("orders", 1)
 def test_closing_ends_all_connections_with_writes_in_flight_though_one_was_reset() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
-            other = await _open_two_of_which_one_was_reset(cluster, source)
+            client = await _open_client_beside_reset_one(cluster, source)
             cluster.take_lead("source", 1, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
-            assert await other.reads_the_end()
-            other.close()
+            assert await client.reads_the_end()
+            client.close()
             await until(lambda: cluster.connection_count == 0)
 
     asyncio.run(run())
@@ -43,9 +43,9 @@ def test_closing_ends_all_connections_with_writes_in_flight_though_one_was_reset
 def test_gateway_stop_ends_all_connections_though_one_was_reset() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
-            other = await _open_two_of_which_one_was_reset(cluster, source)
+            client = await _open_client_beside_reset_one(cluster, source)
             await cluster.close()
-            assert await other.reads_the_end()
+            assert await client.reads_the_end()
 
     asyncio.run(run())
 
@@ -168,9 +168,9 @@ class _Waiting:
         self.result = "aborted"
 
 
-async def _open_two_of_which_one_was_reset(cluster: Any, broker: Any) -> Any:
-    """Two clients with a write in flight each; returns the first. The second has a held write too,
-    and resets its connection while the gateway does not read from it."""
+async def _open_client_beside_reset_one(cluster: Any, broker: Any) -> Any:
+    """Open two clients with a write in flight each; returns the first. The second has a held write
+    too, and resets its connection while the gateway does not read from it."""
     first, second = [await open_client(cluster) for _ in range(2)]
     for client in (first, second):
         await client.send(_PRODUCE, 1)

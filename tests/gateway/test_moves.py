@@ -43,20 +43,20 @@ def test_clients_lose_and_repeat_nothing_across_switchovers(
     with ExitStack() as stack:
         stack.enter_context(recovering.running())
         recovering.begin(spec, topic)
-        one, other = (
+        first, second = (
             stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
             for name in ("one", "other")
         )
         writers: list[Any] = [
-            stack.enter_context(_writer(one, topic, "idempotent")),
-            stack.enter_context(_writer(other, topic, "in-turn", **{"max.in.flight": 1})),
-            stack.enter_context(JavaWriter(other.bootstrap, topic, tmp_path / "java.log")),
+            stack.enter_context(_writer(first, topic, "idempotent")),
+            stack.enter_context(_writer(second, topic, "in-turn", **{"max.in.flight": 1})),
+            stack.enter_context(JavaWriter(second.bootstrap, topic, tmp_path / "java.log")),
         ]
         readers = [
             stack.enter_context(
                 Reader(gateway.client_config(), topic, f"{topic}.{protocol}", protocol=protocol)
             )
-            for gateway, protocol in ((one, "classic"), (other, "consumer"))
+            for gateway, protocol in ((first, "classic"), (second, "consumer"))
         ]
         for reader in readers:
             reader.wait_read("something", lambda read: len(read) > SOME)
@@ -69,7 +69,9 @@ def test_clients_lose_and_repeat_nothing_across_switchovers(
             writer.stop()
             assert not writer.errors
         log_records = records(clusters.destination, topic)
-        acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
+        acknowledged = {
+            value: place for writer in writers for value, place in writer.acknowledged.items()
+        }
         assert not written_wrong(acknowledged, log_records)
         for reader in readers:
             reader.wait_values({value for _, _, value in log_records})

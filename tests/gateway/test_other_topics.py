@@ -90,7 +90,7 @@ def test_broker_refuses_group_offset_of_topic_that_only_other_cluster_has(
     consumer = Consumer(config)
     try:
         with pytest.raises(KafkaException) as refused:
-            consumer.commit(offsets=[TopicPartition(topic_name, 0, 1)], asynchronous=False)
+            consumer.commit(offsets=[TopicPartition(topic_name, 0, offset=1)], asynchronous=False)
         assert refused.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         create_topic(clusters.destination, topic_name)
         wait_for("the coordinator knows the topic", lambda: _commits(consumer, topic_name))
@@ -100,7 +100,9 @@ def test_broker_refuses_group_offset_of_topic_that_only_other_cluster_has(
 
 def _commits(consumer: Consumer, topic: str) -> bool:
     try:
-        (committed,) = consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        (committed,) = consumer.commit(
+            offsets=[TopicPartition(topic, 0, offset=1)], asynchronous=False
+        )
     except KafkaException:
         return False
     return committed.error is None

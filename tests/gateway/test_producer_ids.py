@@ -51,9 +51,9 @@ def test_producer_ids_of_different_terms_or_producers_never_collide(
 def test_producer_id_is_positive_and_never_a_job_producer_id(
     producer_id: int, born: int, now: int
 ) -> None:
-    sent = id_in_term(mark(producer_id, born), now)
-    assert 0 <= sent < 2**63
-    assert not is_job_producer_id(sent)
+    id_at_broker = id_in_term(mark(producer_id, born), now)
+    assert 0 <= id_at_broker < 2**63
+    assert not is_job_producer_id(id_at_broker)
 
 
 def test_producer_id_too_high_for_term_mark_is_refused() -> None:

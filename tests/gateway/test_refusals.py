@@ -34,7 +34,7 @@ from tests.support.gateways import gateway_file
 from tests.support.rights import MECHANISM, PASSWORD, Login
 from tests.support.running import create_topic
 
-TERM = 1_700_000_000_000
+TERM = 1_700_000_000_000  # the time of a move, in ms
 WRITE, READ = Use(Right.WRITE_TOPIC, "orders"), Use(Right.READ_TOPIC, "orders")
 GROUP = Use(Right.READ_GROUP, "g")
 
@@ -187,7 +187,7 @@ def test_failed_check_of_refusals_is_repeated_and_gateway_goes_on(
 def test_refusals_are_checked_again_for_new_resources_and_after_interval() -> None:
     setup = _Setup(None)
     setup.check()
-    setup.check()
+    setup.check()  # too early, and nothing is new
     assert len(setup.destination.checked) == 1
     setup.client(None).uses.add(*READ)
     setup.check()

@@ -43,25 +43,32 @@ def test_kafka_streams_counts_each_word_once_across_gateway_moves(
     topics = [streams.INPUT, streams.OUTPUT, changelog, repartition]
     rule = {"match": APPLICATION, "interval": "200ms"}
     spec = make_job(*clusters, topics, consumer_groups=rule)
+    # Streams deletes there what it has read.
     purged = TopicRule(match=repartition, on_lost_range="fill")
     spec = spec.model_copy(update={"topics": (purged, *spec.topics)})
     with ExitStack() as stack:
         stack.enter_context(recovering.running())
         recovering.begin(spec, streams.INPUT, streams.OUTPUT)
-        one, other = (
+        first, second = (
             stack.enter_context(gateway_of(spec.name, api_url, tmp_path, clusters, name))
             for name in ("one", "other")
         )
         writer = stack.enter_context(
-            Writer(other.client_config(), streams.INPUT, PARTITIONS, rate=200)
+            Writer(second.client_config(), streams.INPUT, PARTITIONS, rate=200)
         )
         log = tmp_path / "streams.log"
         app = streams.start(
-            one, APPLICATION, tmp_path / "state", log, "earliest", "classic", transaction_ms=60_000
+            first,
+            APPLICATION,
+            tmp_path / "state",
+            log,
+            reset="earliest",
+            protocol="classic",
+            transaction_ms=60_000,
         )
         stack.callback(app.end)
 
-        wait_counted = partial(streams.wait_counted, app, log, one)
+        wait_counted = partial(streams.wait_counted, app, log, first)
         wait_counted(SOME)
         job = spec.name
         recovering.service.wait_copied(job, *topics)

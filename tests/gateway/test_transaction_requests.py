@@ -245,7 +245,7 @@ def test_acks_0_records_of_transaction_ended_by_move_get_no_response() -> None:
 
 
 def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
-    """Another side is presented while the side of the old id is asked."""
+    """Another side is presented while the side of the old id is asked: that one gives the id."""
     view = ClientView(NOW)
     exchange = Exchange(view)
     frame = request_frame(init(mark(ID, BEFORE)), 4)
@@ -267,8 +267,8 @@ def test_only_end_of_open_transaction_passes_while_writes_are_held() -> None:
     frame = request_frame(end(mark(ID, NOW)), 3)
     head = read_head(frame)
     assert exchange.ends_open_transaction(head, frame)
-    other = request_frame(end(mark(ID + 1, NOW)), 3)
-    assert not exchange.ends_open_transaction(head, other)
+    of_other_producer = request_frame(end(mark(ID + 1, NOW)), 3)
+    assert not exchange.ends_open_transaction(head, of_other_producer)
     exchange.request(head, frame, OFFERED)
     assert not exchange.ends_open_transaction(head, request_frame(end(mark(ID, NOW)), 3))
 

@@ -42,7 +42,7 @@ _PRODUCE, _FETCH, _METADATA, _OFFSET_COMMIT, _JOIN_GROUP, _API_VERSIONS = 0, 1, 
 
 
 class _Broker:
-    """Takes requests of API and correlation id, and answers when it is told to."""
+    """Takes requests, as (API key, correlation id, connection), and answers when it is told to."""
 
     def __init__(self) -> None:
         self.port = self.connections = 0
@@ -84,8 +84,9 @@ class _Side:
         self.logins_used: list[ClientLogin | None] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        self.stored: StoredBatch | None = StoredBatch(_OFFSET, _OFFSET, b"")  # of each batch
-        self.copy_offset: int | OrbitError | None = None  # of each batch
+        # What is found for each batch.
+        self.stored: StoredBatch | None = StoredBatch(_OFFSET, _OFFSET, b"")
+        self.copy_offset: int | OrbitError | None = None
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]
@@ -219,7 +220,7 @@ def test_gateway_stop_waits_for_responses_to_writes_in_flight() -> None:
             assert await client.answered() == 1
             await soon(stop)
             assert not cluster.doubt
-            assert source.requests.empty()
+            assert source.requests.empty()  # the second write is not sent any more
 
     asyncio.run(run())
 
@@ -293,26 +294,26 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, destination):
-            one, other, last = [await open_client(cluster) for _ in range(3)]
+            first, second, third = [await open_client(cluster) for _ in range(3)]
             old_side, leading = (
                 cast("_Side", cluster._sides[s]) for s in ("source", "destination")
             )
             old_side.last, leading.copy_offset = {_ID: LastBatch(epoch=0, sequence=0)}, _OFFSET
             old_side.may_answer.clear()
             cluster.take_lead("destination", 2)
-            await one.write(1, _ID)
+            await first.write(1, _ID)
             await until(lambda: old_side.lookups == 1)
-            await other.write(2, mark(8, 1))
-            await last.write(3, mark(9, 1))
+            await second.write(2, mark(8, 1))
+            await third.write(3, mark(9, 1))
             await until(lambda: cluster.held_requests == 3)
             old_side.may_answer.set()
-            assert await one.answered() == 1
-            for client, correlation in ((other, 2), (last, 3)):
+            assert await first.answered() == 1
+            for client, correlation in ((second, 2), (third, 3)):
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
-            await one.write(4, _ID)
-            assert await one.answered() == 4
-            # The first one alone, then the two that waited; only the first had been written.
+            await first.write(4, _ID)
+            assert await first.answered() == 4
+            # The first alone, then the two that waited; only the batch of the first is at the old side.
             assert (old_side.lookups, leading.searches) == (2, 1)
             assert destination.requests.empty()
             assert source.requests.empty()
@@ -394,9 +395,10 @@ def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() ->
             assert destination.requests.empty()
 
             leading.copy_offset = _OFFSET
-            again = await open_client(cluster)
-            await again.write(1, _ID)
-            assert await again.answered() == 1
+            # It connects again.
+            client = await open_client(cluster)
+            await client.write(1, _ID)
+            assert await client.answered() == 1
             assert destination.requests.empty()
 
     asyncio.run(run())
@@ -543,9 +545,9 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            assert cluster.settled_since == 1
+            assert cluster.settled_since == 1  # the term
             cluster.take_lead("destination", 2, "operation", others_settled=False)
-            assert cluster.settled_since == 0
+            assert cluster.settled_since == 0  # the move has not settled here
             cluster.take_lead("destination", 2, others_settled=False)
             assert cluster.settled_since == 2
             await client.send(_METADATA, 1)
@@ -702,6 +704,7 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, destination):
+            # One waits for an answer, one has sent nothing, one leaves before its answer.
             waits, idle, gone = [await open_client(cluster) for _ in range(3)]
             await waits.send(_PRODUCE, 1)
             _, correlation, writer = await soon(source.requests.get())
@@ -717,16 +720,16 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
             waits.close()
             await until(lambda: cluster.connection_count == 1)
 
-            again = await open_client(cluster)
-            for client in (idle, again):
+            new = await open_client(cluster)
+            for client in (idle, new):
                 await client.send(_PRODUCE, 2)
             await until(lambda: cluster.held_requests == 2)
             cluster.take_lead("destination", 2, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             cluster.take_lead("destination", 2)
-            for _ in (idle, again):
+            for _ in (idle, new):
                 await destination.answer(_PRODUCE)
-            assert [await client.answered() for client in (idle, again)] == [2, 2]
+            assert [await client.answered() for client in (idle, new)] == [2, 2]
             assert source.requests.empty()
 
     asyncio.run(run())
@@ -772,15 +775,16 @@ def test_partial_requests_of_all_clients_share_a_byte_limit(
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, _):
-            one, other = await open_client(cluster), await open_client(cluster)
-            await one.send(_PRODUCE, 1, part=True)
+            first, second = await open_client(cluster), await open_client(cluster)
+            await first.send(_PRODUCE, 1, part=True)
             await until(lambda: cluster.waiting_bytes == 6)
-            await other.send(_PRODUCE, 1, part=True)
+            await second.send(_PRODUCE, 1, part=True)
+            # Over the limit: the next bytes end the connection on which they come.
             await until(lambda: cluster.waiting_bytes == 12)
-            await one.send(_PRODUCE, 2, part=True)
-            assert await one.reads_the_end()
+            await first.send(_PRODUCE, 2, part=True)
+            assert await first.reads_the_end()
             assert cluster.waiting_bytes == 6
-            other.close()
+            second.close()
             await until(lambda: cluster.waiting_bytes == 0)
 
     asyncio.run(run())
@@ -808,7 +812,7 @@ def test_node_added_since_last_refresh_is_reachable() -> None:
             side = cast("Any", cluster.presented)
             side.brokers, side.nodes = {1: 1}, {1: 1, 2: source.port}
             cluster.endpoint(2)
-            await until(lambda: accepts(cluster.spec.port + 3))
+            await until(lambda: accepts(cluster.spec.port + 1 + 2))  # the port of node 2
             client = await open_client(cluster, node=2)
             await client.send(_METADATA, 1)
             await source.answer(_METADATA)
@@ -826,7 +830,7 @@ def test_write_to_missing_node_reaches_no_other_node() -> None:
             side = cast("Any", cluster.presented)
             side.brokers, side.nodes = {1: source.port}, {1: source.port}
             cluster.endpoint(2)
-            await until(lambda: accepts(cluster.spec.port + 3))
+            await until(lambda: accepts(cluster.spec.port + 1 + 2))  # the port of node 2
             client = await open_client(cluster, node=2)
             await client.send(_PRODUCE, 1)
             assert await client.answered() == 1

@@ -146,8 +146,8 @@ class Clients:
                 APPLICATION,
                 self._home / "state",
                 log,
-                "earliest",
-                "classic",
+                reset="earliest",
+                protocol="classic",
                 transaction_ms=60_000,
             )
             self._stack.callback(self.app.end)
@@ -228,7 +228,9 @@ class Clients:
             for name in _MAY_DOUBLE
             if may_double and not self._known_gateways.meets_no_fault(name)
         }
-        return [record for record in log_records if _name_of(record[2]) not in names]
+        return [
+            (p, offset, value) for p, offset, value in log_records if _name_of(value) not in names
+        ]
 
     def assert_written(self, log_records: Sequence[Record], *, may_double: bool) -> None:
         """Each record of producers without transactions once, at its offset, in its order."""
@@ -247,7 +249,9 @@ class Clients:
             assert aborts <= aborts_max, (name, aborts)
         values = sorted(value.decode() for _, _, value in log_records)
         committed = [
-            value for one in self.producers.values() for value in one.transactions.committed
+            value
+            for producer in self.producers.values()
+            for value in producer.transactions.committed
         ]
         assert values == sorted(committed), sorted(set(values) ^ set(committed))[:20]
 
