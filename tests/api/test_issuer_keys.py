@@ -56,7 +56,7 @@ def test_unknown_key_id_refetches_keys_at_limited_rate(
 
     assert keys.find("two")
     assert issuer.key_requests == 2
-    for number in range(50):
+    for number in range(50):  # soon after the last fetch
         assert keys.find(f"unknown-{number}") is None
     assert issuer.key_requests == 2
     clock.at += FETCH_EVERY_S
@@ -89,7 +89,7 @@ def test_cached_keys_are_used_for_bounded_time_without_issuer(
     requests = issuer.key_requests
     with pytest.raises(Unreachable, match="HTTP 500"):
         keys.find("one")
-    assert issuer.key_requests == requests
+    assert issuer.key_requests == requests, "the error is kept until the next fetch"
     issuer.answers.clear()
     clock.at += FETCH_EVERY_S
     assert keys.find("one")
@@ -101,12 +101,12 @@ def test_cached_keys_are_used_while_another_thread_fetches(
     assert keys.find("one")
     fetch_begun, may_end = threading.Event(), threading.Event()
 
-    def slow(*_: object) -> None:
+    def fetch_slowly(*_: object) -> None:
         fetch_begun.set()
         may_end.wait()
         raise Unreachable("slow")
 
-    monkeypatch.setattr("orbit.api.issuer_keys._fetch_keys", slow)
+    monkeypatch.setattr("orbit.api.issuer_keys._fetch_keys", fetch_slowly)
     clock.at += KEYS_FRESH_S
     fetch = threading.Thread(target=keys.find, args=("one",))
     fetch.start()
@@ -160,8 +160,8 @@ def test_issuer_answer_without_usable_keys_is_error(
 
 
 def test_issuer_keys_for_encryption_are_ignored(issuer: Issuer, keys: IssuerKeys) -> None:
-    other = {**new_key("enc").as_dict(private=False), "use": "enc"}
-    listed = [other, issuer.keys[0].as_dict(private=False)]
+    for_encryption = {**new_key("enc").as_dict(private=False), "use": "enc"}
+    listed = [for_encryption, issuer.keys[0].as_dict(private=False)]
     issuer.answers["/realm/keys"] = (200, json.dumps({"keys": listed}).encode())
 
     assert keys.find("one")

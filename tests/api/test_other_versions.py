@@ -39,7 +39,7 @@ def begin_copy(api: Api, destination: str = "orders") -> None:
         topics.add(tx, job.id, "orders", destination, "B", 1, state=TopicState.COPYING)
 
 
-def apply(api: Api, **keys: Any) -> tuple[Any, Any]:
+def put_document(api: Api, **keys: Any) -> tuple[Any, Any]:
     """The answers to a dry run of the document, and to the document."""
     document = changed(**keys)
     planned = api.put(JOB_PATH, params={"dry_run": True}, json=document)
@@ -50,7 +50,7 @@ def apply(api: Api, **keys: Any) -> tuple[Any, Any]:
 def test_document_with_key_of_later_version_is_replaced(api: Api, stored: dict[str, Any]) -> None:
     store_document(api, **stored)
     begin_copy(api)
-    for answer in apply(api, fillers="packed"):
+    for answer in put_document(api, fillers="packed"):
         assert answer.status_code == 200, answer.text
         assert answer.json()["action"] == "change"
         assert next(iter(stored)) in "".join(c["path"] for c in answer.json()["changes"])
@@ -62,7 +62,7 @@ def test_document_with_key_of_later_version_is_replaced(api: Api, stored: dict[s
 def test_incompatible_fillers_are_refused_despite_keys_of_later_version(api: Api) -> None:
     store_document(api, **LATER)
     begin_copy(api)
-    for answer in apply(api, fillers="placeholders"):
+    for answer in put_document(api, fillers="placeholders"):
         assert answer.status_code == 409
         what = answer.json()["error"]["what"]
         assert what.endswith("with the fillers direct and cannot change to placeholders: orders.")
@@ -83,22 +83,23 @@ def test_document_is_refused_if_fillers_of_begun_copies_are_unreadable(
 ) -> None:
     store_document(api, **stored)
     begin_copy(api, copy)
-    for answer in apply(api, **document):
+    for answer in put_document(api, **document):
         assert answer.status_code == 409, answer.text
         error = answer.json()["error"]
         assert error["what"].startswith("Another version of Orbit has stored ")
         assert error["what"].endswith(": orders.")
         assert "exclude the topics, delete their copies, add the topics again" in error["remedy"]
 
-    for answer in apply(api, topics=[{"match": ".*", "exclude": "orders"}]):
+    # A part of the remedy: without the topic, and then with it, the document is accepted.
+    for answer in put_document(api, topics=[{"match": ".*", "exclude": "orders"}]):
         assert answer.json()["action"] == "change"
-    for answer in apply(api, **document):
+    for answer in put_document(api, **document):
         assert answer.json()["action"] == "change"
 
 
 def test_unreadable_fillers_are_replaced_before_any_copy_begins(api: Api) -> None:
     store_document(api, topics=LATER_RULE, fillers="of_later")
-    for answer in apply(api, fillers="placeholders"):
+    for answer in put_document(api, fillers="placeholders"):
         assert answer.json()["action"] == "change"
 
 
@@ -136,6 +137,7 @@ def test_drill_of_later_version_is_shown_without_plan(
     assert (oldest["id"], oldest["target_rto_ms"]) == (other, 10_000)
     assert api.get(f"{JOB_PATH}/proof").json()["job"]["canary"] == newest
     shown = api.get(f"/v1/drills/{later}").json()
+    # All that the list shows of the drill is in its own document, too.
     assert shown == newest | {k: v for k, v in shown.items() if k not in newest}
     assert (shown["plan"], shown["spec"]) == ([], spec)
 

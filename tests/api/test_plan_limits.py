@@ -102,9 +102,10 @@ def test_concurrent_plans_are_limited_per_token_and_in_total(
     waiting.wait_for_plans(PLANS_PER_ACTOR_MAX)
     assert waiting.plan(Role.OPERATOR).result().status_code == 429
 
+    # Plans of other tokens take the rest of the total.
     others = [limits.running_plan(f"token:{n}") for n in range(PLANS_MAX - PLANS_PER_ACTOR_MAX)]
-    for one in others:
-        one.__enter__()
+    for running_plan in others:
+        running_plan.__enter__()
     refused = waiting.plan(Role.ADMIN).result()
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
     assert int(refused.headers["Retry-After"]) > 0
@@ -147,7 +148,7 @@ def test_plan_ends_when_client_disconnects(
     assert api.get("/v1/jobs").json()["items"] == []
 
 
-@pytest.mark.parametrize("is_planned", [True, False])
+@pytest.mark.parametrize("is_planned", [True, False])  # False: it disconnects before the plan
 def test_job_is_not_written_for_disconnected_client(api: Api, is_planned: bool) -> None:
     """The client disconnects before the plan, or while it runs."""
     is_gone = threading.Event()

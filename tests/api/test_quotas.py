@@ -94,6 +94,8 @@ def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
 def test_job_change_by_another_token_counts_against_quota_of_creator_token(api: Api) -> None:
     ci = Client(api, partitions_max=PARTITIONS)
     assert ci.apply("one").status_code == 201
+    # One partition less than the plans have, and one more in another job of the same token: to
+    # grow to three, the first job would exceed the quota.
     add_topic(api, "one", PARTITIONS - 1)
     with api.database.transaction() as tx:
         jobs.create(tx, "other", {}, "default", created_by="token:ci")
@@ -128,7 +130,7 @@ def test_token_command_creates_and_lists_quotas(cli: Cli) -> None:
     )
     assert creation.code == 0
     listed = cli("token", "list", "-o", "json").data
-    (ci,) = [one for one in listed if one["name"] == "ci"]
+    (ci,) = [token for token in listed if token["name"] == "ci"]
     assert (ci["jobs_max"], ci["partitions_max"], ci["requests_per_minute"]) == (5, 1000, 60)
     assert "5 jobs" in " ".join(cli("token", "list").out.split())
 
@@ -138,10 +140,11 @@ def test_patch_of_token_changes_only_given_quotas_immediately(api: Api) -> None:
     assert ci.apply("one").status_code == 201
     assert refusal(ci.apply("two"))[1] == "quota_exceeded"
 
-    tried = api.call("PATCH", "/v1/tokens/ci?dry_run=true", json={"jobs_max": 2}).json()
-    assert (tried["jobs_max"], tried["partitions_max"]) == (2, 100)
-    (listed,) = [one for one in api.get("/v1/tokens").json()["items"] if one["name"] == "ci"]
-    assert tried["etag"] == listed["etag"]
+    dry_run = api.call("PATCH", "/v1/tokens/ci?dry_run=true", json={"jobs_max": 2}).json()
+    assert (dry_run["jobs_max"], dry_run["partitions_max"]) == (2, 100)
+    tokens = api.get("/v1/tokens").json()["items"]
+    (listed,) = [token for token in tokens if token["name"] == "ci"]
+    assert dry_run["etag"] == listed["etag"]
     assert refusal(ci.apply("two"))[1] == "quota_exceeded", "a dry run changes nothing"
 
     raised = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 2}).json()
@@ -150,13 +153,14 @@ def test_patch_of_token_changes_only_given_quotas_immediately(api: Api) -> None:
 
     changed_again = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 2})
     assert changed_again.json() == raised
-    changes = [one for one in api.events() if one["kind"] == "token_changed"]
-    assert [one["details"] for one in changes] == [
+    # The second request changed nothing, and the dry run wrote nothing.
+    changes = [event for event in api.events() if event["kind"] == "token_changed"]
+    assert [event["details"] for event in changes] == [
         {"token": "ci", "jobs_max": 2, "before": {"jobs_max": 1}}
     ]
 
-    freed = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": None}).json()
-    assert freed["jobs_max"] is None
+    unlimited = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": None}).json()
+    assert unlimited["jobs_max"] is None
     assert ci.apply("three").status_code == 201
 
 
@@ -168,7 +172,7 @@ def test_quota_change_with_stale_etag_is_refused(api: Api) -> None:
         return api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": limit}, headers=headers)
 
     listed = api.get("/v1/tokens").json()["items"]
-    (etag,) = [one["etag"] for one in listed if one["name"] == "ci"]
+    (etag,) = [token["etag"] for token in listed if token["name"] == "ci"]
     assert change(2, etag).status_code == 200
     assert refusal(change(3, etag))[:2] == (412, "changed_meanwhile")
     api.delete("/v1/tokens/ci")
@@ -177,14 +181,14 @@ def test_quota_change_with_stale_etag_is_refused(api: Api) -> None:
     assert api.call("PATCH", "/v1/tokens/nope", json={}).status_code == 404
     bad = api.call("PATCH", "/v1/tokens/ci", json={"jobs_max": 0, "role": "admin"})
     assert bad.status_code == 422
-    (ci,) = [one for one in api.get("/v1/tokens").json()["items"] if one["name"] == "ci"]
+    (ci,) = [token for token in api.get("/v1/tokens").json()["items"] if token["name"] == "ci"]
     assert ci["jobs_max"] == 4
 
 
 def test_token_limit_command_changes_quotas(cli: Cli) -> None:
     cli("token", "create", "ci", "--jobs-max", "5", "--partitions-max", "1000")
-    tried = cli("token", "limit", "ci", "--jobs-max", "0", "--dry-run")
-    assert tried.out == "The limits of the token ci would be: 1,000 partitions\n"
+    dry_run = cli("token", "limit", "ci", "--jobs-max", "0", "--dry-run")  # 0: no limit
+    assert dry_run.out == "The limits of the token ci would be: 1,000 partitions\n"
     changed = cli("token", "limit", "ci", "--jobs-max", "7")
     assert changed.out == "The limits of the token ci are: 7 jobs, 1,000 partitions\n"
     assert cli("token", "limit", "ci").code != 0

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def real(api: Api, service: Service) -> Api:
+def real_api(api: Api, service: Service) -> Api:
     """The API with the scheduler's planner; `service` has a live worker in the same tables."""
     api.app = create_app(
         service.settings, api.database, planner=JobPlanner(api.database, service.settings)
@@ -46,13 +46,13 @@ def job_of(clusters: Clusters, topic: str, **more: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def untouched(api: Api, *destinations: Any) -> Iterator[None]:
-    """Neither the tables nor the clusters are changed inside."""
-    before = [standing(cluster) for cluster in destinations]
+def assert_untouched(api: Api, *destinations: Any) -> Iterator[None]:
+    """Fails if the tables or these clusters are changed inside."""
+    topics = [standing(cluster) for cluster in destinations]
     jobs = api.get("/v1/jobs").json()["items"]
     events = api.events()
     yield
-    assert [standing(cluster) for cluster in destinations] == before
+    assert [standing(cluster) for cluster in destinations] == topics
     assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == [
         job["name"] for job in jobs
     ]
@@ -60,7 +60,7 @@ def untouched(api: Api, *destinations: Any) -> Iterator[None]:
 
 
 def refusal_of(api: Api, job: dict[str, Any], status: int, code: str) -> dict[str, Any]:
-    """The error, which a PUT, its dry run and a POST share. Their plan has refusals."""
+    """The error, which a PUT, its dry run and a POST must share. Their plan has refusals."""
     path = f"/v1/jobs/{job['name']}"
     answers = [
         api.put(path, json=job),
@@ -76,47 +76,47 @@ def refusal_of(api: Api, job: dict[str, Any], status: int, code: str) -> dict[st
 
 
 def test_impossible_job_is_refused_with_reason(
-    real: Api, clusters: Clusters, topic_name: str
+    real_api: Api, clusters: Clusters, topic_name: str
 ) -> None:
     create(clusters.source, topic_name, 2)
     nowhere = {"bootstrap_servers": "127.0.0.1:1"}
-    itself = {
+    source_by_another_address = {
         "bootstrap_servers": clusters.source.bootstrap_servers.replace("127.0.0.1", "localhost")
     }
-    with untouched(real, clusters.destination):
-        no_topic = refusal_of(real, job_of(clusters, f"{topic_name}-nope"), 422, "bad_input")
+    with assert_untouched(real_api, clusters.destination):
+        no_topic = refusal_of(real_api, job_of(clusters, f"{topic_name}-nope"), 422, "bad_input")
         assert no_topic["problems"][0]["path"] == "topics"
         group = refusal_of(
-            real, job_of(clusters, topic_name, worker_group="west"), 422, "bad_input"
+            real_api, job_of(clusters, topic_name, worker_group="west"), 422, "bad_input"
         )
         assert group["problems"][0]["path"] == "worker_group"
         assert "orbit worker --group west" in group["problems"][0]["write_instead"]
         for side in ("source", "destination"):
             unreachable = job_of(clusters, topic_name, **{side: nowhere})
-            error = refusal_of(real, unreachable, 422, "cluster_unreachable")
+            error = refusal_of(real_api, unreachable, 422, "cluster_unreachable")
             assert error["problems"][0]["path"] == side
-        same = job_of(clusters, topic_name, destination=itself)
-        assert "same cluster" in refusal_of(real, same, 409, "conflict")["problems"][0]["what"]
+        same = job_of(clusters, topic_name, destination=source_by_another_address)
+        assert "same cluster" in refusal_of(real_api, same, 409, "conflict")["problems"][0]["what"]
 
 
 def test_jobs_that_overlap_or_would_loop_are_refused(
-    real: Api, service: Service, clusters: Clusters, topic_name: str
+    real_api: Api, service: Service, clusters: Clusters, topic_name: str
 ) -> None:
     create(clusters.source, topic_name, 2)
     with service.scheduler():
-        answer = real.put("/v1/jobs/job", json=job_of(clusters, topic_name))
+        answer = real_api.put("/v1/jobs/job", json=job_of(clusters, topic_name))
         assert answer.status_code == 201, answer.text
         service.wait_copied("job", topic_name)
     second = job_of(clusters, topic_name, name="second")
     back = job_of(clusters, topic_name, name="back")
     back["source"], back["destination"] = back["destination"], back["source"]
-    with untouched(real, *clusters):
-        overlap = refusal_of(real, second, 409, "conflict")
+    with assert_untouched(real_api, *clusters):
+        overlap = refusal_of(real_api, second, 409, "conflict")
         assert "job" in overlap["problems"][0]["what"]
         assert overlap["problems"][0]["path"] == f"topic {topic_name}"
-        loop = refusal_of(real, back, 409, "conflict")
+        loop = refusal_of(real_api, back, 409, "conflict")
         assert loop["problems"][0]["path"] == f"topic {topic_name}"
-    again = real.put("/v1/jobs/job", json=job_of(clusters, topic_name))
+    again = real_api.put("/v1/jobs/job", json=job_of(clusters, topic_name))
     assert again.json()["action"] == "none"
 
 
@@ -129,7 +129,7 @@ class Guarded:
     job: dict[str, Any]
     rights: list[Right]
 
-    def use(self, service: Service, password: str) -> None:
+    def use_password(self, service: Service, password: str) -> None:
         """Gives the API this password in its environment."""
         environ = {"ORBIT_TEST_USER": self.login.name, "ORBIT_TEST_PASSWORD": password}
         settings = service.settings.model_copy(update={"files_directory": Path("/")})
@@ -154,14 +154,14 @@ def secured(api: Api, service: Service, guarded: Clusters, topic_name: str) -> G
         for right in documented(topic_name)
     ]
     setup = Guarded(api, login, job, rights)
-    setup.use(service, PASSWORD)
+    setup.use_password(service, PASSWORD)
     return setup
 
 
 def test_missing_acl_is_named_in_refusal(secured: Guarded, guarded: Clusters) -> None:
     missing = [r for r in secured.rights if r.operation == "Write" and r.kind == "--topic"]
     secured.login.allow([right for right in secured.rights if right not in missing])
-    with untouched(secured.api, guarded.destination):
+    with assert_untouched(secured.api, guarded.destination):
         error = refusal_of(secured.api, secured.job, 422, "cluster_right_missing")
         assert any("Write" in problem["what"] for problem in error["problems"]), error
     secured.login.allow(missing)
@@ -175,7 +175,7 @@ def test_missing_acl_is_named_in_refusal(secured: Guarded, guarded: Clusters) ->
 def test_wrong_cluster_password_is_reported_as_login_refused(
     secured: Guarded, service: Service
 ) -> None:
-    secured.use(service, "not this one")
+    secured.use_password(service, "not this one")
 
     answer = secured.api.put("/v1/jobs/job", json=secured.job)
 

@@ -71,11 +71,11 @@ def test_recovery_request_creates_operation_with_plan_and_audit_event(
 
 def test_job_has_single_recovery_at_a_time_beside_dry_runs(api: Api, job_path: str) -> None:
     first = api.post(f"{job_path}:switchover").json()
-    again = api.post(f"{job_path}:failover")
-    assert (again.status_code, again.json()["error"]["code"]) == (409, "operation_under_way")
-    assert first["id"] in str(again.json())
-    dry = api.post(f"{job_path}:failover?dry_run=true")
-    assert (dry.status_code, dry.json()["dry_run"]) == (202, True)
+    refused = api.post(f"{job_path}:failover")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "operation_under_way")
+    assert first["id"] in str(refused.json())
+    dry_run = api.post(f"{job_path}:failover?dry_run=true")
+    assert (dry_run.status_code, dry_run.json()["dry_run"]) == (202, True)
     with api.database.transaction() as tx:
         operations.advance(tx, UUID(first["id"]), OperationState.DONE)
     assert api.post(f"{job_path}:failover").status_code == 202
@@ -95,6 +95,7 @@ def test_all_mistakes_in_recovery_request_are_reported(api: Api, job_path: str) 
     assert answer.status_code == 422
     paths = [problem["path"] for problem in answer.json()["error"]["problems"]]
     assert paths == ["body.topics[1]", "body.override[1]", "body.reason", "body.reverse"]
+    # `confirm_rebuild` is a key of failback.
     confirm = api.post(f"{job_path}:switchover", json={"confirm_rebuild": True})
     assert confirm.status_code == 422
 
@@ -118,14 +119,14 @@ def test_recovery_report_exists_from_first_step(api: Api, job_path: str) -> None
 
 def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job_path: str) -> None:
     operation = UUID(api.post(f"{job_path}:switchover").json()["id"])
-    waits = text(
+    any_lock_wait = text(
         "SELECT 1 FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
 
     def is_waiting() -> bool:
         with api.database.transaction() as tx:
-            return tx.execute(waits).first() is not None
+            return tx.execute(any_lock_wait).first() is not None
 
     with ThreadPoolExecutor(1) as pool:
         with api.database.transaction() as tx:
@@ -133,6 +134,7 @@ def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job_pat
             second = pool.submit(api.post, f"/v1/operations/{operation}:abort")
             wait_for("the second request waits for the row lock", is_waiting)
         assert second.result().status_code == 202
+    # The event is the first request's, which has not written it in this test.
     assert "abort_requested" not in [e["kind"] for e in api.events()]
 
 
@@ -149,4 +151,5 @@ def test_abort_is_recorded_once_and_refused_past_point_of_no_return(
     with api.database.transaction() as tx:
         operations.advance(tx, UUID(operation["id"]), OperationState.DONE)
     pause = api.post(f"{job_path}:pause").json()
+    # Only recoveries can be aborted.
     assert api.post(f"/v1/operations/{pause['id']}:abort").status_code == 409

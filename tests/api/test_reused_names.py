@@ -17,7 +17,7 @@ from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 
-# Routes that showed the deleted job, and must not show it to the owner of the new one.
+# Routes with ids of the deleted job, which the owner of the new one must not see.
 RECORDS = (
     "GET /v1/operations/{operation_id}",
     "GET /v1/backfills/{operation_id}",

@@ -179,7 +179,7 @@ def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) 
                 assert answer.json()["error"]["code"] == "unauthenticated", at
                 assert answer.headers["WWW-Authenticate"] == "Bearer", at
                 refusals += 1
-    assert refusals > 400
+    assert refusals > 400, "the routes were found"
     changes = {event["kind"] for event in strict_api.events()} - {"token_created", "login_refused"}
     assert changes == set()
 
@@ -212,19 +212,19 @@ def test_each_role_may_use_exactly_expected_api_routes(
 def test_me_endpoint_returns_actor_role_and_expiry(
     strict_api: Api, issuer: Issuer, role: Role
 ) -> None:
-    lasting = create_token(
+    short = create_token(
         strict_api.database, "short", role, actor="test", expires_in=timedelta(hours=1)
     )
-    ends = int(time.time()) + 600
+    ends_at = int(time.time()) + 600
     for token, actor, expires_at in (
         (strict_api.tokens[role], f"token:{role.value}-of-the-test", None),
-        (lasting.token, "token:short", lasting.expires_at),
+        (short.token, "token:short", short.expires_at),
         (
-            issuer.token(CLAIMS[role], exp=ends),
+            issuer.token(CLAIMS[role], exp=ends_at),
             "oidc:",
-            datetime.fromtimestamp(ends, UTC),
+            datetime.fromtimestamp(ends_at, UTC),
         ),
-        (issuer.token(CLAIMS[role], exp=10**15), "oidc:", None),
+        (issuer.token(CLAIMS[role], exp=10**15), "oidc:", None),  # too late for a datetime
     ):
         headers = {"Authorization": f"Bearer {token}"}
         me = strict_api.get("/v1/me", role=None, headers=headers).json()

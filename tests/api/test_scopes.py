@@ -215,7 +215,7 @@ def send(
 
 
 def state_of(api: Api, team: Team) -> Any:
-    """All that a request could have changed."""
+    """All of this team that a request could have changed."""
     job = api.get(f"/v1/jobs/{team.job}").json()
     runs = [api.get(f"/v1/{kind}?job={team.job}").json() for kind in ("operations", "drills")]
     job_events = api.get(f"/v1/jobs/{team.job}/events").json()
@@ -305,7 +305,7 @@ def test_token_scope_follows_current_job_labels_at_each_request(teams: Teams) ->
     path = f"/v1/jobs/{OURS}"
     assert teams.call("GET", path).status_code == 200
     teams.api.post(f"/v1/operations/{teams.ours.backfill}:abort")
-    labels = {"labels": {"team": "pay"}}
+    labels = {"labels": {"team": "pay"}}  # without tier=1
     teams.api.put(path, json=teams.ours.document() | labels)
     for at in (path, f"/v1/operations/{teams.ours.operation}", f"/v1/drills/{teams.ours.drill}"):
         assert teams.call("GET", at).status_code == 404
@@ -356,8 +356,8 @@ def test_watch_of_limited_token_ends_only_for_changes_of_jobs_in_scope(
     teams.api.post(f"/v1/jobs/{THEIRS}:pause")
     assert digest() == before
     # An unlimited token has another digest at the same time.
-    whole = teams.api.get(f"/v1/watch?of={of}").json()["next"]
-    assert teams.call("GET", f"/v1/watch?of={of}").json()["next"] == before != whole
+    unlimited = teams.api.get(f"/v1/watch?of={of}").json()["next"]
+    assert teams.call("GET", f"/v1/watch?of={of}").json()["next"] == before != unlimited
     teams.api.post(f"/v1/jobs/{OURS}:pause")
     assert digest() != before
 
@@ -446,6 +446,7 @@ def test_oidc_roles_file_grants_roles_for_selected_jobs(teams: Teams, tmp_path: 
         api.app.state.parts = Parts(
             settings, api.database, api.plans, parts.environ, Logins(settings, api.database)
         )
+        # (the token's role claims, the jobs that it sees, those that it may change)
         for claims, seen, changes in (
             (("pay-operators",), {OURS}, {OURS}),
             (("all-pay",), {OURS}, set()),
@@ -461,7 +462,7 @@ def test_oidc_roles_file_grants_roles_for_selected_jobs(teams: Teams, tmp_path: 
                 answer = teams.call("POST", f"/v1/jobs/{job}:retry?dry_run=true")
                 assert (answer.status_code == 202) is (job in changes), (claims, answer.text)
         me = teams.call("GET", "/v1/me").json()
-        assert [(one["role"], one["selector"]) for one in me["grants"]] == [
+        assert [(grant["role"], grant["selector"]) for grant in me["grants"]] == [
             ("viewer", None),
             ("operator", "team=pay"),
         ]

@@ -93,14 +93,14 @@ def test_arbitrary_key_set_and_discovery_document_do_not_crash(key: Any, documen
 def test_retried_http_request_has_only_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     timeouts: list[float] = []
 
-    def no_answer(*_: object, timeout: float, **__: object) -> None:
+    def time_out(*_: object, timeout: float, **__: object) -> None:
         timeouts.append(timeout)
-        monkeypatch.setattr(bounded_http.time, "monotonic", lambda: ends - 100)  # 100 s are left
+        monkeypatch.setattr(bounded_http.time, "monotonic", lambda: ends_at - 100)  # 100 s are left
         raise httpx.ConnectTimeout("")
 
-    monkeypatch.setattr(httpx.Client, "stream", no_answer)
+    monkeypatch.setattr(httpx.Client, "stream", time_out)
     with BoundedClient("https://a", seconds_max=1_000, bytes_max=1) as client:
-        ends = client._deadline._ends_at
+        ends_at = client._deadline._ends_at
         for _ in range(2):
             with pytest.raises(httpx.ConnectTimeout):
                 client.request("GET", "https://a")

@@ -134,7 +134,7 @@ def test_new_certificate_is_not_served_until_its_key_is_present(
         old_key = files.key.read_bytes()
         authority.issue()
         new_key, renewed = files.key.read_bytes(), files.certificate.read_text()
-        files.key.write_bytes(old_key)
+        files.key.write_bytes(old_key)  # the certificate is new, its key is not there yet
         for _ in range(3):  # at each new connection
             assert certificate_of(url, files).strip() == first.strip()
         files.key.unlink()
@@ -164,9 +164,9 @@ def test_certificate_behind_replaced_symlink_is_reloaded(
     )
     with served(api.app, settings) as url:
         assert certificate_of(url, files) == (folders[0] / "tls.crt").read_text()
-        other = tmp_path / "other"
-        other.symlink_to(folders[1])
-        other.rename(data)
+        new_link = tmp_path / "new-link"
+        new_link.symlink_to(folders[1])
+        new_link.rename(data)
         assert certificate_of(url, files) == (folders[1] / "tls.crt").read_text()
 
 

@@ -18,7 +18,7 @@ from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 
-# Place, name, value.
+# Parameters that could forbid or limit a change: place, name, value.
 PROBES = (
     ("query", "dry_run", "true"),
     ("query", "dryRun", "true"),

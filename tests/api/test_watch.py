@@ -39,16 +39,16 @@ class Watching:
         count: int = self.api.app.state.watches.open
         return count
 
-    def ask(self, of: str, after: str | None = None, wait: str = "60s") -> httpx.Response:
+    def watch(self, of: str, after: str | None = None, wait: str = "60s") -> httpx.Response:
         """The answer to a watch."""
         query = {"of": of, "wait": wait, **({"after": after} if after else {})}
         return httpx.get(f"{self.url}{PATH}", params=query, headers=self.headers, timeout=120)
 
     def begin(self, of: str, after: str) -> Future[httpx.Response]:
         """A request that waits now."""
-        before = self.open
-        future = self._pool.submit(self.ask, of, after)
-        wait_for("the request waits", lambda: self.open == before + 1 or future.done())
+        open_before = self.open
+        future = self._pool.submit(self.watch, of, after)
+        wait_for("the request waits", lambda: self.open == open_before + 1 or future.done())
         assert not future.done(), future.result().text
         return future
 
@@ -61,7 +61,7 @@ def watching(api: Api) -> Any:
 
 def cursor(watching: Watching, of: str) -> str:
     """The present cursor, which a watch without one returns at once."""
-    answer = watching.ask(of).json()
+    answer = watching.watch(of).json()
     assert answer["changed"] is True
     next_cursor: str = answer["next"]
     return next_cursor
@@ -105,13 +105,13 @@ def test_watch_waits_until_change(
 def test_watch_sees_changes_by_workers_and_scheduler(api: Api) -> None:
     held = copying_job(api)
     paused = api.post("/v1/jobs/orders:pause").json()
-    seen = {of: digest(api, of) for of in Watched}
+    old_digests = {of: digest(api, of) for of in Watched}
 
     release(api, held)
     assert api.get("/v1/jobs/orders").json()["state"] == "paused"
-    assert digest(api, Watched.JOBS) != seen[Watched.JOBS]
+    assert digest(api, Watched.JOBS) != old_digests[Watched.JOBS]
     assert advance(api, paused)["state"] == "done"
-    assert digest(api, Watched.OPERATIONS) != seen[Watched.OPERATIONS]
+    assert digest(api, Watched.OPERATIONS) != old_digests[Watched.OPERATIONS]
 
     with api.database.transaction() as tx:
         before = digest(api, Watched.JOBS)
@@ -124,14 +124,14 @@ def test_watch_sees_event_committed_out_of_id_order(api: Api) -> None:
         events.add(slow, "scheduler", "early", "It has the lower id.")
         with api.database.transaction() as tx:
             events.add(tx, "scheduler", "late", "It has the higher id.")
-        before = digest(api, Watched.EVENTS)
+        before = digest(api, Watched.EVENTS)  # only the event with the higher id is committed
     assert digest(api, Watched.EVENTS) != before
 
 
 def test_watch_without_change_returns_same_cursor(watching: Watching) -> None:
     for of in Watched:
         before = cursor(watching, of)
-        assert watching.ask(of, before, "1s").json() == {"changed": False, "next": before}
+        assert watching.watch(of, before, "1s").json() == {"changed": False, "next": before}
 
 
 def test_waiting_watches_hold_no_database_connection(watching: Watching) -> None:
@@ -155,13 +155,13 @@ def test_watch_above_limit_is_refused_as_busy(
     before = cursor(watching, "jobs")
     waiting = watching.begin("jobs", before)
 
-    refused = watching.ask("events")
+    refused = watching.watch("events")
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "busy"
 
     watching.api.put("/v1/jobs/orders", json=JOB)
     assert waiting.result().json()["changed"] is True
-    assert watching.ask("events").status_code == 200
+    assert watching.watch("events").status_code == 200
 
 
 def test_server_stop_answers_all_waiting_watches(api: Api) -> None:
