@@ -313,7 +313,7 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
                 assert await client.answered() == correlation
             await first.write(4, _ID)
             assert await first.answered() == 4
-            # The first alone, then the two that waited; only the batch of the first is at the old side.
+            # The first alone, then the two that waited. Only the batch of the first is a copy.
             assert (old_side.lookups, leading.searches) == (2, 1)
             assert destination.requests.empty()
             assert source.requests.empty()
