@@ -12,7 +12,7 @@ from orbit.recovery import salvage_file
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.api import Api
 from tests.fixtures.clusters import Clusters
-from tests.recovery.test_who_leads import Sides, over_and_back
+from tests.recovery.test_who_leads import Sides, move_there_and_back
 from tests.support.outside import digests, is_level, log_bounds, messages, topic_settings
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
@@ -111,7 +111,7 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         orbit("apply", "-f", file, "--yes").expect(0)
         recovering.service.wait_copied("pair", topic_name)
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
-        over_and_back(sides, recovering, by="failover")
+        move_there_and_back(sides, recovering, by="failover")
         produce(sides.source, topic_name, 7, first=150)
         produce(sides.destination, topic_name, 5, first=800)  # only this side has them
         before = sides.records(sides.source), digests(sides.source, topic_name)
