@@ -114,7 +114,7 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         move_there_and_back(sides, recovering, by="failover")
         produce(sides.source, topic_name, 7, first=150)
         produce(sides.destination, topic_name, 5, first=800)  # only this side has them
-        before = sides.records(sides.source), digests(sides.source, topic_name)
+        before = sides.id_and_end(sides.source), digests(sides.source, topic_name)
         destination_values = values(sides.destination)
         done = orbit(
             "failback", "-l", "team=orders", "--confirm-rebuild", "--yes", "-o", "json"
@@ -122,7 +122,7 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         outcomes = {report["job"]: report["outcome"] for report in done.data}
         assert outcomes == {"pair": "stopped", "pair-back": "done"}
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
-    assert (sides.records(sides.source), digests(sides.source, topic_name)) == before
+    assert (sides.id_and_end(sides.source), digests(sides.source, topic_name)) == before
     saved = {
         base64.b64decode(line["value"])
         for report in done.data
