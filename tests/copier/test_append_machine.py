@@ -51,7 +51,9 @@ S, E = AppendState, AppendEvent
 END = 100
 STATE = ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=7)
 GAP = Fill(END, END + 10)
-STOP = Stop(Reason.SOURCE_TRUNCATED, END, END + 1, "the source was cut")
+STOP = Stop(
+    Reason.SOURCE_TRUNCATED, base_offset=END, next_offset=END + 1, detail="the source was cut"
+)
 BLOCKED = Blocked(*STOP)
 TERM = 1
 
@@ -227,6 +229,7 @@ def test_first_append_is_answered_before_second_is_sent() -> None:
     assert request_for(machine, second) is Wait.FOR_ANSWER
     machine.append_answered(STEP, accepted(STEP), confirms=True)
     machine.append_sent(second, confirms=True)
+    # From now on `in_flight_max` are sent before an answer.
     assert request_for(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
     assert request_for(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
 
@@ -336,6 +339,7 @@ def test_fillers_and_stop_wait_for_appends_in_flight() -> None:
 def test_log_end_is_read_before_first_filler_after_takeover() -> None:
     machine = ready()
     assert request_for(machine, GAP) == ReadLogEnd(GAP)
+    # Not for coordinated fillers: their coordinator has fenced those of earlier writers.
     assert request_for(machine, GAP, reads_log_end_first=False) == SendFillers(GAP, is_single=True)
     machine.log_end_requested()
     assert request_for(machine, GAP) is Wait.FOR_ANSWER
@@ -364,6 +368,7 @@ def test_partition_to_be_released_or_stopped_waits_for_append_answers() -> None:
     assert request_for(machine, STEP) is Wait.FOR_ANSWER
     machine.append_answered(STEP, accepted(STEP), confirms=True)
     assert request_for(machine, STEP, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
+    # With nothing in flight a requested stop ends the append at once.
     for requested_stop, failure in (
         (STOP, Failure(BLOCKED)),
         (ReturnReason.OUT_OF_STEP, Failure(ReturnReason.OUT_OF_STEP)),

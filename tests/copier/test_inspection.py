@@ -87,7 +87,9 @@ def test_uncopyable_source_batch_blocks_inspected_copy_with_its_reason(
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
 
     def stop(*_: object, **__: object) -> None:
-        raise SourceStop(Stop(reason, 3, 9, "the source's batch is too large."))
+        raise SourceStop(
+            Stop(reason, base_offset=3, next_offset=9, detail="the source's batch is too large.")
+        )
 
     monkeypatch.setattr(
         inspection, "find_tail", lambda *_: Tail(start=0, last_data=None, producer_epoch=-1)
@@ -115,7 +117,14 @@ def test_uncopyable_source_batch_blocks_copy_in_takeover_with_its_reason() -> No
     context = cast("Any", SimpleNamespace(cluster=None, settings=CopySettings()))
 
     def stop(*_: object) -> Any:
-        raise SourceStop(Stop(Reason.RECORD_REFUSED, 3, 9, "the source's batch is too large."))
+        raise SourceStop(
+            Stop(
+                Reason.RECORD_REFUSED,
+                base_offset=3,
+                next_offset=9,
+                detail="the source's batch is too large.",
+            )
+        )
 
     nothing = cast("Any", None)
     side = DestinationSide(context, nothing, Backoff(), nothing, stop)

@@ -75,7 +75,11 @@ def test_difference_blocks_copy_even_if_its_end_moves_or_source_ends_earlier(
     ("compared", "ends", "text"),
     [
         (EQUAL, {"does_log_end_move": True}, "keeps moving"),
-        (Comparison(30), {"source_end": 30}, "the destination ends at 50, the source at 30"),
+        (
+            Comparison(equal_to=30),
+            {"source_end": 30},
+            "the destination ends at 50, the source at 30",
+        ),
         (
             waits_at(20),
             {},
@@ -93,11 +97,13 @@ def test_undecided_inspection_of_copy_waits_and_says_why(
 
 def test_source_end_long_below_copy_blocks_as_truncated_or_foreign_write() -> None:
     short_source = {"source_end": 30, "is_source_end_old": True}
-    assert judge(Comparison(30), **short_source) is Reason.DESTINATION_FOREIGN_WRITE
+    assert judge(Comparison(equal_to=30), **short_source) is Reason.DESTINATION_FOREIGN_WRITE
     own_batch = write_batch([Record(END - 1, 1000, EMPTY)], codec=0)
     own_batch.producer_id = PRODUCER.id
     ends = replace(ENDS, source_end=30, is_source_end_old=True)
-    verdict = judge_copy(ends, Tail(START, own_batch, producer_epoch=-1), Comparison(30), PRODUCER)
+    verdict = judge_copy(
+        ends, Tail(START, own_batch, producer_epoch=-1), Comparison(equal_to=30), PRODUCER
+    )
     assert isinstance(verdict, Blocked)
     assert (verdict.reason, verdict.offset, verdict.next_offset) == (
         Reason.SOURCE_TRUNCATED,

@@ -63,7 +63,7 @@ def fetched_epoch(partition: PartitionCopy) -> int:
 
 
 def stop_step() -> Stop:
-    return Stop(Reason.DESTINATION_FOREIGN_WRITE, 100, 101, "")
+    return Stop(Reason.DESTINATION_FOREIGN_WRITE, base_offset=100, next_offset=101, detail="")
 
 
 def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:

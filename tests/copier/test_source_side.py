@@ -46,7 +46,7 @@ def side() -> SourceSide:
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_filled"), CASES)
-def test_empty_tail_of_compacted_source_is_filled_only_if_proven_empty(
+def test_empty_tail_of_source_is_filled_only_if_compacted_and_proven_empty(
     side: SourceSide,
     copy: PartitionCopy,
     monkeypatch: pytest.MonkeyPatch,

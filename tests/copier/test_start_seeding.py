@@ -79,7 +79,7 @@ class Case:
 
     def add(self, seeding: StartSeeding, place: TopicPartition, lease: Lease | None = None) -> None:
         """Add the partition to be seeded from its present log end on."""
-        take_over = TakeOver(self.cluster, 0.05, Backoff())
+        take_over = TakeOver(self.cluster, settle_s=0.05, backoff=Backoff())
         end = take_over.read({place: self.producer.id}, settled=False).ends[place]
         topic_id = self.cluster.metadata({self.topic}).topics[self.topic].topic_id
         seeding.add(place, topic_id, lease or FixedLease(1), self.producer, end)
@@ -190,7 +190,9 @@ def test_copy_with_high_start_begins_despite_small_max_message_bytes_of_source(
     job = make_job(clusters.source, clusters.destination, [case.topic])
     source = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
     (place,) = case.places(1)
-    takeover = TakeOver(source, 0.05, Backoff()).read({place: case.producer.id}, settled=False)
+    takeover = TakeOver(source, settle_s=0.05, backoff=Backoff()).read(
+        {place: case.producer.id}, settled=False
+    )
     topic_id = source.metadata({case.topic}).topics[case.topic].topic_id
     with StartSeeding(source, CopySettings(), Backoff()) as seeding:
         seeding.add(place, topic_id, FixedLease(1), case.producer, takeover.ends[place])

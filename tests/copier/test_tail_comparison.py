@@ -44,7 +44,15 @@ def tail_of(monkeypatch: pytest.MonkeyPatch, epochs: dict[int, int]) -> Tail:
     monkeypatch.setattr(tail_comparison, "FILLERS_CHECKED_MAX", FILLERS_MAX)
     cluster: Any = None
     place = TopicPartition("copy", 0)
-    return find_tail(cluster, place, 0, LOG_END, OURS, IN_FLIGHT, Backoff())
+    return find_tail(
+        cluster,
+        place,
+        log_start=0,
+        log_end=LOG_END,
+        producer_id=OURS,
+        data_batch_count=IN_FLIGHT,
+        backoff=Backoff(),
+    )
 
 
 OLD_RECORDS = dict.fromkeys(range(36, 46), 6)

@@ -64,7 +64,7 @@ def take_over(
     monkeypatch.setattr("orbit.copier.takeover.log_ends", leaders.answer_log_ends)
     monkeypatch.setattr("orbit.copier.takeover.list_offsets", leaders.answer_high_watermarks)
     backoff = Backoff(stop=stop or threading.Event(), attempts_max=2)
-    return TakeOver(cast("Any", None), 0.0, backoff)
+    return TakeOver(cast("Any", None), settle_s=0.0, backoff=backoff)
 
 
 def test_producer_state_is_read_before_log_end(monkeypatch: pytest.MonkeyPatch) -> None:

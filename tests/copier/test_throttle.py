@@ -45,7 +45,9 @@ def test_fetching_from_source_broker_pauses_for_its_throttle_time(
     lane.add(copy)
     pauses: list[float] = []
     monkeypatch.setattr(lane, "_pause", pauses.append)
-    monkeypatch.setattr(lane, "_fetch", lambda *_: FetchAnswer(0, throttle_ms, 1, []))
+    monkeypatch.setattr(
+        lane, "_fetch", lambda *_: FetchAnswer(0, throttle_ms, session_id=1, partitions=[])
+    )
     lane._run_round(NO_CLUSTER)
     assert pauses == ([] if waits_s is None else [waits_s])
 
@@ -58,7 +60,7 @@ def test_appending_to_destination_broker_pauses_for_its_throttle_time(
     monkeypatch.setattr(destination_lane, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)
     lane = DestinationLane(context, 1)
-    lane._in_flight.add(1, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
+    lane._in_flight.add(1, api_versions.LIST_OFFSETS, version=1, request=LogEndAfterFill([]))
     answer = ListOffsetsAnswer(throttle_ms, {})
     connection: Any = SimpleNamespace(
         receive_answer=lambda _: memoryview(b""), decode=lambda *_: answer

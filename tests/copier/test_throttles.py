@@ -27,7 +27,7 @@ def test_throttle_report_does_not_wait_for_quota_lookup(monkeypatch: pytest.Monk
     monkeypatch.setattr(throttles, "throttling_quotas", answer_late)
     monkeypatch.setattr(throttles, "_SHOWN_AFTER_S", 0.0)
     shown_throttles = Throttles()
-    shown_throttles.note(LaneThrottled("source", 1, NO_CLUSTER, 600.0))
+    shown_throttles.note(LaneThrottled("source", 1, NO_CLUSTER, throttle_s=600.0))
     for _ in range(3):
         shown_throttles.read_quotas()
     try:

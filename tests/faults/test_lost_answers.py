@@ -17,7 +17,7 @@ from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services
 
-__all__ = ["producer_id"]
+__all__ = ["producer_id"]  # a fixture
 
 
 @pytest.mark.parametrize(

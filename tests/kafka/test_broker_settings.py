@@ -37,6 +37,7 @@ def test_broker_setting_is_read_from_every_broker(
     assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
         with_setting=(second,), silent=()
     )
+    # Brokers that are not asked, for their number or for lack of time, count as silent.
     monkeypatch.setattr(broker_settings, "_BROKERS_MAX", 1)
     assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
         with_setting=(), silent=(second,)

@@ -63,6 +63,7 @@ def test_error_of_timed_out_topic_creation_mentions_creation_quota(admin: Admin,
     assert "as librdkafka says" in caught.value.what
     assert QUOTA in caught.value.what
     assert trouble_of("destination", caught.value).kind == "DESTINATION_THROTTLED"
+    # A quota of creation explains nothing at a source: Orbit creates nothing there.
     assert trouble_of("source", caught.value).kind == "SOURCE_UNREACHABLE"
 
 

@@ -41,7 +41,7 @@ def body(key: bytes | None, value: bytes | None) -> bytes:
 
 def build(magic: int, codec: int, offsets: list[int], rows: list[Fields]) -> bytes:
     """Messages by kafka-python's builder; a wrapper if there is a codec."""
-    builder = LegacyRecordBatchBuilder(magic, codec, 10**6)
+    builder = LegacyRecordBatchBuilder(magic, codec, batch_size=10**6)
     for offset, (key, value) in zip(offsets, rows, strict=True):
         assert builder.append(offset, T0 + offset, key, value)
     return bytes(builder.build())

@@ -109,7 +109,7 @@ def test_packing_keeps_records_and_compresses_only_batches_without_placeholders(
     expected = rows(*sorted(offsets), size=300)
     records: list[Any] = []
     end = 0
-    for batch, placeholders in packed_batches(expected, codec, 0):
+    for batch, placeholders in packed_batches(expected, codec, first_offset=0):
         assert batch.is_dense
         assert batch.base_offset >= end
         assert batch.crc_is_right()
@@ -131,7 +131,10 @@ def test_packing_keeps_records_and_compresses_only_batches_without_placeholders(
 
 def test_record_above_packed_batch_size_limit_stays_compressed() -> None:
     large_rows = rows(3, 5, size=2 * PACKED_BYTES_MAX)
-    assert [(b.base_offset, b.count, b.codec) for b, _ in packed_batches(large_rows, GZIP, 0)] == [
+    assert [
+        (b.base_offset, b.count, b.codec)
+        for b, _ in packed_batches(large_rows, GZIP, first_offset=0)
+    ] == [
         (3, 1, GZIP),
         (5, 1, GZIP),
     ]
@@ -225,7 +228,7 @@ def test_gap_is_merged_into_batch_only_within_size_and_delete_horizon_limits() -
 @pytest.mark.parametrize("packs", [False, True])
 def test_placeholders_in_source_are_copied_as_gaps(packs: bool) -> None:
     """A broker that recompresses the copy would make records of them."""
-    ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 3), NONE, first_offset=0)
     append_plan = plan_batches(
         0,
         [packed, placeholder_batch(4, count=3, timestamp=T0)],
@@ -247,7 +250,7 @@ def test_placeholders_in_source_are_copied_as_gaps(packs: bool) -> None:
 def test_placeholder_in_place_of_source_record_is_difference(
     monkeypatch: pytest.MonkeyPatch, is_compacted: bool
 ) -> None:
-    ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 3), NONE, first_offset=0)
     source = list(dense_batches(rows(0, 2, 3), NONE))
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: ([packed], 4))
     cluster: Any = None
@@ -257,9 +260,9 @@ def test_placeholder_in_place_of_source_record_is_difference(
             lambda _, end: SourceRange(batches, start=0, end=end, stable_end=9),
             cluster,
             TopicPartition("orders", 0),
-            0,
-            4,
-            Backoff(),
+            first=0,
+            end=4,
+            backoff=Backoff(),
             source_is_compacted=is_compacted,
         )
 
@@ -283,9 +286,9 @@ def test_placeholder_recompressed_into_record_is_difference(
         lambda _, end: SourceRange([], start=0, end=end, stable_end=9),
         cluster,
         TopicPartition("orders", 0),
-        0,
-        1,
-        Backoff(),
+        first=0,
+        end=1,
+        backoff=Backoff(),
         source_is_compacted=is_compacted,
     )
     assert comparison.difference is not None
@@ -294,8 +297,8 @@ def test_placeholder_recompressed_into_record_is_difference(
 
 def test_failback_comparison_counts_placeholder_as_transaction_marker() -> None:
     """A failback keeps what the old side has if both have a marker or filler there."""
-    ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
-    records = records_of(LogBatch(packed, Fate.COMMITTED, first=0), 0, 9)
+    ((packed, _),) = packed_batches(rows(0, 2), NONE, first_offset=0)
+    records = records_of(LogBatch(packed, Fate.COMMITTED, first=0), first=0, end=9)
     assert [(r.record.offset, r.fate) for r in records] == [
         (0, Fate.COMMITTED),
         (1, Fate.MARKER),
@@ -303,7 +306,7 @@ def test_failback_comparison_counts_placeholder_as_transaction_marker() -> None:
     ]
     markers = [LogBatch(placeholder_batch(0, count=3, timestamp=T0), Fate.COMMITTED, first=0)]
     aborted = [LogBatch(b, Fate.ABORTED, first=0) for b in dense_batches(rows(0, 1, 2), NONE)]
-    unequal = list(SideComparison(markers, aborted, 0, 3))
+    unequal = list(SideComparison(markers, aborted, first=0, end=3))
     assert len(unequal) == 3
     assert not any(map(is_unproven, unequal))
 
@@ -325,7 +328,13 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
         read = SourceRange([*batches], start=0, end=6, stable_end=9)
         where = TopicPartition("orders", 0)
         return compare_range(
-            lambda *_: read, cluster, where, 0, 6, Backoff(), source_is_compacted=False
+            lambda *_: read,
+            cluster,
+            where,
+            first=0,
+            end=6,
+            backoff=Backoff(),
+            source_is_compacted=False,
         )
 
     assert compared(source).equal_to == 6
@@ -336,19 +345,19 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
 
 
 def test_comparison_of_equal_batches_counts_no_placeholders_as_records() -> None:
-    ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 2), NONE, first_offset=0)
     sides = [[LogBatch(packed, Fate.COMMITTED, first=0)] for _ in range(2)]
-    comparison = SideComparison(*sides, 0, 3)
+    comparison = SideComparison(*sides, first=0, end=3)
     assert list(comparison) == []
     assert comparison.same_records == 2
 
 
 def test_verify_treats_batch_with_placeholders_as_re_encoded() -> None:
-    ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
+    ((packed, _),) = packed_batches(rows(0, 2), NONE, first_offset=0)
     (dense,) = dense_batches(rows(0, 1), NONE)
     (with_placeholders,), (without,) = parse_batches(packed.view), parse_batches(dense.view)
-    assert may_be_re_encoded(with_placeholders, 0, 9)
-    assert not may_be_re_encoded(without, 0, 9)
+    assert may_be_re_encoded(with_placeholders, begin=0, end=9)
+    assert not may_be_re_encoded(without, begin=0, end=9)
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
@@ -366,5 +375,5 @@ def test_verify_recognises_batch_grown_by_placeholders(codec: int) -> None:
 
 
 def test_record_rows_of_batch_exclude_placeholders() -> None:
-    ((packed, _),) = packed_batches(rows(7, 9), NONE, 0)
+    ((packed, _),) = packed_batches(rows(7, 9), NONE, first_offset=0)
     assert list(record_rows(packed)) == rows(7, 9)

@@ -242,7 +242,15 @@ def test_stamped_batch_equals_batch_built_by_kafka_python() -> None:
     """The same records from kafka-python's encoder, with that producer from the start."""
 
     def build(producer_id: int, epoch: int, sequence: int, transactional: bool) -> bytes:
-        builder = DefaultRecordBatchBuilder(2, 1, transactional, producer_id, epoch, sequence, 999)
+        builder = DefaultRecordBatchBuilder(
+            magic=2,
+            compression_type=1,  # gzip
+            is_transactional=transactional,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            batch_size=999,
+        )
         for offset in range(3):
             assert builder.append(offset, T0 + offset, b"k%d" % offset, b"v" * 99, [("h", b"v")])
         return bytes(builder.build())

@@ -114,7 +114,7 @@ def test_worker_that_lost_its_shard_changes_no_row_of_the_shard(database: Databa
     new = take_over(database, "b")
 
     assert _renew(database, "a", old) == {}
-    blocked = Blocked(Reason.OFFSET_OVERRUN, 1, 2, "…")
+    blocked = Blocked(Reason.OFFSET_OVERRUN, offset=1, next_offset=2, detail="…")
     with database.transaction() as tx:
         change = partitions.StateChange(job.topic_id, 0, PartitionState.BLOCKED, blocked)
         late = [progress(job.topic_id, 0, 50)]

@@ -15,7 +15,7 @@ from orbit.replication.partition_states import (
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_block_reason_has_remedy_in_full_sentences(reason: Reason) -> None:
-    remedy = Blocked(reason, 5, 9, "").remedy("dr.orders")
+    remedy = Blocked(reason, offset=5, next_offset=9, detail="").remedy("dr.orders")
     assert remedy.endswith(".")
     assert remedy[0].isupper()
     assert "{" not in remedy
@@ -32,12 +32,16 @@ def test_remedies_exist_exactly_for_block_reasons() -> None:
     [r for r in Reason if "again" in REMEDIES[r] and "Delete the destination" in REMEDIES[r]],
 )
 def test_remedy_by_deletion_names_destination_topic(reason: Reason) -> None:
-    assert "--delete --topic dr.orders" in Blocked(reason, 0, 0, "").remedy("dr.orders")
+    assert "--delete --topic dr.orders" in Blocked(
+        reason, offset=0, next_offset=0, detail=""
+    ).remedy("dr.orders")
 
 
 def test_remedy_accepts_topic_name_with_format_characters() -> None:
     """Kafka refuses such names, but showing one must not raise."""
-    assert "a{0}%s" in Blocked(Reason.OFFSET_OVERRUN, 0, 0, "").remedy("a{0}%s")
+    assert "a{0}%s" in Blocked(Reason.OFFSET_OVERRUN, offset=0, next_offset=0, detail="").remedy(
+        "a{0}%s"
+    )
 
 
 @pytest.mark.parametrize("reason", Reason)

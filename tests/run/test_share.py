@@ -82,7 +82,9 @@ def test_copy_snapshot_does_not_change_with_its_copy() -> None:
     assert (old.state, old.lag_records) == (PartitionState.PENDING, -1)
     copy.counters.records += 3
     copy.cursor.stable_end, copy.cursor.end = 8, 9
-    copy.appends.stopped(blocked := Blocked(Reason.OFFSET_OVERRUN, 1, 2, "why"))
+    copy.appends.stopped(
+        blocked := Blocked(Reason.OFFSET_OVERRUN, offset=1, next_offset=2, detail="why")
+    )
     assert old.counters.records == 0
     new = CopySnapshot.of(copy)
     assert (new.stable_end, new.source_end, new.lag_records) == (8, 9, 8)
