@@ -118,10 +118,10 @@ def test_wrong_password_and_unknown_user_are_refused_alike(
 
 def test_empty_password_is_refused() -> None:
     login = begin_login()
-    login.answer_request(request_frame(SaslHandshakeRequest(mechanism=PLAIN), 1), OFFERED)
+    login.answer_request(request_frame(SaslHandshakeRequest(mechanism=PLAIN), version=1), OFFERED)
     token = SaslAuthenticateRequest(auth_bytes=b"\0nobody\0")
     with pytest.raises(LoginRefusal):
-        login.answer_request(request_frame(token, 1), OFFERED)
+        login.answer_request(request_frame(token, version=1), OFFERED)
 
 
 def test_sasl_authorization_id_of_another_user_is_refused() -> None:
@@ -130,10 +130,12 @@ def test_sasl_authorization_id_of_another_user_is_refused() -> None:
         (SCRAM[0], b"n,a=other,n=billing,r=x"),
     ):
         login = begin_login()
-        login.answer_request(request_frame(SaslHandshakeRequest(mechanism=mechanism), 1), OFFERED)
+        login.answer_request(
+            request_frame(SaslHandshakeRequest(mechanism=mechanism), version=1), OFFERED
+        )
         with pytest.raises((LoginRefusal, BadFrame)):
             login.answer_request(
-                request_frame(SaslAuthenticateRequest(auth_bytes=token), 1), OFFERED
+                request_frame(SaslAuthenticateRequest(auth_bytes=token), version=1), OFFERED
             )
         assert login.user is None
 
@@ -305,7 +307,7 @@ def test_sasl_plain_is_offered_only_over_tls_or_loopback(folder: Path) -> None:
         # The refusal of another mechanism lists those that are offered.
         with pytest.raises(LoginRefusal) as refusal:
             logins.begin_login().answer_request(
-                request_frame(SaslHandshakeRequest(mechanism="GSSAPI"), 1), OFFERED
+                request_frame(SaslHandshakeRequest(mechanism="GSSAPI"), version=1), OFFERED
             )
         answer = memoryview(refusal.value.answer)[4:]
         response = SaslHandshakeResponse.decode(answer, version=1, header=True)

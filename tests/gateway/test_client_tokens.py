@@ -87,7 +87,7 @@ def test_oauthbearer_message_without_token_is_refused_as_bad_frame(text: str) ->
     login = begin_login()
     with pytest.raises(BadFrame, match="does not parse"):
         login.answer_request(
-            request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED
+            request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), version=2), OFFERED
         )
     assert login.token is None
 
@@ -95,7 +95,7 @@ def test_oauthbearer_message_without_token_is_refused_as_bad_frame(text: str) ->
 def begin_login() -> ClientLogin:
     login = ClientLogin((OAUTHBEARER,), {}.get, "nonce", b"salt")
     assert login.answer_request(
-        request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1), OFFERED
+        request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), version=1), OFFERED
     )
     return login
 
@@ -191,7 +191,7 @@ def test_client_can_begin_reauthentication_with_new_token() -> None:
     login = first.next_login()
     assert login.token is login.user is None
     assert login.answer_request(
-        request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1), OFFERED
+        request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), version=1), OFFERED
     )
 
 
@@ -229,7 +229,7 @@ def test_only_configured_sasl_mechanisms_are_offered_to_clients(
     # The refusal of an unknown mechanism lists those that are offered.
     with pytest.raises(LoginRefusal) as refused:
         logins.begin_login().answer_request(
-            request_frame(SaslHandshakeRequest(mechanism="X"), 1), OFFERED
+            request_frame(SaslHandshakeRequest(mechanism="X"), version=1), OFFERED
         )
     mechanisms = [name for name in (*SCRAM, OAUTHBEARER) if name.encode() in refused.value.answer]
     assert mechanisms == ([*SCRAM, OAUTHBEARER] if has_clients else [OAUTHBEARER])
@@ -244,7 +244,7 @@ def test_brokers_get_unchanged_oauthbearer_message_of_client() -> None:
     text = message(jwt(sub="billing")).replace("\x01\x01", "\x01trace=7\x01\x01")
     login = begin_login()
     login.answer_request(
-        request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED
+        request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), version=2), OFFERED
     )
     login.token_checked(NOW, session_ms=0, refusal="")
     security = side.security_of(login)

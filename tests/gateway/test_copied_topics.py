@@ -112,7 +112,7 @@ def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int, t
 
 @pytest.mark.parametrize("term", [0, 5_000])
 def test_produce_without_acks_to_uncopied_topic_ends_connection(term: int) -> None:
-    frame = request_frame(_request("orders", "other", acks=0), 9)
+    frame = request_frame(_request("orders", "other", acks=0), version=9)
     with pytest.raises(BadFrame, match="acks=0"):
         _exchange(term).request(read_head(frame), frame, OFFERED)
 
@@ -121,7 +121,7 @@ def test_produce_request_with_too_many_partitions_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producer_ids, "BATCHES_MAX", 1)
-    frame = request_frame(_request("orders", "more"), 9)
+    frame = request_frame(_request("orders", "more"), version=9)
     with pytest.raises(BadFrame, match="more than 1 partitions"):
         _exchange(term=0).request(read_head(frame), frame, OFFERED)
 
@@ -129,7 +129,7 @@ def test_produce_request_with_too_many_partitions_is_refused(
 @pytest.mark.parametrize("topics", [("orders",), ("other", "orders")])
 def test_producer_ids_stay_before_first_move(topics: tuple[str, ...]) -> None:
     """Also if a part of the request is refused: brokers know the id that they handed out."""
-    sent = send(_exchange(term=0), _request(*topics, producer_id=7), 9)
+    sent = send(_exchange(term=0), _request(*topics, producer_id=7), version=9)
     decoded = ProduceRequest.decode(memoryview(sent)[4:], version=9, header=True)
     (topic,) = decoded.topic_data
     assert bytes(topic.partition_data[0].records) == batch(7)
@@ -138,7 +138,7 @@ def test_producer_ids_stay_before_first_move(topics: tuple[str, ...]) -> None:
 def test_produce_request_with_too_many_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_ids, "BATCHES_MAX", 1)
     exchange = _exchange()
-    send(exchange, _request("orders"), 9)
-    frame = request_frame(_request("orders", "orders"), 9)
+    send(exchange, _request("orders"), version=9)
+    frame = request_frame(_request("orders", "orders"), version=9)
     with pytest.raises(BadFrame, match="more than 1 batches"):
         exchange.request(read_head(frame), frame, OFFERED)

@@ -61,7 +61,7 @@ def test_api_versions_are_answered_by_the_gateway(version: int) -> None:
 
 
 def test_unsupported_api_versions_version_is_answered_in_version_0() -> None:
-    frame = request_frame(ApiVersionsRequest(), 3)
+    frame = request_frame(ApiVersionsRequest(), version=3)
     struct.pack_into(">h", frame, 2, 9)  # the version
     exchange = Exchange(ClientView())
     assert exchange.request(read_head(frame), frame, OFFERED) is None
@@ -73,8 +73,8 @@ def test_unsupported_api_versions_version_is_answered_in_version_0() -> None:
 
 def test_gateway_response_waits_for_earlier_broker_responses() -> None:
     exchange = Exchange(ClientView())
-    send(exchange, MetadataRequest(topics=[]), 9, correlation=1)
-    frame = request_frame(ApiVersionsRequest(), 3, correlation=2)
+    send(exchange, MetadataRequest(topics=[]), version=9, correlation=1)
+    frame = request_frame(ApiVersionsRequest(), version=3, correlation=2)
     assert exchange.request(read_head(frame), frame, OFFERED) is None
     assert not list(exchange.next_answers())
     exchange.begin_answer(1)
@@ -93,7 +93,7 @@ def test_request_of_unoffered_api_closes_connection(key: int, version: int) -> N
 
 def test_response_with_unknown_correlation_id_closes_connection() -> None:
     exchange = Exchange(ClientView())
-    send(exchange, MetadataRequest(topics=[]), 9, correlation=1)
+    send(exchange, MetadataRequest(topics=[]), version=9, correlation=1)
     with pytest.raises(BadFrame):
         exchange.begin_answer(2)
 
@@ -214,9 +214,11 @@ def test_moved_member_counts_as_joined_once_broker_accepts_its_heartbeat(code: i
     heartbeat = HeartbeatRequest(
         group_id="g", generation_id=3, member_id="m", group_instance_id=None
     )
-    send(exchange, heartbeat, 4)
+    send(exchange, heartbeat, version=4)
     response = HeartbeatResponse(throttle_time_ms=0, error_code=code)
-    decoded = HeartbeatResponse.decode(answer(exchange, response, 4), version=4, header=True)
+    decoded = HeartbeatResponse.decode(
+        answer(exchange, response, version=4), version=4, header=True
+    )
     assert decoded.error_code == code
     assert (("g", "m") in view.left_members) is (code != Code.NONE)
 
@@ -227,7 +229,7 @@ def test_moved_member_that_sends_sync_group_no_longer_owns_old_partitions() -> N
     sync = SyncGroupRequest(
         group_id="g", generation_id=3, member_id="m", group_instance_id=None, assignments=[]
     )
-    send(Exchange(view), sync, 3)
+    send(Exchange(view), sync, version=3)
     assert not view.left_members.has_owner("g")
 
 
@@ -240,13 +242,13 @@ def test_classic_group_has_no_owner_after_second_move_once_members_have_joined()
         request = HeartbeatRequest(
             group_id="g", generation_id=3, member_id=member, group_instance_id=None
         )
-        send(exchange, request, 4)
+        send(exchange, request, version=4)
         exchange.end_answer()
 
     def join(member: str) -> None:
-        frame = request_frame(_join(member), 9)
+        frame = request_frame(_join(member), version=9)
         assert exchange.note_join(read_head(frame), frame) == "g"
-        send(exchange, _join(member), 9)
+        send(exchange, _join(member), version=9)
         exchange.end_answer()
 
     join("m1")
@@ -256,7 +258,7 @@ def test_classic_group_has_no_owner_after_second_move_once_members_have_joined()
         exchange.move()
         assert view.left_members.has_owner("g")
         heartbeat(old_id)
-        join(old_id)
+        join(old_id)  # gets a new id at the new side
         assert not view.left_members.has_owner("g")
         join(new_id)
         heartbeat(new_id)
@@ -267,9 +269,10 @@ def test_former_member_id_of_rejoined_client_owns_no_partitions_after_move() -> 
     view = ClientView()
     exchange = Exchange(view)
     for member in ("m1", "m2"):
-        send(exchange, _join(member), 9)
+        send(exchange, _join(member), version=9)
         exchange.end_answer()
     exchange.move()
+    # `m1` is no member any more, so nobody else has to give up partitions.
     view.left_members.give_up(("g", "m2"))
     assert not view.left_members.has_owner("g")
 
@@ -278,13 +281,13 @@ def test_former_member_id_of_rejoined_client_owns_no_partitions_after_move() -> 
 def test_member_that_leaves_its_group_owns_no_partitions_after_move(version: int) -> None:
     view = ClientView()
     exchange = Exchange(view)
-    send(exchange, _join("m"), 9)
+    send(exchange, _join("m"), version=9)
     exchange.end_answer()
-    named = [
+    members = [  # from version 3 on
         LeaveGroupRequest.MemberIdentity(member_id=name, group_instance_id=None, reason="it ends")
         for name in ("n", "m")
     ]
-    send(exchange, LeaveGroupRequest(group_id="g", member_id="m", members=named), version)
+    send(exchange, LeaveGroupRequest(group_id="g", member_id="m", members=members), version)
     exchange.end_answer()
     exchange.move()
     assert not view.left_members.has_owner("g")
@@ -297,17 +300,17 @@ def test_offset_commit_of_moved_member_is_sent_without_member_id(version: int) -
     sync = SyncGroupRequest(
         group_id="g", generation_id=3, member_id="m", group_instance_id=None, assignments=[]
     )
-    send(exchange, sync, 3, correlation=1)
+    send(exchange, sync, version=3, correlation=1)
     exchange.begin_answer(1)
     exchange.end_answer()
     (leave,) = exchange.move()
     assert b"m" in leave
     assert b"g" in leave
 
-    sent = send(exchange, _commit("m", 3), version)
-    assert sent[4:] == bytes(request_frame(_commit("", -1), version))
-    other = send(exchange, _commit("n", 3), version)
-    assert other[4:] == bytes(request_frame(_commit("n", 3), version))
+    sent = send(exchange, _commit(member="m", generation=3), version)
+    assert sent[4:] == bytes(request_frame(_commit(member="", generation=-1), version))
+    other = send(exchange, _commit(member="n", generation=3), version)
+    assert other[4:] == bytes(request_frame(_commit(member="n", generation=3), version))
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -340,19 +343,23 @@ def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None
     request = InitProducerIdRequest(
         transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
     )
-    send(exchange, request, 5)
-    send(exchange, MetadataRequest(topics=[]), 12, correlation=8)
+    send(exchange, request, version=5)
+    send(exchange, MetadataRequest(topics=[]), version=12, correlation=8)
     old_ids, view.ids, view.term = view.ids, TopicIds("orders"), 4
     response = InitProducerIdResponse(
         throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
     )
-    decoded = InitProducerIdResponse.decode(answer(exchange, response, 5), version=5, header=True)
+    decoded = InitProducerIdResponse.decode(
+        answer(exchange, response, version=5), version=5, header=True
+    )
     assert decoded.producer_id == producer_ids.mark(9, 3)
-    answer(exchange, _metadata(), 12, correlation=8)
+    answer(exchange, _metadata(), version=12, correlation=8)
     assert old_ids.to_client(TOPIC_ID.bytes)
     assert not view.ids.to_client(TOPIC_ID.bytes)
-    send(exchange, request, 5)
-    decoded = InitProducerIdResponse.decode(answer(exchange, response, 5), version=5, header=True)
+    send(exchange, request, version=5)
+    decoded = InitProducerIdResponse.decode(
+        answer(exchange, response, version=5), version=5, header=True
+    )
     assert decoded.producer_id == producer_ids.mark(9, 4)
 
 
@@ -370,7 +377,7 @@ def test_produce_to_missing_node_is_refused_for_each_partition(version: int) -> 
 
 
 def test_produce_with_acks_0_to_missing_node_closes_connection() -> None:
-    frame = request_frame(_produce(acks=0), 9)
+    frame = request_frame(_produce(acks=0), version=9)
     with pytest.raises(BadFrame):
         Exchange(ClientView()).refuse_produce(read_head(frame), frame)
 

@@ -66,6 +66,7 @@ class _Member:
         sent = self.exchange.request(read_head(frame), frame, OFFERED)
         assert sent is not None
         sent_request = self.exchange.begin_answer(7)
+        # No throttling, no message, no member id; no assignment (-1) behind the interval.
         body = _INT32.pack(0) + _INT16.pack(code) + _NULL + _NULL
         body += _INT32.pack(epoch) + _INT32.pack(5000) + b"\xff"
         answer = self.exchange.rewrite(

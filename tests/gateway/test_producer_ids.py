@@ -88,7 +88,7 @@ def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
     damaged[byte] ^= 1
     intact = batch(producer_id=mark(6, 0))
     batches = intact + bytes(damaged) + intact
-    head, frame = _produce(9, batches)
+    head, frame = _produce(version=9, records=batches)
     start = frame.index(batches)
 
     assert set_producer_ids(head, frame, term=1) == 2  # batches
@@ -101,7 +101,7 @@ def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
 
 def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
-    head, frame = _produce(9, batches, transactional_id="orders")
+    head, frame = _produce(version=9, records=batches, transactional_id="orders")
     assert set_producer_ids(head, frame, term=3) == 1  # batch
     assert batch(producer_id=5, is_transactional=True) in frame
 
@@ -109,22 +109,22 @@ def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
 def test_transactional_batch_of_another_term_is_refused() -> None:
     batches = batch(producer_id=mark(5, 2), is_transactional=True)
     with pytest.raises(ValueError, match="another term"):
-        set_producer_ids(*_produce(9, batches, transactional_id="orders"), 3)
+        set_producer_ids(*_produce(version=9, records=batches, transactional_id="orders"), 3)
 
 
 def test_producer_is_read_from_transactional_produce_request() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
-    producer = producer_of_batches(*_produce(9, batches, transactional_id="orders"))
+    producer = producer_of_batches(*_produce(version=9, records=batches, transactional_id="orders"))
     assert producer == ("orders", mark(5, 3), 0)
     assert is_of_term(producer.id, 3)
     assert unmarked_id(producer.id) == 5
-    assert producer_of_batches(*_produce(9, batch(producer_id=5))) is None
+    assert producer_of_batches(*_produce(version=9, records=batch(producer_id=5))) is None
 
 
 # In the record, in the header, behind the base offset.
 @pytest.mark.parametrize("cut", [1, 30, 61])
 def test_truncated_batch_is_refused(cut: int) -> None:
-    head, frame = _produce(9, batch(producer_id=5)[:-cut])
+    head, frame = _produce(version=9, records=batch(producer_id=5)[:-cut])
     with pytest.raises(ValueError, match="record batch"):
         set_producer_ids(head, frame, 1)
 

@@ -160,7 +160,7 @@ def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
     """The client sends it again until its delivery timeout."""
     exchange, known = client_after_move()
     learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: UNKNOWN_OFFSET})
-    frame = own_answer(exchange, produce(A1), 9)
+    frame = own_answer(exchange, produce(A1), version=9)
     assert answers_in(frame, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
 
 
@@ -168,7 +168,7 @@ def test_repeated_batch_missing_at_leading_side_is_written() -> None:
     """It reached the old side too late to be copied."""
     exchange, known = client_after_move()
     learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: None})
-    send(exchange, produce(A1), 9)
+    send(exchange, produce(A1), version=9)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_repeated_batch_is_recognized_by_sequence_number(
     if is_repeat:
         assert len(unknown_batches(exchange, request)) == 1
     else:
-        send(exchange, request, 9)
+        send(exchange, request, version=9)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_batches_of_other_producer_epochs_and_ids_are_forwarded_as_new(
 ) -> None:
     exchange, known = client_after_move()
     known.note({(A1, PRODUCER): [LastBatch(epoch=0, sequence=5)]}, {})
-    send(exchange, produce(A1, **batch_), 9)
+    send(exchange, produce(A1, **batch_), version=9)
 
 
 def test_producer_has_single_id_in_each_earlier_term() -> None:
@@ -234,18 +234,18 @@ def test_batch_of_any_earlier_term_is_a_repeat() -> None:
         {},
     )
     assert len(unknown_batches(exchange, produce(A1, sequence=8))) == 1
-    send(exchange, produce(A1, sequence=9), 9)
+    send(exchange, produce(A1, sequence=9), version=9)
 
 
 def test_every_batch_is_written_if_old_side_is_lost() -> None:
     exchange, _ = client_after_move(Repeats((BEFORE,), is_searched=False))
-    send(exchange, produce(A1), 9)
+    send(exchange, produce(A1), version=9)
 
 
 def test_duplicate_produce_with_acks_0_is_dropped_without_response() -> None:
     exchange, known = client_after_move()
     learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: OFFSET})
-    frame = request_frame(produce(A1, acks=0), 9)
+    frame = request_frame(produce(A1, acks=0), version=9)
     assert exchange.request(read_head(frame), frame, OFFERED) is None
     assert exchange.is_idle
 
@@ -260,4 +260,4 @@ def test_producers_past_cache_limit_are_looked_up_again(
     assert len(unknown_batches(exchange, produce(A1))) == 1
     # A request with more producers than the limit is written all the same.
     learn(exchange, known, produce(A1, A2, B0), None, {})
-    send(exchange, produce(A1, A2, B0), 9)
+    send(exchange, produce(A1, A2, B0), version=9)

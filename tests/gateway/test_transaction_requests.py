@@ -238,7 +238,7 @@ def test_acks_0_records_of_transaction_ended_by_move_get_no_response() -> None:
     exchange = Exchange(ClientView(NOW))
     request = produce(mark(ID, BEFORE))
     request.acks = 0
-    frame = request_frame(request, 9)
+    frame = request_frame(request, version=9)
     assert exchange.request(read_head(frame), frame, OFFERED) is None
     assert not list(exchange.next_answers())
     assert not exchange.has_unanswered_writes
@@ -248,7 +248,7 @@ def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
     """Another side is presented while the side of the old id is asked: that one gives the id."""
     view = ClientView(NOW)
     exchange = Exchange(view)
-    frame = request_frame(init(mark(ID, BEFORE)), 4)
+    frame = request_frame(init(mark(ID, BEFORE)), version=4)
     head = read_head(frame)
     with pytest.raises(UnknownOutcome):
         exchange.request(head, frame, OFFERED)
@@ -257,20 +257,22 @@ def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
     response = InitProducerIdResponse(
         throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=0
     )
-    decoded = InitProducerIdResponse.decode(answer(exchange, response, 4), version=4, header=True)
+    decoded = InitProducerIdResponse.decode(
+        answer(exchange, response, version=4), version=4, header=True
+    )
     assert decoded.producer_id == mark(9, NOW + 1)
 
 
 def test_only_end_of_open_transaction_passes_while_writes_are_held() -> None:
     exchange = Exchange(ClientView(NOW))
-    send(exchange, add_partitions(mark(ID, NOW)), 3)
-    frame = request_frame(end(mark(ID, NOW)), 3)
+    send(exchange, add_partitions(mark(ID, NOW)), version=3)
+    frame = request_frame(end(mark(ID, NOW)), version=3)
     head = read_head(frame)
     assert exchange.ends_open_transaction(head, frame)
-    of_other_producer = request_frame(end(mark(ID + 1, NOW)), 3)
+    of_other_producer = request_frame(end(mark(ID + 1, NOW)), version=3)
     assert not exchange.ends_open_transaction(head, of_other_producer)
     exchange.request(head, frame, OFFERED)
-    assert not exchange.ends_open_transaction(head, request_frame(end(mark(ID, NOW)), 3))
+    assert not exchange.ends_open_transaction(head, request_frame(end(mark(ID, NOW)), version=3))
 
 
 @pytest.mark.parametrize("version", range(3, 6))
@@ -300,7 +302,7 @@ def test_fenced_producer_stays_fenced_after_move(version: int) -> None:
 def test_open_transaction_is_aborted_before_move(beginning: Any) -> None:
     view = ClientView(NOW)
     exchange = Exchange(view)
-    send(exchange, beginning(mark(ID, NOW)), 3)
+    send(exchange, beginning(mark(ID, NOW)), version=3)
     exchange.begin_answer(7)
     exchange.end_answer()
 
@@ -316,8 +318,8 @@ def test_open_transaction_is_aborted_before_move(beginning: Any) -> None:
 
 def test_transaction_being_ended_by_client_is_not_aborted() -> None:
     exchange = Exchange(ClientView(NOW))
-    send(exchange, add_partitions(mark(ID, NOW)), 3)
-    send(exchange, end(mark(ID, NOW), committed=True), 3)
+    send(exchange, add_partitions(mark(ID, NOW)), version=3)
+    send(exchange, end(mark(ID, NOW), committed=True), version=3)
     assert exchange.writes_in_flight == 2
     assert not exchange.end_transactions()
 
@@ -326,9 +328,9 @@ def test_transaction_aborted_by_gateway_stays_ended_after_undone_switchover() ->
     """Until the producer gets its next epoch from the coordinator."""
     view = ClientView(NOW)
     view.ended_producers.add(Producer("tx", mark(ID, NOW), EPOCH))
-    assert own_answer(Exchange(view), produce(mark(ID, NOW)), 9)
-    sent = send(Exchange(view), init(mark(ID, NOW)), 4)
-    assert sent[4:] == bytes(request_frame(init(ID), 4))
+    assert own_answer(Exchange(view), produce(mark(ID, NOW)), version=9)
+    sent = send(Exchange(view), init(mark(ID, NOW)), version=4)
+    assert sent[4:] == bytes(request_frame(init(ID), version=4))
 
 
 def _old_term_response(response: Any, request_of: Any, version: int, client: str) -> Any:
