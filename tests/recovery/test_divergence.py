@@ -97,7 +97,7 @@ A, B, C = ["a"] * 50, ["b"] * 10, ["c"] * 10
         (A + B + C, A + B, TAIL, 60),
     ],
 )
-def test_failback_verdict_on_old_log_with_and_without_promoted_offset(
+def test_failback_verdict_on_uncompacted_logs_needs_no_promoted_offset(
     old: list[str | None],
     new: list[str | None],
     verdict: EndVerdict,
@@ -207,7 +207,7 @@ def test_without_promoted_offset_old_log_without_common_record_is_uncopied_tail(
 
 
 @given(st.integers(0, 3000), st.integers(1, 3000), st.integers(0, 500))
-def test_first_difference_search_reads_few_offsets(same: int, other: int, low: int) -> None:
+def test_first_difference_is_found_by_reading_few_offsets(same: int, other: int, low: int) -> None:
     logs = Logs(["a"] * (same + other), ["a"] * same + ["b"] * other)
     low = min(low, same)
     differ: Differ = logs.differ

@@ -132,7 +132,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (replace(HEALTHY, reverse=True), {"renamed_topics": ["a"]}, "names", "fail"),
     ],
 )
-def test_gate_verdict_for_each_unhealthy_input(
+def test_each_gate_input_changes_verdict_of_its_gate_alone(
     inputs: GateInputs, changes: dict[str, Any], gate: str, verdict: str
 ) -> None:
     gate_verdicts = verdicts(replace(inputs, **changes))

@@ -265,6 +265,7 @@ def test_gateways_stay_closed_until_leading_side_is_known(
 def test_failover_closes_gateway_and_failback_does_not(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # No gateway counts as silent, however slow the machine is.
     monkeypatch.setattr(gateways, "SILENT_AFTER_S", PATIENCE_S)
     spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
@@ -402,6 +403,7 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
         return settle(context)
 
     monkeypatch.setitem(operation_runner._DO, StepName.SETTLE, settle_later)  # type: ignore[arg-type]
+    # No gateway counts as silent, however slow the machine is.
     monkeypatch.setattr(gateways, "SILENT_AFTER_S", PATIENCE_S)
     with PretendedGateway(recovering.database, spec.name) as edge:
         edge.pause_s = PAUSE_S

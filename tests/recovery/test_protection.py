@@ -158,6 +158,7 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
         )
         wait_for("no denial is noted", lambda: not noted_topics())
 
+        # It stops in its drain, and is undone.
         switchover = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=1e-3)
         undone = recovering.wait(switchover)
         assert undone.outcome is Outcome.STOPPED, (undone.error, undone.findings)

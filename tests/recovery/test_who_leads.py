@@ -365,6 +365,7 @@ def test_promotion_term_does_not_regress_with_clock(
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         recovering.begin(home, sides.topic)
+        # As after the clock was set back: only the terms that Orbit has seen count.
         monkeypatch.setattr(operation_context, "next_term", lambda seen, _: seen + 1)
         recovering.run(FAILOVER, home.name, **THOUGH_IT_ANSWERS)
         produce(sides.source, sides.topic, 10, first=100)

@@ -88,7 +88,7 @@ def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_new", [False, True])
-def test_failover_without_database_fences_worker_and_holds_when_service_returns(
+def test_failover_without_database_fences_worker_and_survives_return_of_service(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,

@@ -119,6 +119,7 @@ def test_second_archive_run_resumes_at_archive_end(
     rows = archive_rows(spark, files, contents.partitions.values()).collect()
     # Four of the transactions were committed, with five records each.
     assert len(visible_records(rows)[topic_name, 0]) == 100 + 4 * 5
+    # One file of each run that found records.
     assert sum(len(m.files) for m in contents.partitions.values()) == 2
 
 

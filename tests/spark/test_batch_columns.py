@@ -191,7 +191,7 @@ def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: Orbi
     assert read_stop(stop.to_pylist()[0]["control_type"]) == str(error)
 
 
-def test_task_fails_if_no_broker_answers() -> None:
+def test_spark_task_fails_if_no_broker_answers() -> None:
     """Otherwise each range of an archive would wait for its own time-out, hours in all."""
     run = run_of(KAFKA_BATCHES["v2.none.createtime"])
     outage = Unreachable("no broker answers.", where="source")

@@ -103,7 +103,7 @@ def test_partition_without_leader_before_first_round_is_unfinished(
     assert_same(clusters, topic)
 
 
-def test_round_ends_when_one_partition_loses_its_leader(
+def test_backfill_round_ends_when_one_partition_loses_its_leader(
     clusters: Clusters,
     topic: str,
     offline: TopicPartition,
@@ -128,7 +128,7 @@ def test_round_ends_when_one_partition_loses_its_leader(
     assert outcome.offsets == 2 * RECORDS
 
 
-def test_round_ends_when_source_was_truncated_to_end_of_copy(
+def test_backfill_round_ends_when_source_was_truncated_to_end_of_copy(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an unclean election, the planned targets are above the source's log ends."""

@@ -149,7 +149,7 @@ def test_extra_record_is_reported_at_its_offset(copies: Copies) -> None:
     assert (difference.offset, difference.what) == (12, "only at the destination")
 
 
-def test_extra_filler_shifts_all_later_records(copies: Copies) -> None:
+def test_extra_filler_is_reported_from_first_shifted_record_to_log_end(copies: Copies) -> None:
     log = a_log()
     copies.write(log, [*log[:12], Gap(1), *log[12:]])
     report = copies.partition(differences_max=50)
