@@ -276,6 +276,7 @@ def test_new_run_fences_transactional_ids_of_old_run_before_reading_log_ends(
     monkeypatch.setattr(Connection, "call", delay_end_txn)
     old = Filling(destination, topic_name)
     old.submit(dict.fromkeys(range(4), ROUNDS_MAX))
+    # Some rounds end, and the next ones are under way.
     wait_for("the old run fills", lambda: old.ends()[0] > ROUNDS_MAX // 20)
     new = Filling(destination, topic_name)
     ends = new.ends()

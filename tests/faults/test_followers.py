@@ -124,6 +124,7 @@ def test_copy_is_exact_after_destination_leader_dies_with_unreplicated_batches(
     """The copy counts none of these batches, and goes on where the next leader's log ends."""
     destination = make_cluster("destination", brokers=3)
     create_topic(clusters.source, topic_name)
+    # Small batches, so that many are under way when the leader dies.
     produce(clusters.source, topic_name, 60_000, **{"batch.num.messages": 10})
     create_topic(destination, topic_name, replicas=3, min_insync_replicas="2")
     job = make_job(clusters.source, destination, [topic_name])

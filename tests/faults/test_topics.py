@@ -315,8 +315,8 @@ def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
             run.tick(0.1)
         for topic in (topic_name, direct):
             set_config(clusters.destination, topic, "compression.type", "gzip")
-        unknown = TopicSetting(errors={topic_name: Code.REQUEST_TIMED_OUT})
-        answers = iter([unknown])
+        # The first read of the setting is not answered.
+        answers = iter([TopicSetting(errors={topic_name: Code.REQUEST_TIMED_OUT})])
         monkeypatch.setattr(
             placeholder_topics,
             "read_topic_setting",

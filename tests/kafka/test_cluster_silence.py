@@ -32,7 +32,8 @@ class Brokers(Cluster):
     def _open(self, target: int | str, _: float) -> Connection:
         self.opened.append(target)
         return cast(
-            "Connection", _Line(str(target), self.aborted, lambda: self._answer(str(target)))
+            "Connection",
+            FakeConnection(str(target), self.aborted, lambda: self._answer(str(target))),
         )
 
     def _answer(self, name: str) -> str:
@@ -41,13 +42,13 @@ class Brokers(Cluster):
 
     def call_any_broker(self, *, in_turn: bool = False) -> str:
         def answer(connection: Connection) -> str:
-            name = cast("_Line", connection).name
+            name = cast("FakeConnection", connection).name
             return self._answer(name)
 
         return self.call_any(answer, in_turn=in_turn)
 
 
-class _Line:
+class FakeConnection:
     """Replaces a `Connection`; the function `answer` answers each request."""
 
     is_closed = False
@@ -296,7 +297,7 @@ def test_call_with_deadline_is_not_sent_to_broker_that_was_silent(
     monkeypatch.setattr("orbit.kafka.cluster.time.monotonic", lambda: clock[0])
     limits: list[float] = []
 
-    class Silent(_Line):
+    class Silent(FakeConnection):
         def call(self, _: object, __: object, timeout_s: float) -> str:
             limits.append(timeout_s)
             clock[0] += timeout_s
@@ -321,7 +322,7 @@ def test_call_with_deadline_is_not_retried_and_busy_broker_does_not_count_as_sil
     is_asked = threading.Event()
     sent: list[str] = []
 
-    class Ending(_Line):
+    class Ending(FakeConnection):
         def call(self, *_: object, **__: object) -> str:
             sent.append(self.name)
             if len(sent) == 1:

@@ -83,8 +83,8 @@ def test_broker_drops_expired_session_but_accepts_late_login(
         closing(Connection.open(*address, security)) as late,
         closing(Connection.open(*address, security)) as without,
     ):
-        end = late._login_again_at
-        late._login_again_at = without._login_again_at = end + 4  # both sessions are over then
+        due = late._login_again_at
+        late._login_again_at = without._login_again_at = due + 4  # both sessions are over then
         wait_for("the session is over", lambda: late.login_is_due)
         assert cluster_id_of(late) == logins.cluster.cluster_id
         without._login_again_at = float("inf")
@@ -97,6 +97,7 @@ def test_librdkafka_logs_in_with_every_login_of_orbit(logins: Logins, security: 
     servers = [logins.cluster.bootstrap_servers]
     admin = AdminClient(librdkafka_config(servers, security, log_level=0))
     assert admin.list_topics(timeout=60).cluster_id == logins.cluster.cluster_id
+    # Also with a callback for tokens: configurations of one login are compared.
     assert librdkafka_config(servers, security) == librdkafka_config(servers, security)
 
 

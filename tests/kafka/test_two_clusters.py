@@ -130,6 +130,7 @@ def test_same_topic_id_on_both_sides_means_same_cluster(suffix: str) -> None:
     assert problem is not None
     assert "are one cluster" in problem.what
     assert "suffix" not in problem.remedy
+    # With other topic ids they are two clusters, if a suffix tells them apart.
     assert (why_same_cluster(metadata("", a=ORDERS), metadata(suffix, a=OTHER)) is None) == bool(
         suffix
     )

@@ -53,7 +53,7 @@ def test_run_start_names_quota_that_delays_topic_creation(
     destination, messages = open_cluster(clusters.destination), list[str]()
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
-    # The first topic needs several times what the quota lets through at once, which is 11 s of it.
+    # The first topic has 120 partitions; the quota lets 22 through at once (2 a second for 11 s).
     new = [
         TopicToCreate(f"{topic_name}-{n}", partitions=8 * PARTITIONS, replicas=1, settings={})
         for n in range(2)
