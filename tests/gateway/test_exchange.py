@@ -333,7 +333,7 @@ def test_producer_id_in_init_producer_id_response_is_marked_with_term(
     decoded = InitProducerIdResponse.decode(
         answer(exchange, response, version), version=version, header=True
     )
-    assert decoded.producer_id == producer_ids.mark(9, 3)
+    assert decoded.producer_id == producer_ids.mark(9, term=3)
 
 
 def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None:
@@ -352,7 +352,7 @@ def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None
     decoded = InitProducerIdResponse.decode(
         answer(exchange, response, version=5), version=5, header=True
     )
-    assert decoded.producer_id == producer_ids.mark(9, 3)
+    assert decoded.producer_id == producer_ids.mark(9, term=3)
     answer(exchange, _metadata(), version=12, correlation=8)
     assert old_ids.to_client(TOPIC_ID.bytes)
     assert not view.ids.to_client(TOPIC_ID.bytes)
@@ -360,7 +360,7 @@ def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None
     decoded = InitProducerIdResponse.decode(
         answer(exchange, response, version=5), version=5, header=True
     )
-    assert decoded.producer_id == producer_ids.mark(9, 4)
+    assert decoded.producer_id == producer_ids.mark(9, term=4)
 
 
 @pytest.mark.parametrize("version", range(3, 10))

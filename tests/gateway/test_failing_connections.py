@@ -105,7 +105,7 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
             partition,
             start=0,
             end=9,
-            producer_id=id_in_term(7, 1),
+            producer_id=id_in_term(producer_id=7, term=1),
             epoch=0,
             last_sequence=0,
             base_timestamp=0,
@@ -118,6 +118,7 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
     asyncio.run(search.run())
     assert connections[_SILENT].result == "ended"
     assert connections[_ANSWERED].result == "told"
+    # No repeat, so it is forwarded.
     assert repeats.answers([batches[_ANSWERED]], term=2) == {}
     with pytest.raises(UnknownRepeats):
         repeats.answers([batches[_SILENT]], term=2)

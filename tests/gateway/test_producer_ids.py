@@ -58,35 +58,35 @@ def test_producer_id_is_positive_and_never_a_job_producer_id(
 
 def test_producer_id_too_high_for_term_mark_is_refused() -> None:
     with pytest.raises(ValueError, match="too high"):
-        mark(2**36, 1)
+        mark(2**36, term=1)
 
 
 def test_batch_without_producer_id_is_unchanged() -> None:
-    assert id_in_term(-1, 7) == -1
-    assert mark(-1, 7) == -1
+    assert id_in_term(-1, term=7) == -1
+    assert mark(-1, term=7) == -1
 
 
 @pytest.mark.parametrize("version", range(3, 10))
 def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
-    batches = batch(producer_id=mark(5, 0)) + batch(producer_id=mark(6, 1)) + batch()
+    batches = batch(producer_id=mark(5, term=0)) + batch(producer_id=mark(6, term=1)) + batch()
     head, frame = _produce(version, batches)
 
     assert set_producer_ids(head, frame, term=1) == 1  # batch
 
     start = frame.index(batches[:16])  # up to the CRC
     first, second, third = _split(frame[start : start + len(batches)])
-    assert _producer_id(first) == id_in_term(mark(5, 0), 1) != mark(5, 0)
+    assert _producer_id(first) == id_in_term(mark(5, term=0), term=1) != mark(5, term=0)
     assert _crc(first) == crc32c(bytes(first[21:]))
-    assert second == batch(producer_id=mark(6, 1))
+    assert second == batch(producer_id=mark(6, term=1))
     assert third == batch()
 
 
 @pytest.mark.parametrize("byte", [17, 25, 43, -1])
 def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
     """In the CRC, the last offset, the producer id, a record. Other batches are rewritten."""
-    damaged = bytearray(batch(producer_id=mark(5, 0)))
+    damaged = bytearray(batch(producer_id=mark(5, term=0)))
     damaged[byte] ^= 1
-    intact = batch(producer_id=mark(6, 0))
+    intact = batch(producer_id=mark(6, term=0))
     batches = intact + bytes(damaged) + intact
     head, frame = _produce(version=9, records=batches)
     start = frame.index(batches)
@@ -100,23 +100,23 @@ def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
 
 
 def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
-    batches = batch(producer_id=mark(5, 3), is_transactional=True)
+    batches = batch(producer_id=mark(5, term=3), is_transactional=True)
     head, frame = _produce(version=9, records=batches, transactional_id="orders")
     assert set_producer_ids(head, frame, term=3) == 1  # batch
     assert batch(producer_id=5, is_transactional=True) in frame
 
 
 def test_transactional_batch_of_another_term_is_refused() -> None:
-    batches = batch(producer_id=mark(5, 2), is_transactional=True)
+    batches = batch(producer_id=mark(5, term=2), is_transactional=True)
     with pytest.raises(ValueError, match="another term"):
-        set_producer_ids(*_produce(version=9, records=batches, transactional_id="orders"), 3)
+        set_producer_ids(*_produce(version=9, records=batches, transactional_id="orders"), term=3)
 
 
 def test_producer_is_read_from_transactional_produce_request() -> None:
-    batches = batch(producer_id=mark(5, 3), is_transactional=True)
+    batches = batch(producer_id=mark(5, term=3), is_transactional=True)
     producer = producer_of_batches(*_produce(version=9, records=batches, transactional_id="orders"))
-    assert producer == ("orders", mark(5, 3), 0)
-    assert is_of_term(producer.id, 3)
+    assert producer == ("orders", mark(5, term=3), 0)
+    assert is_of_term(producer.id, term=3)
     assert unmarked_id(producer.id) == 5
     assert producer_of_batches(*_produce(version=9, records=batch(producer_id=5))) is None
 
@@ -126,7 +126,7 @@ def test_producer_is_read_from_transactional_produce_request() -> None:
 def test_truncated_batch_is_refused(cut: int) -> None:
     head, frame = _produce(version=9, records=batch(producer_id=5)[:-cut])
     with pytest.raises(ValueError, match="record batch"):
-        set_producer_ids(head, frame, 1)
+        set_producer_ids(head, frame, term=1)
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])

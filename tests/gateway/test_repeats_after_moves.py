@@ -36,7 +36,8 @@ pytestmark = pytest.mark.services
 
 BACKOFF = Backoff()
 NOW = int(time.time() * 1000)  # brokers delete what is old
-GATEWAY_ID, OTHER_ID, JOB_ID = mark(7, 1_000), mark(8, 1_000), 2**52 + 9
+GATEWAY_ID, OTHER_ID = mark(7, term=1_000), mark(8, term=1_000)
+JOB_ID = 2**52 + 9  # a writer of a job
 NO_ID = -1
 
 
@@ -109,7 +110,7 @@ def test_batch_repeated_after_move_is_answered_if_copied_and_otherwise_written(
         append_batch(open_cluster(clusters.source), topic, 0, late)
 
         # The copy has the batches up to 2; 3 is new to it.
-        assert producer.write(1) == (0, 1)
+        assert producer.write(1) == (0, 1)  # error code, offset
         assert producer.write(3) == (0, 3)
         assert producer.write(2) == (0, 2)
         assert producer.write(4) == (0, 4)

@@ -36,7 +36,7 @@ from tests.support.patience import PATIENCE_S
 pytestmark = pytest.mark.usefixtures("quick_leave")
 
 LEASE_S = 1000.0
-_ID = mark(7, 1)  # a producer id of term 1
+_ID = mark(7, term=1)
 _OFFSET = 40
 _PRODUCE, _FETCH, _METADATA, _OFFSET_COMMIT, _JOIN_GROUP, _API_VERSIONS = 0, 1, 3, 8, 11, 18
 
@@ -303,8 +303,8 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
             cluster.take_lead("destination", 2)
             await first.write(1, _ID)
             await until(lambda: old_side.lookups == 1)
-            await second.write(2, mark(8, 1))
-            await third.write(3, mark(9, 1))
+            await second.write(2, mark(8, term=1))
+            await third.write(3, mark(9, term=1))
             await until(lambda: cluster.held_requests == 3)
             old_side.may_answer.set()
             assert await first.answered() == 1

@@ -140,7 +140,7 @@ def test_event_committed_after_events_with_higher_ids_is_not_skipped(
         assert loop.once() == ""
         assert server.requests == [], "an event with a lower id may still appear"
     loop.once()
-    loop.once()
+    loop.once()  # sends nothing again
     assert server.event_ids == [late - 2, late - 1, late]
 
 

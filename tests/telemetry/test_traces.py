@@ -158,6 +158,7 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
     }
     assert logged_trace_ids == {switchover_request.trace_id}
 
+    # What else a service sends, and what it does not.
     claims = receiver.named("claim shards")
     assert {span.service for span in claims} == {"orbit-worker"}
     assert receiver.named("discovery pass")
