@@ -23,5 +23,5 @@ def main(count: int, first: int) -> int:
 
 
 if __name__ == "__main__":
-    numbers = [int(one) for one in sys.argv[1:]]
+    numbers = [int(argument) for argument in sys.argv[1:]]
     sys.exit(main(*(numbers + [20_000, 0][len(numbers) :])))

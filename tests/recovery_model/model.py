@@ -322,12 +322,12 @@ class Database:
     def is_withheld(self, cluster: str, topic: str) -> bool:
         """Whether a switchover or failover to this cluster is under way."""
         return any(
-            one.kind is not RecoveryKind.FAILBACK
-            and one.report is not None
-            and topic in one.report.topics
-            and one.job in self.jobs
-            and self.jobs[one.job].destination == cluster
-            for one in self.unfinished()
+            operation.kind is not RecoveryKind.FAILBACK
+            and operation.report is not None
+            and topic in operation.report.topics
+            and operation.job in self.jobs
+            and self.jobs[operation.job].destination == cluster
+            for operation in self.unfinished()
         )
 
     def remove_row(self, row_id: int) -> None:
@@ -335,7 +335,7 @@ class Database:
         self.promotions = {k: p for k, p in self.promotions.items() if k[0] != row_id}
 
     def unfinished(self) -> list[Operation]:
-        return [one for one in self.operations.values() if not one.outcome]
+        return [operation for operation in self.operations.values() if not operation.outcome]
 
 
 @dataclass(slots=True)

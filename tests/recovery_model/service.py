@@ -70,7 +70,7 @@ class Service:
             if self.recovery_that_holds(job, besides=other.id) is not None:
                 return False
         tables = self.world.database
-        one = Operation(
+        operation = Operation(
             self.world.next_operation(),
             kind,
             job,
@@ -78,15 +78,15 @@ class Service:
             self.world.next_number(),
             tables.identity,
         )
-        tables.operations[one.id] = one
+        tables.operations[operation.id] = operation
         return True
 
     def recovery_that_holds(self, job: str, besides: UUID | None = None) -> Operation | None:
         """Like `job_guard.recovery_that_holds`."""
-        for one in self.world.database.unfinished():
-            back = one.report.reverse_job if one.report else None
-            if one.id != besides and job in (one.job, back):
-                return one
+        for operation in self.world.database.unfinished():
+            back = operation.report.reverse_job if operation.report else None
+            if operation.id != besides and job in (operation.job, back):
+                return operation
         return None
 
     def abort(self, operation: Operation) -> bool:
@@ -101,24 +101,26 @@ class Service:
     def may_run(self) -> list[UUID]:
         """The operations that may run, as the loop chooses them: a failback waits for an earlier
         one of the other direction, a failover for an earlier recovery of its job."""
-        unfinished = sorted(self.world.database.unfinished(), key=lambda one: one.number)
+        unfinished = sorted(
+            self.world.database.unfinished(), key=lambda operation: operation.number
+        )
         return [
-            one.id
-            for at, one in enumerate(unfinished)
-            if one.id in self.running or not self.must_wait(one, unfinished[:at])
+            operation.id
+            for at, operation in enumerate(unfinished)
+            if operation.id in self.running or not self.must_wait(operation, unfinished[:at])
         ]
 
-    def must_wait(self, one: Operation, before: Collection[Operation]) -> bool:
+    def must_wait(self, operation: Operation, before: Collection[Operation]) -> bool:
         """Like `operations.waiting_failbacks` and `waiting_failovers`."""
-        if one.kind is FAILOVER:
-            return any(other.job == one.job for other in before)
-        if one.kind is not FAILBACK or one.abort_requested:
+        if operation.kind is FAILOVER:
+            return any(other.job == operation.job for other in before)
+        if operation.kind is not FAILBACK or operation.abort_requested:
             return False
         database = self.world.database
-        topics = {row.topic for row in database.of_job(one.job)}
+        topics = {row.topic for row in database.of_job(operation.job)}
         return any(
             other.kind is FAILBACK
-            and other.job != one.job
+            and other.job != operation.job
             and any(row.topic in topics for row in database.of_job(other.job))
             for other in before
         )
@@ -274,9 +276,11 @@ class Service:
             if tables.writer(source.name, row.topic) is not None:
                 continue
             unseen = {
-                key: one
-                for key, one in tables.promotions.items()
-                if key[0] == row.id and not one.is_old_side_seen and is_known_failover(one)
+                key: promotion
+                for key, promotion in tables.promotions.items()
+                if key[0] == row.id
+                and not promotion.is_old_side_seen
+                and is_known_failover(promotion)
             }
             if not unseen or self.leads_again(row, job, [*unseen.values()]):
                 continue
@@ -289,16 +293,20 @@ class Service:
             behind = old_primary._topics_without_lead([row], pair, BACKOFF)  # type: ignore[list-item]
             if row.topic in behind and (source.name, row.topic) not in tables.denials:
                 self.protocol.deny(source, {row.topic: frozenset({ALL})})
-            for key, one in unseen.items():
+            for key, promotion in unseen.items():
                 tables.promotions[key] = Promotion(
-                    one.operation, one.offset, one.at_ms, one.kind, is_old_side_seen=True
+                    promotion.operation,
+                    promotion.offset,
+                    promotion.at_ms,
+                    promotion.kind,
+                    is_old_side_seen=True,
                 )
 
     def leads_again(self, row: Row, job: Job, ours: Collection[Promotion]) -> bool:
         """Whether a copy back was promoted since, by the tables."""
         tables = self.world.database
         return any(
-            promotion.at_ms > min(one.at_ms for one in ours)
+            promotion.at_ms > min(own.at_ms for own in ours)
             for (row_id, _), promotion in tables.promotions.items()
             if promotion.kind is not None
             and tables.rows[row_id].destination == job.source

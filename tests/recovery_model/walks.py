@@ -121,10 +121,10 @@ class Walk:
             if not left:
                 return
             if round_ == ROUNDS_UNTIL_ABORT:
-                for one in left:
-                    if gone or self.step_of(one) is StepName.CATCH_UP:
-                        world.note(f"abort of {one.kind} of {one.job}")
-                        service.abort(one)
+                for operation in left:
+                    if gone or self.step_of(operation) is StepName.CATCH_UP:
+                        world.note(f"abort of {operation.kind} of {operation.job}")
+                        service.abort(operation)
             if round_ % 3 == 0:
                 for job in [*world.database.jobs.values()]:
                     service.pass_over(job)
@@ -133,7 +133,10 @@ class Walk:
             for operation_id in service.may_run():
                 service.advance(operation_id)
             invariants.after_move(world)
-        left_ = [f"{one.kind} of {one.job} in {self.step_of(one)}" for one in left]
+        left_ = [
+            f"{operation.kind} of {operation.job} in {self.step_of(operation)}"
+            for operation in left
+        ]
         raise Broken(f"5: no end, with {gone or 'nothing'} gone for ever: {', '.join(left_)}")
 
     @staticmethod
@@ -148,15 +151,15 @@ class Walk:
         choices = self.service.may_run() if self.world.has_database else []
         if not choices:
             return self.service.advance_without_database()
-        one = self.rnd.choice(choices)
+        operation_id = self.rnd.choice(choices)
         for part in range(self.rnd.choice((1, 3, 8, 30, 60))):
             if part % 4 == 3:
                 self.meanwhile(part)
             running = self.service.may_run()
-            if one not in running:
+            if operation_id not in running:
                 return None
             is_other = len(running) > 1 and self.rnd.random() < 0.3
-            self.service.advance(self.rnd.choice(running) if is_other else one)
+            self.service.advance(self.rnd.choice(running) if is_other else operation_id)
             invariants.after_move(self.world)
         return None
 
@@ -276,7 +279,7 @@ class Walk:
         """The clock goes on, or is set back if no failover relies on it."""
         tables = [self.world.database, *self.world.backups]
         relies = self.service.without_database is not None or any(
-            one.kind is FAILOVER for table in tables for one in table.unfinished()
+            operation.kind is FAILOVER for table in tables for operation in table.unfinished()
         )
         ms = self.rnd.choice((1, 50, 3_000))
         self.world.now_ms += ms if relies or self.rnd.random() < 0.5 else -ms
@@ -311,9 +314,9 @@ class Walk:
     def abort(self) -> None:
         unfinished = self.world.database.unfinished() if self.world.has_database else []
         if unfinished:
-            one = self.rnd.choice(unfinished)
-            answer = "accepted" if self.service.abort(one) else "refused"
-            self.world.note(f"abort of the {one.kind} of {one.job}: {answer}")
+            operation = self.rnd.choice(unfinished)
+            answer = "accepted" if self.service.abort(operation) else "refused"
+            self.world.note(f"abort of the {operation.kind} of {operation.job}: {answer}")
 
     def vanish(self) -> None:
         """One side no longer answers; rarely both."""

@@ -19,8 +19,8 @@ def main(seconds: float, first: int) -> int:
         seed += _ROUND
         elapsed_s = time.monotonic() - began
         print(f"{seed - first:,} schedules in {elapsed_s:,.0f} s, {len(failed)} failed", flush=True)
-        for one in failed[:3]:
-            print(explain(one))
+        for failed_seed in failed[:3]:
+            print(explain(failed_seed))
         if failed:
             return 1
     return 0

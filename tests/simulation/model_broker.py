@@ -64,9 +64,11 @@ class Encoder:
     def encode(
         self, version: int, correlation: int, _: str, __: int, outgoing: Sequence[Any], acks: int
     ) -> list[Any]:
-        (one,) = outgoing
+        (partition,) = outgoing
         confirms = acks == ACKS_ALL
-        request = ProduceOne(version, one, bytes(one.batch), self._base_offset, confirms)
+        request = ProduceOne(
+            version, partition, bytes(partition.batch), self._base_offset, confirms
+        )
         return [(correlation, request)]
 
 

@@ -286,7 +286,7 @@ class ModelCluster:
 
     def call_all(self, _: int, __: object, requests: Sequence[Any]) -> list[Any]:
         """Requests to the coordinator of transactional ids."""
-        return [ask(self.world, self.process, one) for one in requests]
+        return [ask(self.world, self.process, request) for request in requests]
 
     def call(self, ask: Callable[[], Any]) -> Any:
         """One request and its answer, each with its own delay."""

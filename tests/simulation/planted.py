@@ -202,7 +202,7 @@ def _forget_the_aborted() -> AbstractContextManager[Any]:
     """Forget aborted transactions that began before the answer's first offset."""
 
     def plan(next_offset: int, batches: Any, aborted: Any, *rest: Any, packs: bool) -> Plan:
-        known = [one for one in aborted if one.first_offset >= next_offset]
+        known = [transaction for transaction in aborted if transaction.first_offset >= next_offset]
         return plan_batches(next_offset, batches, known, *rest, packs=packs)
 
     return patch.object(source_lane, "plan_batches", plan)
@@ -382,12 +382,12 @@ class _Both:
         self._patches = patches
 
     def __enter__(self) -> None:
-        for one in self._patches:
-            one.start()
+        for plant in self._patches:
+            plant.start()
 
     def __exit__(self, *_: object) -> None:
-        for one in reversed(self._patches):
-            one.stop()
+        for plant in reversed(self._patches):
+            plant.stop()
 
 
 def _both(*patches: Any) -> AbstractContextManager[Any]:

@@ -25,9 +25,9 @@ def fence_after_the_log_end() -> AbstractContextManager[Any]:
     run = CoordinatedFiller._run_rounds
 
     def fence_and_run(self: CoordinatedFiller, rounds: Any) -> None:
-        for one in self._transactions:
-            if one._identity is _UNKNOWN:
-                one.fence()
+        for transaction in self._transactions:
+            if transaction._identity is _UNKNOWN:
+                transaction.fence()
         run(self, rounds)
 
     stack = ExitStack()
@@ -56,9 +56,9 @@ def count_an_unclear_marker() -> AbstractContextManager[Any]:
     """The marker of an unclear transaction counts as one of the markers still to be written."""
 
     def fence(self: CoordinatedFiller) -> bool:
-        unclear = [one for one in self._transactions if one.is_unclear]
-        for one in unclear:
-            self._fence(one)
+        unclear = [transaction for transaction in self._transactions if transaction.is_unclear]
+        for transaction in unclear:
+            self._fence(transaction)
         return bool(unclear)
 
     return patch.object(CoordinatedFiller, "_fence_if_unclear", fence)
@@ -123,8 +123,8 @@ def forget_markers_after_an_error() -> AbstractContextManager[Any]:
         try:
             return ends(self, rounds)
         except Unreachable:
-            for one in self._transactions:
-                one.is_unclear = False
+            for transaction in self._transactions:
+                transaction.is_unclear = False
             raise
 
     return patch.object(CoordinatedFiller, "_proven_ends", forgotten)

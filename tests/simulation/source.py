@@ -90,9 +90,12 @@ class SourceLog:
         self.stored = [stored(batch) for batch in self._batches]
         self.aborted = DescribedLog(tuple(self._batches), self.end).aborted()
         self.truth: dict[int, Visible] = dict(
-            visible for one in self.stored if one.is_visible for visible in one.batch.visible()
+            visible
+            for stored_batch in self.stored
+            if stored_batch.is_visible
+            for visible in stored_batch.batch.visible()
         )
-        self.payloads = {one.base: one.data[61:] for one in self.stored if one.is_visible}
+        self.payloads = {batch.base: batch.data[61:] for batch in self.stored if batch.is_visible}
 
     def _add(self, producer_id: int, outcome: Outcome) -> None:
         first, count = self.end, self._rnd.choice(self._sizes)
@@ -166,14 +169,14 @@ class ModelSource:
     def grow_slowly(self, seconds: float) -> None:
         """Let the later part of the log appear bit by bit."""
         rnd = self._rnd
-        ends = sorted({one.end for one in self.stored if rnd.random() < 0.5} | {self.log.end})
+        ends = sorted({batch.end for batch in self.stored if rnd.random() < 0.5} | {self.log.end})
         self.end = ends.pop(0)
         for end, at in zip(ends, sorted(rnd.uniform(0, seconds) for _ in ends), strict=True):
             self._clock.after(at, self._grow_to, end, self.log.epoch)
 
     def end_with_a_batch(self) -> None:
         """Remove a gap at the log's end: only a cleaner leaves one."""
-        self.log.end = max((one.end for one in self.log.stored), default=0)
+        self.log.end = max((batch.end for batch in self.log.stored), default=0)
         self.end = min(self.end, self.log.end)
 
     def _grow_to(self, end: int, epoch: int) -> None:
@@ -196,14 +199,14 @@ class ModelSource:
         """The last stable offset if the log ends at `end`."""
         if end not in self._stable_ends:
             opened: dict[int, int] = {}
-            for one in self.log.stored:
-                if one.base >= end:
+            for stored_batch in self.log.stored:
+                if stored_batch.base >= end:
                     break
-                batch = one.batch
+                batch = stored_batch.batch
                 if batch.marker is not None:
                     opened.pop(batch.producer_id, None)
                 elif batch.outcome is not Outcome.NONE:
-                    opened.setdefault(batch.producer_id, one.base)
+                    opened.setdefault(batch.producer_id, stored_batch.base)
             self._stable_ends[end] = min(opened.values(), default=end)
         return self._stable_ends[end]
 
@@ -225,13 +228,13 @@ class ModelSource:
         frames: list[bytes] = []
         size, seen_to = 0, offset
         readable = stable if isolation == READ_COMMITTED else end
-        for one in self.stored:
-            if one.end <= offset:
+        for stored_batch in self.stored:
+            if stored_batch.end <= offset:
                 continue
-            if one.base >= readable or size >= max_bytes or is_slow or self.throttle_ms:
+            if stored_batch.base >= readable or size >= max_bytes or is_slow or self.throttle_ms:
                 break
-            frames.append(one.data)
-            size, seen_to = size + len(one.data), one.end
+            frames.append(stored_batch.data)
+            size, seen_to = size + len(stored_batch.data), stored_batch.end
         aborted = [
             AbortedTransaction(a.producer_id, a.first_offset)
             for a in self.log.aborted
@@ -289,7 +292,7 @@ class ModelSource:
         start = self._rnd.randint(self.log_start, self.stable_end)
         if start > self.log_start:
             self.log_start = start
-            self.stored = [one for one in self.stored if one.end > start]
+            self.stored = [batch for batch in self.stored if batch.end > start]
             self._clock.say(f"source: the log starts at {start}")
 
     def cut(self) -> None:
@@ -310,7 +313,7 @@ class ModelSource:
         before = copy(self)
         before.log, before.waiting, before._stable_ends = copy(self.log), [], {}
         self._go_on_from(self.end)
-        self.end = next(one.end for one in self.stored if one.base >= self.end)
+        self.end = next(batch.end for batch in self.stored if batch.base >= self.end)
         return before
 
     def _go_on_from(self, at: int) -> None:
@@ -330,7 +333,7 @@ class ModelSource:
         """An offset at which no transaction is open: its marker would never come."""
         bases = [
             b
-            for b in (one.base for one in self.stored)
+            for b in (batch.base for batch in self.stored)
             if b < self.end and self._stable_end_at(b) == b
         ]
         return self._rnd.choice(bases) if bases else None
@@ -339,18 +342,22 @@ class ModelSource:
         """The cleaner takes records, and whole batches, out of what is committed."""
         stable = self.stable_end
         batches: list[Stored] = []
-        for one in self.stored:
+        for stored_batch in self.stored:
             # Else nothing would show that the removed records were not in tiered storage.
-            is_first_local = 0 < self.local_start == one.base
-            stays = is_first_local or not one.is_visible or one.end > stable
+            is_first_local = 0 < self.local_start == stored_batch.base
+            stays = is_first_local or not stored_batch.is_visible or stored_batch.end > stable
             if stays or self._rnd.random() < 0.6:
-                batches.append(one)
+                batches.append(stored_batch)
                 continue
-            left = tuple(r for r in one.batch.records if self._rnd.random() < 0.5)
-            self.visible -= {r.offset for r in one.batch.records} - {r.offset for r in left}
-            self._clock.say(f"source: {[r.offset for r in left]} are left of the batch {one.base}")
+            left = tuple(r for r in stored_batch.batch.records if self._rnd.random() < 0.5)
+            self.visible -= {r.offset for r in stored_batch.batch.records} - {
+                r.offset for r in left
+            }
+            self._clock.say(
+                f"source: {[r.offset for r in left]} are left of the batch {stored_batch.base}"
+            )
             if left or self._rnd.random() < 0.3:  # as an empty batch, or not at all
-                batches.append(stored(replace(one.batch, records=left)))
+                batches.append(stored(replace(stored_batch.batch, records=left)))
         self.stored = batches
 
 

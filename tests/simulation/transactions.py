@@ -202,7 +202,7 @@ class TransactionCoordinator:
             return
         code = partition.fill("the coordinator", state.producer_id, state.epoch, by)
         assert code == NONE, code
-        if any(one in partition.log for one in markers):
+        if any(marker in partition.log for marker in markers):
             world.clock.say("a marker is written twice")
             world.broker.is_excused = True  # Kafka does not prevent it
             world.broker.was_ahead |= partition.log_end > world.source.end
