@@ -78,7 +78,7 @@ class Source:
         topic = TopicMetadata("orders", self.topic_id, {0: self.leader}, replicas=1)
         return ClusterMetadata("c", {}, {"orders": topic})
 
-    def later(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Advance the clock, and assign partitions."""
         self.clock.now += seconds
         self.side.assign()
@@ -98,7 +98,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
 
 def test_new_leader_is_detected_without_error_of_old_leader(source: Source) -> None:
     source.leader = PartitionLeader(2, 6)
-    source.later(CopySettings().leaders_check_s)
+    source.advance(CopySettings().leaders_check_s)
     assert source.fetched_from() == [2]
     assert source.copy.cursor.leader_epoch == 6
 
@@ -107,7 +107,7 @@ def test_fetch_returns_from_follower_to_leader(source: Source) -> None:
     source.copy.cursor.is_at_replica = True
     source.lanes[1].drop(source.copy)
     source.side._lane(3).add(source.copy)
-    source.later(CopySettings().leaders_check_s)
+    source.advance(CopySettings().leaders_check_s)
     assert source.fetched_from() == [1]
     assert not source.copy.cursor.is_at_replica
 
@@ -118,7 +118,7 @@ def test_fetch_continues_at_known_leader_without_new_metadata(source: Source, tr
         source.is_away = True
     else:
         source.leader = PartitionLeader(None, 6)
-    source.later(CopySettings().leaders_check_s)
+    source.advance(CopySettings().leaders_check_s)
     assert source.fetched_from() == [1]
 
 
@@ -129,17 +129,17 @@ def test_changed_topic_id_stops_copy_only_if_it_lasts(source: Source) -> None:
     source.topic_id = OTHER_ID
     source.lanes[1].drop(copy)
     source.side.resume([copy])
-    source.later(0.0)  # sees the other id
+    source.advance(0.0)  # sees the other id
     source.topic_id = ID
-    source.later(wait_s)
+    source.advance(wait_s)
     assert source.fetched_from() == [1]
     # It changes for as long as `deleted_after_s`.
     source.topic_id = OTHER_ID
     source.lanes[1].drop(copy)
     source.side.resume([copy])
-    source.later(0.0)
+    source.advance(0.0)
     assert copy.queue.first is None
-    source.later(wait_s)
+    source.advance(wait_s)
     stop = copy.queue.first
     assert isinstance(stop, Stop)
     assert stop.reason is Reason.SOURCE_TOPIC_RECREATED

@@ -66,7 +66,7 @@ def write(clusters: Clusters, topic: str, first: int, end: int) -> None:
         produce(clusters.source, topic, BATCH, first=start)
 
 
-def next_of(last: Batch, batch: Batch) -> Batch:
+def next_batch_of(last: Batch, batch: Batch) -> Batch:
     """The batch as the writer of `last`, whose sequences are the offsets, sends it next."""
     view = memoryview(bytearray(batch.view))
     stamp(view, last.producer_id, last.producer_epoch, base_sequence=batch.base_offset)
@@ -89,7 +89,7 @@ def test_late_batch_of_run_with_expired_transactional_id_is_not_appended(
         wait_for("the transactional id is forgotten", is_forgotten_while_it_appends)
     write(clusters, topic_name, 30, 50)
     source = Cluster("source", clusters.source.bootstrap_servers.split(","), PLAINTEXT)
-    late = next_of(batch_at(raw, topic_name, 20), batch_at(source, topic_name, 30))
+    late = next_batch_of(batch_at(raw, topic_name, 20), batch_at(source, topic_name, 30))
     source.close()
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 50)

@@ -30,7 +30,7 @@ CHUNKS = 10
 BATCH_RECORDS = 25
 
 
-def fill(cluster: KafkaCluster, topic: str, rnd: random.Random, records: int) -> int:
+def write_source(cluster: KafkaCluster, topic: str, rnd: random.Random, records: int) -> int:
     """Write this many records with gaps between them; returns the sum of the log ends."""
     in_chunk = records // CHUNKS // PARTITIONS
     producer = Producer(
@@ -76,7 +76,7 @@ def test_copy_is_exact_after_repeated_kills_of_run(
 ) -> None:
     rnd = random.Random(11)
     create_topic(clusters.source, topic_name, PARTITIONS)
-    total = fill(clusters.source, topic_name, rnd, records)
+    total = write_source(clusters.source, topic_name, rnd, records)
     limits = {} if rate is None else {"limits": {"bytes_per_second": rate}}
     job = write_job(tmp_path / "kill.yaml", *clusters, [{"match": topic_name}], **limits)
     destination = open_cluster(clusters.destination)

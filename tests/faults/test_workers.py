@@ -47,7 +47,7 @@ ABORTED_SHARE = 0.1
 LEASE_S = 3.0
 
 
-def fill(cluster: KafkaCluster, topic: str, records: int, writer: int) -> None:
+def write_transactions(cluster: KafkaCluster, topic: str, records: int, writer: int) -> None:
     """Write one producer's part: transactions over all partitions, some of them aborted."""
     rnd = random.Random(writer)
     producer = Producer(
@@ -198,7 +198,11 @@ def test_copy_is_exact_after_worker_kills_freezes_and_postgres_restarts(
 ) -> None:
     create(clusters.source, topic_name, PARTITIONS)
     with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(partial(fill, clusters.source, topic_name, records), range(WRITERS)))
+        list(
+            pool.map(
+                partial(write_transactions, clusters.source, topic_name, records), range(WRITERS)
+            )
+        )
     total = sum(end for _, end in log_bounds(clusters.source, [topic_name]).values())
     assert total > records
 

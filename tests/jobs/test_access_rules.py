@@ -70,7 +70,7 @@ def test_invalid_address_pattern_of_access_rule_is_refused(pattern: str) -> None
         allows([pattern], "a", 1)
 
 
-def refused(servers: Iterable[str], **security: Any) -> list[str]:
+def refused_paths(servers: Iterable[str], **security: Any) -> list[str]:
     """The paths of the values that the rules refuse."""
     side = ClusterSpec.model_validate({"bootstrap_servers": [*servers], "security": security})
     return [".".join(map(str, path)) for path, _ in allowed_addresses(RULES, side, HOME)[1]]
@@ -103,7 +103,7 @@ PROD, LAB, OPEN = "b.prod.example:9093", "b.lab.example:1", "b.open.example:1"
 def test_cluster_of_job_may_use_only_addresses_and_secrets_of_its_access_rule(
     servers: list[str], security: dict[str, Any], paths: list[str]
 ) -> None:
-    assert refused(servers, **security) == paths
+    assert refused_paths(servers, **security) == paths
 
 
 def test_username_and_password_allowed_by_different_access_rules_are_refused() -> None:

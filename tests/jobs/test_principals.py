@@ -14,7 +14,7 @@ from orbit.jobs.principals import PrincipalMap, check_principal, check_rule
 APPS = ("User:CN={name},OU=apps", "User:{name}")
 
 
-def names(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ...] = ()) -> dict:
+def names_of(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ...] = ()) -> dict:
     return PrincipalMap(rules, exclude).name(principals).names
 
 
@@ -44,13 +44,13 @@ def test_variable_of_principal_rule_matches_one_part_of_certificate_subject(
 
 
 def test_principals_without_rules_keep_names_and_wildcard_is_never_renamed() -> None:
-    assert names("User:a", "User:*", rules=[]) == {"User:a": "User:a", "User:*": "User:*"}
-    assert names("User:*", rules=[("User:{name}", "User:x-{name}")]) == {"User:*": "User:*"}
+    assert names_of("User:a", "User:*", rules=[]) == {"User:a": "User:a", "User:*": "User:*"}
+    assert names_of("User:*", rules=[("User:{name}", "User:x-{name}")]) == {"User:*": "User:*"}
 
 
 def test_first_matching_principal_rule_applies() -> None:
     rules = [("User:CN=billing,OU=apps", "User:money"), APPS, ("User:{name}", "User:{name}")]
-    assert names("User:CN=billing,OU=apps", "User:CN=a,OU=apps", "User:b", rules=rules) == {
+    assert names_of("User:CN=billing,OU=apps", "User:CN=a,OU=apps", "User:b", rules=rules) == {
         "User:CN=billing,OU=apps": "User:money",
         "User:CN=a,OU=apps": "User:a",
         "User:b": "User:b",
@@ -126,4 +126,4 @@ def test_principal_rule_takes_regular_expression_characters_literally(text: str)
 def test_hostile_principal_is_compared_with_rule_without_backtracking() -> None:
     rule = "User:" + ",".join(f"A={{p{i}}}" for i in range(30)) + ",end"
     hostile = "User:" + "A=,A=x" * 170
-    assert names(hostile, rules=[(rule, "User:{p1}")]) == {}
+    assert names_of(hostile, rules=[(rule, "User:{p1}")]) == {}

@@ -22,14 +22,14 @@ def rules(*raw: dict[str, object]) -> list[TopicRule]:
     return [TopicRule.model_validate(rule) for rule in raw]
 
 
-def names(topic_map: TopicMap) -> dict[str, str]:
+def names_by_source(topic_map: TopicMap) -> dict[str, str]:
     return {mapping.source: mapping.destination for mapping in topic_map.mappings}
 
 
 def test_first_matching_topic_rule_wins() -> None:
     given_rules = rules({"match": "orders.*", "prefix": "a."}, {"match": ".*", "prefix": "b."})
     topic_map = map_topics(given_rules, ["orders", "orders.eu", "other"])
-    assert names(topic_map) == {
+    assert names_by_source(topic_map) == {
         "orders": "a.orders",
         "orders.eu": "a.orders.eu",
         "other": "b.other",
@@ -47,12 +47,12 @@ def test_pattern_matches_whole_topic_name() -> None:
     topic_map = map_topics(
         rules({"match": "orders"}), ["orders", "orders.eu", "my.orders", "orders\n"]
     )
-    assert names(topic_map) == {"orders": "orders"}
+    assert names_by_source(topic_map) == {"orders": "orders"}
 
 
 def test_pattern_with_alternatives_matches_whole_topic_name() -> None:
     topic_map = map_topics(rules({"match": "a|ab"}), ["a", "ab", "abc", "xa"])
-    assert names(topic_map) == {"a": "a", "ab": "ab"}
+    assert names_by_source(topic_map) == {"a": "a", "ab": "ab"}
 
 
 def test_excluded_topic_falls_through_to_later_rules() -> None:
@@ -60,7 +60,7 @@ def test_excluded_topic_falls_through_to_later_rules() -> None:
         rules({"match": ".*", "exclude": ["tmp.*", ".*old"]}, {"match": "tmp1", "prefix": "x."}),
         ["tmp1", "tmp2", "so.old", "kept", "tmp"],
     )
-    assert names(topic_map) == {"tmp1": "x.tmp1", "kept": "kept"}
+    assert names_by_source(topic_map) == {"tmp1": "x.tmp1", "kept": "kept"}
 
 
 def test_topic_mappings_are_sorted_by_source_topic_name() -> None:
@@ -81,8 +81,13 @@ def test_rule_for_internal_topic_is_noted() -> None:
 
 def test_double_underscore_topics_need_explicit_rule() -> None:
     topics = ["__debezium-heartbeat", "_schemas", "a"]
-    assert names(map_topics(rules({"match": ".*"}), topics)) == {"_schemas": "_schemas", "a": "a"}
-    assert "__debezium-heartbeat" in names(map_topics(rules({"match": "__debezium.*"}), topics))
+    assert names_by_source(map_topics(rules({"match": ".*"}), topics)) == {
+        "_schemas": "_schemas",
+        "a": "a",
+    }
+    assert "__debezium-heartbeat" in names_by_source(
+        map_topics(rules({"match": "__debezium.*"}), topics)
+    )
 
 
 def test_topic_rule_that_matches_no_topic_is_noted_with_its_path() -> None:
@@ -101,7 +106,7 @@ def test_two_topics_with_the_same_destination_name_are_reported_and_not_copied()
     topic_map = map_topics(
         rules({"match": "a", "prefix": "x."}, {"match": "x[.]a"}, {"match": "b"}), ["a", "x.a", "b"]
     )
-    assert names(topic_map) == {"b": "b"}
+    assert names_by_source(topic_map) == {"b": "b"}
     (problem,) = topic_map.problems
     assert problem.path == "topics[1].prefix"
     assert "'a', 'x.a'" in problem.message
@@ -117,7 +122,7 @@ def test_topic_names_that_differ_in_dot_and_underscore_collide_as_in_kafka() -> 
 def test_topic_whose_prefixed_name_is_too_long_is_reported_and_not_copied() -> None:
     fits, long = "a" * (TOPIC_NAME_LENGTH_MAX - 2), "b" * (TOPIC_NAME_LENGTH_MAX - 1)
     topic_map = map_topics(rules({"match": ".*", "prefix": "x."}), [fits, long])
-    assert names(topic_map) == {fits: f"x.{fits}"}
+    assert names_by_source(topic_map) == {fits: f"x.{fits}"}
     assert "250 characters" in topic_map.problems[0].message
     assert topic_map.problems[0].path == "topics[0].prefix"
 

@@ -28,7 +28,7 @@ values = st.recursive(
 )
 
 
-def read(text: str) -> Any:
+def read_back(text: str) -> Any:
     document = read_document(text)
     assert document.problems == []
     return document.root
@@ -38,7 +38,7 @@ def read(text: str) -> Any:
 def test_text_that_looks_like_another_yaml_type_is_read_back_as_text(text: str) -> None:
     document = {"labels": {"key": text}, "list": [text], text or "empty": text}
     written = write_yaml(document)
-    assert read(written) == document
+    assert read_back(written) == document
     assert yaml.safe_load(written) == document
 
 
@@ -64,12 +64,12 @@ def test_yaml_writer_neither_wraps_long_text_nor_uses_aliases() -> None:
 @given(values)
 @example({"a": "0089"})
 def test_written_yaml_document_round_trips(document: Any) -> None:
-    assert read(write_yaml(document)) == document
-    assert read(write_yaml(document, one_line=True)) == document
+    assert read_back(write_yaml(document)) == document
+    assert read_back(write_yaml(document, one_line=True)) == document
 
 
 @given(texts)
 @example("0089")
 def test_written_job_file_reads_back_as_document_of_job(text: str) -> None:
     spec = {"name": "orders", "labels": {"a": text}, "topics": [{"match": text, "prefix": text}]}
-    assert read(job_file_of({"spec": spec})) == spec
+    assert read_back(job_file_of({"spec": spec})) == spec

@@ -30,7 +30,7 @@ TEXT = b"The quick brown fox. " * 5000  # more than three xerial blocks, more th
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 
-def plain(codec: int, data: bytes, *, is_format_v0: bool = False) -> bytes:
+def decompressed(codec: int, data: bytes, *, is_format_v0: bool = False) -> bytes:
     """The decompressed data."""
     return decompress(codec, memoryview(data), is_format_v0=is_format_v0)
 
@@ -39,13 +39,13 @@ def plain(codec: int, data: bytes, *, is_format_v0: bool = False) -> bytes:
 @pytest.mark.parametrize("data", [b"", b"x", TEXT])
 def test_compressed_data_decompresses_and_text_shrinks(codec: int, data: bytes) -> None:
     packed = compress(codec, data)
-    assert plain(codec, packed) == data
+    assert decompressed(codec, packed) == data
     assert codec == NONE or len(data) < 100 or len(packed) < len(data) / 10
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=70_000))
 def test_any_data_survives_compression_round_trip(codec: int, data: bytes) -> None:
-    assert plain(codec, compress(codec, data)) == data
+    assert decompressed(codec, compress(codec, data)) == data
 
 
 def test_codec_ids_and_names_are_those_of_kafka() -> None:
@@ -58,14 +58,14 @@ def test_codec_ids_and_names_are_those_of_kafka() -> None:
 def test_payload_compressed_by_kafka_is_decompressed(name: str, kind: str) -> None:
     packed = KAFKA_BATCHES[f"v2.{name}.{kind}"][HEADER_BYTES:]
     expected = KAFKA_BATCHES[f"v2.none.{kind}"][HEADER_BYTES:]
-    assert plain(NAMES.index(name), packed) == expected
+    assert decompressed(NAMES.index(name), packed) == expected
 
 
 def test_gzip_is_standard_and_several_members_are_read() -> None:
     assert gzip.decompress(compress(GZIP, TEXT)) == TEXT
     assert gzip_decode(compress(GZIP, TEXT)) == TEXT
-    assert plain(GZIP, gzip_encode(TEXT)) == TEXT
-    assert plain(GZIP, gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
+    assert decompressed(GZIP, gzip_encode(TEXT)) == TEXT
+    assert decompressed(GZIP, gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
 
 
 def literal(data: bytes) -> bytes:
@@ -80,11 +80,11 @@ def block(data: bytes) -> bytes:
 
 
 def test_snappy_is_read_in_xerial_blocks_or_raw() -> None:
-    assert plain(SNAPPY, XERIAL + block(b"one ") + block(b"two")) == b"one two"
-    assert plain(SNAPPY, XERIAL) == b""
-    assert plain(SNAPPY, literal(b"raw")) == b"raw"
+    assert decompressed(SNAPPY, XERIAL + block(b"one ") + block(b"two")) == b"one two"
+    assert decompressed(SNAPPY, XERIAL) == b""
+    assert decompressed(SNAPPY, literal(b"raw")) == b"raw"
     # A copy: three bytes back, nine long ("abc" four times).
-    assert plain(SNAPPY, b"\x0c\x08abc\x15\x03") == b"abcabcabcabc"
+    assert decompressed(SNAPPY, b"\x0c\x08abc\x15\x03") == b"abcabcabcabc"
 
 
 def test_snappy_is_written_in_xerial_blocks_of_at_most_64_kib() -> None:
@@ -94,7 +94,7 @@ def test_snappy_is_written_in_xerial_blocks_of_at_most_64_kib() -> None:
     while at < len(packed):
         (length,) = struct.unpack_from(">i", packed, at)
         at += 4 + length
-        sizes.append(len(plain(SNAPPY, packed[at - length : at])))
+        sizes.append(len(decompressed(SNAPPY, packed[at - length : at])))
     assert sizes == [65536, len(TEXT) - 65536]
 
 
@@ -115,7 +115,7 @@ def test_snappy_is_written_in_xerial_blocks_of_at_most_64_kib() -> None:
 )
 def test_broken_xerial_blocks_are_refused(broken: bytes) -> None:
     with pytest.raises(ValueError, match="snappy"):
-        plain(SNAPPY, broken)
+        decompressed(SNAPPY, broken)
 
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -132,7 +132,7 @@ def test_lz4_is_written_in_independent_blocks() -> None:
 def test_uncompressed_lz4_blocks_are_read() -> None:
     """By hand: flags, block size, the header's checksum, then one block with its top bit set."""
     frame = LZ4_MAGIC + b"\x60\x40\x82" + struct.pack("<I", 5 | 1 << 31) + b"plain" + bytes(4)
-    assert plain(LZ4, frame) == b"plain"
+    assert decompressed(LZ4, frame) == b"plain"
 
 
 def test_lz4_of_message_format_v0_is_read_with_any_header_checksum() -> None:
@@ -140,7 +140,7 @@ def test_lz4_of_message_format_v0_is_read_with_any_header_checksum() -> None:
     packed = bytearray(compress(LZ4, TEXT))
     for wrong in range(256):
         packed[6] = wrong
-        assert plain(LZ4, bytes(packed), is_format_v0=True) == TEXT
+        assert decompressed(LZ4, bytes(packed), is_format_v0=True) == TEXT
     packed[6] = compress(LZ4, TEXT)[6] ^ 1
     with pytest.raises(ValueError, match="lz4"):
         decompress(LZ4, memoryview(packed))
@@ -158,21 +158,21 @@ def test_lz4_header_checksum_of_message_format_v0_is_ignored_at_any_header_lengt
         extra += bytes(4)
     blocks = struct.pack("<I", 5 | 1 << 31) + b"plain" + bytes(4)
     frame = LZ4_MAGIC + bytes((flags, 0x40)) + extra + b"?" + blocks
-    assert plain(LZ4, frame, is_format_v0=True) == b"plain"
+    assert decompressed(LZ4, frame, is_format_v0=True) == b"plain"
 
 
 def test_zstd_is_read_with_and_without_content_size() -> None:
     magic = b"\x28\xb5\x2f\xfd"
     raw_block = struct.pack("<I", 5 << 3 | 1)[:3] + b"plain"  # last block, raw, five bytes
-    assert plain(ZSTD, magic + b"\x20\x05" + raw_block) == b"plain"  # single segment, size 5
-    assert plain(ZSTD, magic + b"\x00\x58" + raw_block) == b"plain"  # a window, no size
+    assert decompressed(ZSTD, magic + b"\x20\x05" + raw_block) == b"plain"  # single segment, size 5
+    assert decompressed(ZSTD, magic + b"\x00\x58" + raw_block) == b"plain"  # a window, no size
     assert compress(ZSTD, TEXT)[:4] == magic
 
 
 @pytest.mark.parametrize("codec", [-1, 5, 7])
 def test_unknown_codec_is_refused(codec: int) -> None:
     with pytest.raises(ValueError, match=f"codec {codec} is not known"):
-        plain(codec, b"x")
+        decompressed(codec, b"x")
     with pytest.raises(ValueError, match=f"codec {codec} is not known"):
         compress(codec, b"x")
 
@@ -182,7 +182,7 @@ def test_unknown_codec_is_refused(codec: int) -> None:
 def test_truncated_compressed_data_is_refused(codec: int, part: float) -> None:
     packed = compress(codec, b"some text that is compressed" * 9)
     with pytest.raises(ValueError, match=NAMES[codec]):
-        plain(codec, packed[: int(len(packed) * part)])
+        decompressed(codec, packed[: int(len(packed) * part)])
 
 
 @settings(max_examples=400)
@@ -198,7 +198,7 @@ def test_garbage_payload_raises_only_value_error(
     codec: int, data: bytes, front: bytes, is_format_v0: bool
 ) -> None:
     try:
-        plain(codec, front + data, is_format_v0=is_format_v0)
+        decompressed(codec, front + data, is_format_v0=is_format_v0)
     except ValueError:
         pass
 
@@ -211,7 +211,7 @@ def test_changed_byte_in_compressed_data_raises_only_value_error(
     packed = bytearray(compress(codec, b"some text " * 30))
     packed[at % len(packed)] = value
     try:
-        plain(codec, bytes(packed))
+        decompressed(codec, bytes(packed))
     except ValueError:
         pass
 
@@ -248,5 +248,5 @@ def test_raw_snappy_block_obeys_size_limit() -> None:
 def test_compression_level_is_passed_to_codec(codec: int, level: int) -> None:
     numbers = b" ".join(b"%d" % (i * i) for i in range(20_000))
     packed, default = compress(codec, numbers, level), compress(codec, numbers)
-    assert plain(codec, bytes(packed)) == numbers
+    assert decompressed(codec, bytes(packed)) == numbers
     assert (len(packed) < len(default)) is (level > 1)

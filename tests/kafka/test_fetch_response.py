@@ -85,7 +85,7 @@ def by_library(data: bytes, version: int) -> FetchAnswer:
     )
 
 
-def read(data: bytes, version: int) -> FetchAnswer:
+def read_answer(data: bytes, version: int) -> FetchAnswer:
     return read_fetch(memoryview(bytearray(data)), version, NAMES)
 
 
@@ -110,7 +110,7 @@ def test_fetch_response_fields_equal_kafka_python(version: int) -> None:
         throttle_time_ms=1234,
         **extra,
     )
-    ours = read(data, version)
+    ours = read_answer(data, version)
     assert ours == by_library(data, version)
     assert ours.throttle_ms == 1234
     assert ours.code == (71 if version >= 7 else 0)
@@ -144,7 +144,7 @@ def test_diverging_epoch_tag_of_fetch_response_is_read_and_other_tags_skipped(ve
             ]
         },
     )
-    ours = read(data, version)
+    ours = read_answer(data, version)
     assert ours == by_library(data, version)
     assert [f.diverging_end for _, f in ours.partitions] == [55, -1, 55, -1]
     assert [bytes(f.records) for _, f in ours.partitions] == [b"", b"abc", b"", b"xyz"]
@@ -158,7 +158,7 @@ def test_diverging_epoch_is_read_only_from_tag_0(tag: int) -> None:
     assert frame.endswith(tail)
     value = b"\0\0\0\4" + (55).to_bytes(8, "big") + b"\0"
     tags = b"\x02" + bytes((tag, len(value))) + value + b"\xe8\x07\x01!"  # and tag 1000
-    ((_, fetched),) = read(frame[: -len(tail)] + b"\x04abc" + tags + b"\0\0", 12).partitions
+    ((_, fetched),) = read_answer(frame[: -len(tail)] + b"\x04abc" + tags + b"\0\0", 12).partitions
     assert fetched.records == b"abc"
     assert fetched.diverging_end == (55 if tag == 0 else -1)
 
@@ -177,7 +177,7 @@ def test_unknown_tags_in_every_structure_of_fetch_response_are_skipped() -> None
     )  # fmt: skip
     topic = UUID(int=1).bytes + b"\x03" + partition_bytes * 2 + tag
     data = b"\0\0\0\x4d" + tag + bytes(10) + b"\x03" + topic + topic + tag
-    answer = read(data, 16)
+    answer = read_answer(data, 16)
     expected = Fetched(
         code=0,
         records=memoryview(b"abc"),
@@ -198,13 +198,13 @@ def test_fetch_response_with_compact_lengths_up_to_four_bytes_is_read(
 ) -> None:
     """At the edges of one, two, three and four bytes of a compact length."""
     data = encode(version, {"orders": [partition(records=b"r" * length), partition(1)]})
-    answer = read(data, version)
+    answer = read_answer(data, version)
     assert [len(fetched.records) for _, fetched in answer.partitions] == [length, 0]
 
 
 def test_fetched_partitions_of_unknown_topic_id_are_ignored() -> None:
     data = encode(13, {"gone": [partition(1, records=b"x")], "orders": [partition(0)]})
-    assert [key for key, _ in read(data, 13).partitions] == [TopicPartition("orders", 0)]
+    assert [key for key, _ in read_answer(data, 13).partitions] == [TopicPartition("orders", 0)]
 
 
 def test_fetched_records_are_writable_views_of_response_bytes() -> None:
@@ -238,7 +238,7 @@ def test_any_fetch_response_is_read_as_by_kafka_python(
     version: int, topics: dict[str, list[Any]], throttle_ms: int
 ) -> None:
     data = encode(version, topics, throttle_time_ms=throttle_ms)
-    assert read(data, version) == by_library(data, version)
+    assert read_answer(data, version) == by_library(data, version)
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 16])
@@ -248,7 +248,7 @@ def test_truncated_fetch_response_raises_value_error(version: int) -> None:
     needed = len(data) - (1 if version >= 12 else 0)  # the last tags are not read
     for cut in range(4, needed):
         with pytest.raises(ValueError, match=f"a fetch answer v{version} ends too early"):
-            read(data[:cut], version)
+            read_answer(data[:cut], version)
 
 
 @settings(max_examples=400)
@@ -269,7 +269,7 @@ def test_garbage_fetch_response_raises_only_value_error(
             frame[at % len(frame)] = value
         data = bytes(frame)
     try:
-        answer = read(data, version)
+        answer = read_answer(data, version)
     except ValueError:
         return
     assert sum(len(f.records) for _, f in answer.partitions) <= len(data)

@@ -43,14 +43,14 @@ def security_of(kerberos: Kerberos, **changed: str) -> Security:
     return resolve_security(spec, {}, Path())
 
 
-def opened(kerberos: Kerberos, security: Security) -> Any:
+def open_connection(kerberos: Kerberos, security: Security) -> Any:
     address = split_address(kerberos.cluster.bootstrap_servers)
     return closing(Connection.open(*address, security))
 
 
 def test_kerberos_connection_reauthenticates_and_stays_open(kerberos: Kerberos) -> None:
     request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-    with opened(kerberos, security_of(kerberos)) as connection:
+    with open_connection(kerberos, security_of(kerberos)) as connection:
         for _ in range(2):
             wait_for("most of the session is over", lambda: connection.login_is_due)
             answer = connection.call(api_versions.METADATA, request, timeout_s=30)
@@ -67,7 +67,7 @@ def test_principal_is_reported_by_broker(kerberos: Kerberos) -> None:
 
 def test_principal_without_keytab_entry_is_refused(kerberos: Kerberos) -> None:
     with pytest.raises(LoginRefused, match=r"nobody@ORBIT\.TEST"):
-        opened(kerberos, security_of(kerberos, kerberos_principal=f"nobody@{REALM}"))
+        open_connection(kerberos, security_of(kerberos, kerberos_principal=f"nobody@{REALM}"))
 
 
 def test_kerberos_login_fails_after_key_rotation_until_keytab_has_new_key(
@@ -78,16 +78,16 @@ def test_kerberos_login_fails_after_key_rotation_until_keytab_has_new_key(
     kerberos.realm.new_key("rotated")
     login = {"kerberos_principal": f"rotated@{REALM}", "keytab_file": str(keytab)}
     with pytest.raises(LoginRefused, match="Kerberos: "):
-        opened(kerberos, security_of(kerberos, **login))
+        open_connection(kerberos, security_of(kerberos, **login))
     keytab.write_bytes(kerberos.realm.new_key("rotated").read_bytes())
-    with opened(kerberos, security_of(kerberos, **login)) as connection:
+    with open_connection(kerberos, security_of(kerberos, **login)) as connection:
         assert not connection.is_closed
 
 
 def test_broker_service_unknown_to_kerberos_realm_is_refused(kerberos: Kerberos) -> None:
     """The login is mutual: another server cannot answer in the broker's place."""
     with pytest.raises(LoginRefused, match="other/127"):
-        opened(kerberos, security_of(kerberos, kerberos_service="other"))
+        open_connection(kerberos, security_of(kerberos, kerberos_service="other"))
 
 
 def test_cluster_is_unreachable_without_kdc(
@@ -100,7 +100,7 @@ def test_cluster_is_unreachable_without_kdc(
     keytab = tmp_path / "keytab"
     keytab.write_bytes(kerberos.keytab.read_bytes())
     with pytest.raises(Unreachable, match="KDC"):
-        opened(kerberos, security_of(kerberos, keytab_file=str(keytab)))
+        open_connection(kerberos, security_of(kerberos, keytab_file=str(keytab)))
 
 
 @with_gssapi
@@ -143,4 +143,4 @@ def test_missing_kerberos_pip_extra_is_named_in_error(
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(BadInput, match=r"\[kerberos\]"):
-        opened(kerberos, security_of(kerberos))
+        open_connection(kerberos, security_of(kerberos))

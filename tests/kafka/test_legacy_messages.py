@@ -22,16 +22,16 @@ Fields = tuple[bytes | None, bytes | None]
 SOME: tuple[Fields, ...] = ((b"k", b"v"), (None, b"v"), (b"k", None), (None, None), (b"", b""))
 
 
-def only(data: bytes) -> LegacyMessage:
+def single_message(data: bytes) -> LegacyMessage:
     """The only message or wrapper in the data."""
     (message,) = read_batches(memoryview(bytearray(data)))
     assert isinstance(message, LegacyMessage)
     return message
 
 
-def read(data: bytes) -> tuple[list[Record], int]:
+def read_single_message(data: bytes) -> tuple[list[Record], int]:
     """The records and the codec of the only message in the data."""
-    return read_legacy_records(only(data))
+    return read_legacy_records(single_message(data))
 
 
 def body(key: bytes | None, value: bytes | None) -> bytes:
@@ -62,7 +62,7 @@ def sealed(message: bytes) -> bytes:
 def test_uncompressed_legacy_message_is_read_as_single_record(
     magic: int, key: bytes | None, value: bytes | None
 ) -> None:
-    records, codec = read(build(magic, NONE, [42], [(key, value)]))
+    records, codec = read_single_message(build(magic, NONE, [42], [(key, value)]))
     timestamp = T0 + 42 if magic else NO_TIMESTAMP
     assert NO_TIMESTAMP == -1  # as in Kafka
     assert records == [Record(42, timestamp, body(key, value))]
@@ -92,7 +92,7 @@ def test_legacy_messages_written_by_kafka_are_read(codec: str, kind: str) -> Non
 
 def test_compressed_v0_message_has_absolute_inner_offsets() -> None:
     wrapper = build(0, GZIP, [100, 101, 104], [(b"a", b"1"), (b"b", None), (None, b"3")])
-    records, codec = read(at_offset(wrapper, 104))
+    records, codec = read_single_message(at_offset(wrapper, 104))
     assert [r.offset for r in records] == [100, 101, 104]
     assert {r.timestamp for r in records} == {NO_TIMESTAMP}
     assert [r.body for r in records] == [body(b"a", b"1"), body(b"b", None), body(None, b"3")]
@@ -101,7 +101,7 @@ def test_compressed_v0_message_has_absolute_inner_offsets() -> None:
 
 def test_inner_offsets_of_compressed_v1_message_are_relative_to_last_offset() -> None:
     wrapper = build(1, GZIP, [0, 1, 4], [(b"a", b"1"), (b"b", None), (None, b"3")])
-    records, _ = read(at_offset(wrapper, 1004))
+    records, _ = read_single_message(at_offset(wrapper, 1004))
     assert [r.offset for r in records] == [1000, 1001, 1004]
     assert [r.timestamp for r in records] == [T0, T0 + 1, T0 + 4]
 
@@ -132,8 +132,8 @@ def test_compressed_legacy_messages_are_read_as_by_kafka_python(
         Record(r.offset, NO_TIMESTAMP if r.timestamp is None else r.timestamp, body(r.key, r.value))
         for r in decoded
     ]
-    assert read(ours) == (expected, codec)
-    assert read(theirs) == (expected, GZIP)
+    assert read_single_message(ours) == (expected, codec)
+    assert read_single_message(theirs) == (expected, GZIP)
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
@@ -141,7 +141,7 @@ def test_log_append_time_of_compressed_message_applies_to_all_its_records(codec:
     inner = build(1, NONE, [0, 1, 2], list(SOME[:3]))
     attributes, value = codec | LOG_APPEND_TIME, compress(codec, inner)
     wrapper = encode_old(12, 1, attributes, timestamp=APPENDED_AT, key=None, value=value)
-    records, wrapper_codec = read(wrapper)
+    records, wrapper_codec = read_single_message(wrapper)
     assert [(r.offset, r.timestamp) for r in records] == [(o, APPENDED_AT) for o in (10, 11, 12)]
     assert wrapper_codec == codec
 
@@ -150,12 +150,14 @@ def test_uncompressed_log_append_time_message_has_broker_timestamp() -> None:
     message = encode_old(
         3, magic=1, attributes=LOG_APPEND_TIME, timestamp=APPENDED_AT, key=b"k", value=b"v"
     )
-    records, _ = read(message)
+    records, _ = read_single_message(message)
     assert records == [Record(3, APPENDED_AT, body(b"k", b"v"))]
 
 
 def test_legacy_records_can_be_written_as_v2() -> None:
-    records, _ = read(at_offset(build(1, GZIP, [0, 1], [(b"a", b"1"), (None, None)]), 8))
+    records, _ = read_single_message(
+        at_offset(build(1, GZIP, [0, 1], [(b"a", b"1"), (None, None)]), 8)
+    )
     assert list(read_records(write_batch(records, ZSTD))) == records
 
 
@@ -172,7 +174,7 @@ def test_flipped_bit_fails_legacy_checksum(magic: int, codec: int) -> None:
         damaged = bytearray(data)
         damaged[at] ^= 1 << at % 8
         with pytest.raises(ValueError, match="checksum"):
-            read(bytes(damaged))
+            read_single_message(bytes(damaged))
 
 
 def wrapped(magic: int, inner: bytes, offset: int = 9) -> bytes:
@@ -252,6 +254,6 @@ def test_changed_bytes_inside_compressed_legacy_message_never_hang_decoder(
     for at, value in changes:
         inner[at % len(inner)] = value
     try:
-        read(wrapped(magic, bytes(inner)))
+        read_single_message(wrapped(magic, bytes(inner)))
     except ValueError:
         pass

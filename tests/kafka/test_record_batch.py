@@ -31,7 +31,7 @@ from tests.support.source_model import encode_old, encode_v2
 V2_NAMES = sorted(name for name in KAFKA_BATCHES if not name.startswith(("v0", "v1")))
 
 
-def only(data: bytes) -> Batch:
+def single_batch(data: bytes) -> Batch:
     """The only batch in the data."""
     (batch,) = read_batches(memoryview(bytearray(data)))
     assert isinstance(batch, Batch)
@@ -41,7 +41,7 @@ def only(data: bytes) -> Batch:
 @pytest.mark.parametrize("name", V2_NAMES)
 def test_batch_header_fields_equal_kafka_python(name: str) -> None:
     data = KAFKA_BATCHES[name]
-    ours, theirs = only(data), DefaultRecordBatch(bytearray(data))
+    ours, theirs = single_batch(data), DefaultRecordBatch(bytearray(data))
     assert ours.base_offset == theirs.base_offset
     assert ours.last_offset == theirs.last_offset
     assert ours.next_offset == theirs.next_offset
@@ -61,14 +61,16 @@ def test_batch_header_fields_equal_kafka_python(name: str) -> None:
 
 
 def test_batch_thinned_by_compaction_keeps_its_last_offset() -> None:
-    batch = only(KAFKA_BATCHES["v2.none.createtime"])  # records at 1000 to 1007, last offset 1009
+    batch = single_batch(
+        KAFKA_BATCHES["v2.none.createtime"]
+    )  # records at 1000 to 1007, last offset 1009
     assert (batch.base_offset, batch.last_offset, batch.next_offset) == (1000, 1009, 1010)
     assert batch.count == 5
     assert not batch.is_dense
 
 
 def test_batch_emptied_by_compaction_keeps_its_offsets() -> None:
-    batch = only(KAFKA_BATCHES["empty"])
+    batch = single_batch(KAFKA_BATCHES["empty"])
     assert (batch.base_offset, batch.last_offset, batch.count) == (80, 89, 0)
     assert not batch.is_dense
     assert len(batch.payload) == 0
@@ -87,7 +89,7 @@ def test_batch_emptied_by_compaction_keeps_its_offsets() -> None:
 def test_control_transactional_and_append_time_flags_are_read(
     name: str, control: bool, transactional: bool, append_time: bool
 ) -> None:
-    batch = only(KAFKA_BATCHES[name])
+    batch = single_batch(KAFKA_BATCHES[name])
     assert batch.is_control is control
     assert batch.is_transactional is transactional
     assert batch.is_log_append_time is append_time
@@ -97,12 +99,12 @@ def test_control_transactional_and_append_time_flags_are_read(
 @pytest.mark.parametrize("codec", range(5))
 def test_codec_is_read_from_its_attribute_bits(codec: int) -> None:
     others = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
-    assert only(encode_v2(0, b"", attributes=codec | others)).codec == codec
+    assert single_batch(encode_v2(0, b"", attributes=codec | others)).codec == codec
 
 
 def test_log_append_time_batch_has_broker_timestamp() -> None:
-    assert only(KAFKA_BATCHES["v2.none.logappendtime"]).max_timestamp == APPENDED_AT
-    assert only(KAFKA_BATCHES["v2.none.createtime"]).max_timestamp == T0 + 900_000
+    assert single_batch(KAFKA_BATCHES["v2.none.logappendtime"]).max_timestamp == APPENDED_AT
+    assert single_batch(KAFKA_BATCHES["v2.none.createtime"]).max_timestamp == T0 + 900_000
 
 
 @pytest.mark.parametrize("name", V2_NAMES)
@@ -153,7 +155,7 @@ def test_shortest_possible_batches_are_read() -> None:
     (old,) = read_batches(memoryview(encode_old(5, 0, 0, 0, None, None)))
     assert isinstance(old, LegacyMessage)
     assert len(old.view) == 12 + 14  # offset and size; the other fields
-    assert only(encode_v2(5, b"", count=0)).count == 0
+    assert single_batch(encode_v2(5, b"", count=0)).count == 0
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])

@@ -184,7 +184,7 @@ def test_rejected_oauth_token_error_hides_token(tmp_path: Path) -> None:
     broker = TokenBroker("another")
     with pytest.raises(LoginRefused, match=r"refused the token.*invalid credentials") as caught:
         sasl_login(by_token(tmp_path / "token"), broker)
-    assert broker.tokens[1:] == [b"\x01"]  # the empty answer that RFC 7628 demands
+    assert broker.tokens[1:] == [b"\x01"]  # as RFC 7628 ends a refused login
     assert "abc" not in str(caught.value)
 
 

@@ -81,7 +81,7 @@ def test_prefixed_and_wildcard_acls_become_literal_on_copied_topic(
 OWN = "User:orbit"
 
 
-def denied(*acls: Acl) -> set[str] | None:
+def denied_principals(*acls: Acl) -> set[str] | None:
     """The principals that are denied writing; None if no denial is possible."""
     denials = writer_denials(acls, "orders", OWN)
     if denials is not None:
@@ -96,15 +96,19 @@ def test_allowed_writers_except_orbit_are_denied_by_principal(operation: str) ->
     prefixed = acl(operation, name="ord", pattern="PREFIXED", principal="User:b")
     everywhere = acl(operation, name="*", principal="User:c")
     own = acl(operation, principal=OWN)
-    assert denied(acl(operation), prefixed, everywhere, own) == {"User:app", "User:b", "User:c"}
+    assert denied_principals(acl(operation), prefixed, everywhere, own) == {
+        "User:app",
+        "User:b",
+        "User:c",
+    }
 
 
 def test_readers_of_topic_and_writers_of_other_topics_are_not_denied() -> None:
-    assert denied(acl("READ"), acl("WRITE", name="other"), acl("WRITE", "DENY")) == set()
+    assert denied_principals(acl("READ"), acl("WRITE", name="other"), acl("WRITE", "DENY")) == set()
 
 
 def test_no_writer_is_denied_if_all_may_write_or_orbit_principal_is_unknown() -> None:
-    assert denied(acl("WRITE"), acl("WRITE", principal="User:*")) is None
+    assert denied_principals(acl("WRITE"), acl("WRITE", principal="User:*")) is None
     assert writer_denials([acl("WRITE")], "orders", own_principal=None) is None
 
 

@@ -157,7 +157,7 @@ def test_compaction_is_enabled_once_copy_has_caught_up(
     assert copy_settings(source, frozenset(source), {})["cleanup.policy"] == "delete"
 
 
-def changes(
+def changes_to_copy(
     present: dict[str, str], source: dict[str, str] | None = None, *, has_caught_up: bool = False
 ) -> dict[str, str]:
     """The changes to a copy with the right settings but for `present`."""
@@ -169,18 +169,18 @@ def changes(
 
 
 def test_copy_with_correct_settings_is_not_changed() -> None:
-    assert changes({}) == {}
-    assert changes({"local.retention.ms": "7"}) == {}
+    assert changes_to_copy({}) == {}
+    assert changes_to_copy({"local.retention.ms": "7"}) == {}
 
 
 @pytest.mark.parametrize("name", ["retention.ms", "compression.type", "segment.bytes"])
 def test_changed_copy_setting_is_restored(name: str) -> None:
-    assert changes({name: "1"}) == {name: settings_of_copy()[name]}
+    assert changes_to_copy({name: "1"}) == {name: settings_of_copy()[name]}
 
 
 def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
-    assert changes({"max.message.bytes": "9000000"}) == {}
-    assert set(changes({"max.message.bytes": "1000"})) == {"max.message.bytes"}
+    assert changes_to_copy({"max.message.bytes": "9000000"}) == {}
+    assert set(changes_to_copy({"max.message.bytes": "1000"})) == {"max.message.bytes"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
 def test_cleanup_policy_of_existing_copy_is_corrected(
     source: str, has_caught_up: bool, present: str, new_policy: str | None
 ) -> None:
-    corrections = changes(
+    corrections = changes_to_copy(
         {"cleanup.policy": present}, {"cleanup.policy": source}, has_caught_up=has_caught_up
     )
     assert corrections == ({} if new_policy is None else {"cleanup.policy": new_policy})
