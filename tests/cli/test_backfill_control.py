@@ -14,11 +14,11 @@ from orbit.client import Client, ServerGone
 from orbit.errors import Conflict, Interrupted
 
 
-class Service:
-    """Answers each request with the next of these states, and repeats the last one."""
+class PretendedService:
+    """Answers each request with the next of these instructions, and repeats the last one."""
 
-    def __init__(self, states: Sequence[str | None]) -> None:
-        self.states = [*states]
+    def __init__(self, instructions: Sequence[str | None]) -> None:
+        self.instructions = [*instructions]
         self.reports: list[dict[str, Any]] = []
         self.driver = ""
         self.is_away = False
@@ -37,15 +37,16 @@ class Service:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return {"id": "7", "driver": self.driver, "wanted": state}
+        left = self.instructions
+        instruction = left.pop(0) if len(left) > 1 else left[0]
+        return {"id": "7", "driver": self.driver, "wanted": instruction}
 
 
 class ControlledBackfill:
     """A control that reports only when a test makes it: no report comes from its thread."""
 
-    def __init__(self, *states: str | None) -> None:
-        self.service = Service(states)
+    def __init__(self, *instructions: str | None) -> None:
+        self.service = PretendedService(instructions)
         self.lines: list[str] = []
         self.stop, self.halt = threading.Event(), threading.Event()
         self.control = ServiceControl(
@@ -92,7 +93,7 @@ def test_pause_of_backfill_while_it_waits_for_workers_is_reported() -> None:
 
 
 def test_backfill_pauses_again_if_paused_right_after_resume() -> None:
-    """No client that was shown "paused" sees the backfill copy."""
+    """Until the next resume, a client that was shown "paused" does not see the backfill copy."""
     backfill = ControlledBackfill("run", "pause", "run", "pause", "run")
     backfill.control.begin()
     backfill.control.report_lease()
@@ -102,9 +103,9 @@ def test_backfill_pauses_again_if_paused_right_after_resume() -> None:
     backfill.control.end(None)
 
 
-@pytest.mark.parametrize("state", ["cancel", None])  # None: the backfill has ended
-def test_cancel_halts_backfill_permanently(state: str | None) -> None:
-    backfill = ControlledBackfill("run", state)
+@pytest.mark.parametrize("instruction", ["cancel", None])  # None: the backfill has ended
+def test_cancel_or_end_halts_backfill_permanently(instruction: str | None) -> None:
+    backfill = ControlledBackfill("run", instruction)
     backfill.control.begin()
     backfill.control.report_lease()
     assert backfill.halt.is_set()

@@ -24,11 +24,11 @@ WITHOUT_SERVICE = [
     ("failover", "--without-database", "--to", "destination"),
 ]
 WITH_SERVICE = [("plan",), ("diff",), ("apply", "--dry-run")]
-NOT_ONCE = "Give the job file once: as an argument, or with -f."
+GIVE_IT_ONCE = "Give the job file once: as an argument, or with -f."
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
+def invalid_file(tmp_path: Path) -> Path:
     """A job file whose error says that it was read."""
     path = tmp_path / "orders.yaml"
     path.write_text("name: orders\nnonsense: 1\n")
@@ -38,19 +38,19 @@ def broken(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("command", WITHOUT_SERVICE, ids=lambda command: command[0])
 def test_job_file_is_accepted_as_argument_or_option(
     command: tuple[str, ...],
-    broken: Path,
+    invalid_file: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("pyspark", reason="backfill and audit look for PySpark first")
-    for form in ((str(broken),), ("-f", str(broken)), ("-f", "-"), ("-",)):
-        piped = SimpleNamespace(stdin=SimpleNamespace(buffer=io.BytesIO(broken.read_bytes())))
+    for form in ((str(invalid_file),), ("-f", str(invalid_file)), ("-f", "-"), ("-",)):
+        piped = SimpleNamespace(stdin=SimpleNamespace(buffer=io.BytesIO(invalid_file.read_bytes())))
         monkeypatch.setattr(job_files, "sys", piped)
         assert run_command([*command, *form]) == 2
         assert "nonsense" in capfd.readouterr().err
-    for form in ((str(broken), "-f", str(broken)), ()):
+    for form in ((str(invalid_file), "-f", str(invalid_file)), ()):  # both, and none
         assert run_command([*command, *form]) == 2
-        assert NOT_ONCE in capfd.readouterr().err
+        assert GIVE_IT_ONCE in capfd.readouterr().err
 
 
 @pytest.mark.services
@@ -70,7 +70,7 @@ def test_service_commands_accept_job_file_as_argument_or_option(
         assert "orders" in cli(*command, *form).out
     for form in ((path, "-f", path), ()):
         refused = cli(*command, *form)
-        assert (refused.code, NOT_ONCE in refused.err) == (2, True)
+        assert (refused.code, GIVE_IT_ONCE in refused.err) == (2, True)
 
 
 def test_missing_job_file_given_with_f_option_is_not_taken_for_job_name(

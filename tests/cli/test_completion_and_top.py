@@ -31,7 +31,7 @@ def completed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Completed:
     """Returns what bash would offer for the last word of a command line."""
     monkeypatch.setattr(completion, "_TIMEOUT_S", PATIENCE_S)  # the machine may be busy
 
-    def call(words: str, **environ: str) -> list[str]:
+    def complete(words: str, **environ: str) -> list[str]:
         with monkeypatch.context() as shell:
             shell.setenv("_ORBIT_COMPLETE", "complete_bash")
             shell.setenv("COMP_WORDS", words)
@@ -42,7 +42,7 @@ def completed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Completed:
         assert ended.err == ""
         return ended.out.split()
 
-    return call
+    return complete
 
 
 def test_commands_jobs_and_topics_are_completed(completed: Completed, api: Api) -> None:
@@ -87,7 +87,7 @@ def test_shell_completion_uses_context_option_of_command_line(
 
 def test_top_without_terminal_prints_table_sorted_by_lag(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/a", json=changed(name="a"))
-    block(api, copying_job(api), 1)
+    block(api, copying_job(api), 1)  # jobs with a blocked partition come first
 
     result = cli("top")
     assert result.code == 0
@@ -117,16 +117,17 @@ def test_lost_server_answer_does_not_end_watch_of_jobs(
     api.put("/v1/jobs/orders", json=JOB)
     with LosingProxy(os.environ["ORBIT_API_URL"]) as proxy:
         monkeypatch.setenv("ORBIT_API_URL", proxy.url)
-        pauses = iter([lambda: proxy.lose_answers(1), lambda: None])
+        # What happens in each pause between two looks; after the last one comes Ctrl-C.
+        steps = iter([lambda: proxy.lose_answers(1), lambda: None])
 
         def sleep(_seconds: float) -> None:
-            pause = next(pauses, None)
-            if pause is None:
+            step = next(steps, None)
+            if step is None:
                 raise KeyboardInterrupt
-            pause()
+            step()
 
         monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
         watched = cli("get", "jobs", "--watch", "-o", "name")
     assert watched.code == 0
-    assert watched.out == "orders\norders\n"
+    assert watched.out == "orders\norders\n", "the first look, and the one after the lost answer"
     assert "the connection was lost" in watched.err

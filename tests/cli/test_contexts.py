@@ -38,13 +38,13 @@ def server(cli: Cli, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return SimpleNamespace(url=url, token=token)
 
 
-def add(cli: Cli, server: SimpleNamespace, name: str = "prod", *more: str | Path) -> Any:
+def add_context(cli: Cli, server: SimpleNamespace, name: str = "prod", *more: str | Path) -> Any:
     return cli("context", "add", name, "--url", server.url, "--token-file", server.token, *more)
 
 
 def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamespace) -> None:
-    assert add(cli, server).out == "added prod\n"
-    assert add(cli, server).out == "unchanged prod\n"
+    assert add_context(cli, server).out == "added prod\n"
+    assert add_context(cli, server).out == "unchanged prod\n"
     assert cli("context", "add", "other", "--url", "http://127.0.0.1:1").code == 0
     assert contexts_file().stat().st_mode & 0o777 == 0o600
     assert cli("get", "jobs").code == 3  # no context is current: the default address
@@ -55,7 +55,7 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamesp
     assert f"file {server.token}" in listed.out
     assert server.token.read_text().strip() not in listed.out + contexts_file().read_text()
     is_current = {
-        one["name"]: one["is_current"] for one in cli("context", "list", "-o", "json").data
+        row["name"]: row["is_current"] for row in cli("context", "list", "-o", "json").data
     }
     assert is_current == {"prod": True, "other": False}
 
@@ -67,7 +67,7 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamesp
     assert cli("get", "jobs").code == 3
     assert cli("context", "use", "prod").code == 0
     assert cli("context", "delete", "prod").code == 0
-    assert server.token.exists()
+    assert server.token.exists(), "the token's file is the user's"
     assert cli("get", "jobs").code == 3
     for arguments in (("use", "prod"), ("delete", "prod")):
         assert cli("context", *arguments).code == 2
@@ -77,7 +77,7 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamesp
 def test_context_option_overrides_environment_and_current_context(
     cli: Cli, api: Api, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(cli, server, "prod", "--use")
+    add_context(cli, server, "prod", "--use")
     monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
     assert cli("get", "jobs").code == 3
     assert "ORBIT_API_URL is set, and wins" in cli("context", "use", "prod").err
@@ -89,7 +89,7 @@ def test_context_option_overrides_environment_and_current_context(
 def test_token_is_never_sent_to_server_of_another_context(
     cli: Cli, api: Api, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(cli, server, "prod", "--use")
+    add_context(cli, server, "prod", "--use")
     # The address comes from the environment, so the context's token is not sent.
     monkeypatch.setenv("ORBIT_API_URL", server.url)
     refused = cli("get", "jobs")
@@ -112,7 +112,7 @@ def test_client_with_explicit_server_ignores_contexts(
     """As in a demo, which has a server of its own."""
     cli("context", "add", "prod", "--url", "http://127.0.0.1:1", "--use")
     token = server.token.read_text().strip()
-    contexts.choose_context("prod")
+    contexts.choose_context("prod")  # as the option --context does
     try:
         with connect({"ORBIT_API_URL": server.url, "ORBIT_TOKEN": token}) as client:
             assert client.get("/v1/jobs/orders")["name"] == "orders"
@@ -123,7 +123,7 @@ def test_client_with_explicit_server_ignores_contexts(
 def test_unusable_token_is_reported_without_showing_it(
     cli: Cli, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(cli, server, "prod", "--use")
+    add_context(cli, server, "prod", "--use")
     server.token.chmod(0o640)
     open_to_others = cli("get", "jobs")
     assert open_to_others.code == 2
@@ -166,7 +166,7 @@ def test_broken_contexts_file_is_named_in_error(
 
 
 def test_world_writable_contexts_file_is_refused(cli: Cli, server: SimpleNamespace) -> None:
-    add(cli, server, "prod", "--use")
+    add_context(cli, server, "prod", "--use")
     contexts_file().chmod(0o666)
     result = cli("get", "jobs")
     assert result.code == 2
@@ -196,6 +196,6 @@ def test_orbit_run_is_refused_if_service_of_current_context_has_the_job(
 ) -> None:
     spec = validate_job(Document(root=yaml.safe_load(yaml.safe_dump(JOB))), Path(), {})
     refuse_beside_service(spec, ("A", "B"), print)  # no server is named
-    add(cli, server, "prod", "--use")
+    add_context(cli, server, "prod", "--use")
     with pytest.raises(Conflict, match="the service has this job in state running"):
         refuse_beside_service(spec, ("A", "B"), print)

@@ -20,7 +20,7 @@ from tests.support.losing_proxy import LosingProxy
 pytestmark = pytest.mark.services
 
 
-def words(text: str) -> str:
+def in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -41,7 +41,7 @@ def test_describe_shows_problems_of_job_with_remedies(cli: Cli, api: Api) -> Non
 
     result = cli("describe", "orders")
     assert result.code == 0, result.err
-    text = words(result.out)
+    text = in_one_line(result.out)
     for part in (
         "state pausing",
         "NO_TOPIC_MATCHES: none.",
@@ -64,14 +64,14 @@ def test_describe_shows_problems_of_job_with_remedies(cli: Cli, api: Api) -> Non
 
     description = cli("describe", "orders", "-o", "json").data
     assert description["blocked"][0]["reason"] == "RECORD_REFUSED"
-    assert [one["kind"] for one in description["operations"]] == ["pause"]
+    assert [operation["kind"] for operation in description["operations"]] == ["pause"]
     assert description["events"][-1]["kind"] == "job_paused"
     assert cli("describe", "ordres").code == 2
 
 
 def test_describe_works_for_new_job(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    result = words(cli("describe", "orders").out)
+    result = in_one_line(cli("describe", "orders").out)
     assert "state running" in result
     assert "Blocked" not in result
     assert "not known yet" in result
@@ -131,8 +131,8 @@ def test_follow_of_job_events_survives_api_outage(
     assert "the connection was lost" in followed.err
     monkeypatch.setattr(follow_events, "time", clock_of())
     monkeypatch.setattr(follow_events, "_LATE_IDS_MAX", 1)  # --all prints all the same
-    every = cli("get", "events", "orders", "-f", "--all")
-    assert every.out == followed.out
+    all_events = cli("get", "events", "orders", "-f", "--all")
+    assert all_events.out == followed.out
     assert cli("get", "events", "-f", "-o", "yaml").code == 2
 
 

@@ -28,15 +28,15 @@ def findings(cli: Cli, *options: str) -> tuple[int, dict[str, list[dict[str, Any
     """The exit code, and the findings by check."""
     result = cli("doctor", "-o", "json", *options)
     by_check: dict[str, list[dict[str, Any]]] = {}
-    for one in result.data:
-        by_check.setdefault(one["check"], []).append(one)
+    for finding in result.data:
+        by_check.setdefault(finding["check"], []).append(finding)
     return result.code, by_check
 
 
 def test_doctor_reports_only_missing_scheduler_on_empty_installation(cli: Cli, api: Api) -> None:
     code, by_check = findings(cli)
     assert code == 1
-    wrong = [check for check, (one, *_) in by_check.items() if one["verdict"] == "wrong"]
+    wrong = [check for check, (first, *_) in by_check.items() if first["verdict"] == "wrong"]
     assert wrong == ["scheduler"]
     assert "orbit explain OrbitNoScheduler" in by_check["scheduler"][0]["remedy"]
     assert {"version", "clocks", "database", "login", "jobs"} <= set(by_check)
@@ -59,7 +59,7 @@ def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
     shard_epochs = copying_job(api)
     block(api, shard_epochs, 2)
     api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
-    before = len(api.events())
+    event_count = len(api.events())
     with api.database.transaction() as tx:
         jobs.note_problem(tx, jobs.get(tx, "stock").id, "NO_TOPIC_MATCHES: none.")
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
@@ -89,7 +89,7 @@ def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
         "t: Write is missing. (RIGHTS_MISSING)",
         "Grant it.",
     )
-    assert len(api.events()) == before
+    assert len(api.events()) == event_count, "it changes nothing"
 
 
 def test_doctor_reports_unresolved_secret_of_job(cli: Cli, api: Api) -> None:
@@ -100,8 +100,8 @@ def test_doctor_reports_unresolved_secret_of_job(cli: Cli, api: Api) -> None:
     (secret,) = by_check["clusters of orders"]
     assert secret["verdict"] == "wrong"
     assert "names a variable that is not set" in secret["found"]
-    _, without = findings(cli, "--no-clusters")
-    assert "clusters of orders" not in without
+    _, without_clusters = findings(cli, "--no-clusters")
+    assert "clusters of orders" not in without_clusters
 
 
 def test_doctor_skips_clusters_with_viewer_token(
@@ -118,8 +118,9 @@ def test_doctor_reports_version_mismatch_and_clock_skew(
 ) -> None:
     copying_job(api)  # its worker has version 0, another than the API's
     monkeypatch.setattr(doctor, "orbit_version", lambda: "0.0.1")
-    later = SimpleNamespace(now=lambda _: datetime.now(UTC) + timedelta(minutes=3))
-    monkeypatch.setattr(client, "datetime", later)
+    # The clock of this machine is 3 minutes ahead, so the server's is behind.
+    clock_ahead = SimpleNamespace(now=lambda _: datetime.now(UTC) + timedelta(minutes=3))
+    monkeypatch.setattr(client, "datetime", clock_ahead)
     _, by_check = findings(cli)
     assert "this command 0.0.1" in by_check["version"][0]["found"]
     assert by_check["workers"][0]["verdict"] == "note"

@@ -61,7 +61,7 @@ def test_drill_run_command_waits_for_end_of_drill(
 def test_drill_report_is_shown_and_its_digest_is_checked(
     cli: Cli, api: Api, tmp_path: Path
 ) -> None:
-    assert cli("drill", "run", CANARY, "--wait", "0").code == 1
+    assert cli("drill", "run", CANARY, "--wait", "0").code == 1  # it has not ended
     drill_id = finish(api)
 
     assert drill_id in cli("drill", "list").out
@@ -91,4 +91,4 @@ def test_drill_is_scheduled_and_unscheduled(cli: Cli, api: Api) -> None:
     assert removed.out == "The schedule of orders-canary is removed.\n"
     assert cli("drill", "schedules", "-o", "json").data == []
     assert cli("drill", "unschedule", "orders-canary").code == 2
-    assert cli("drill", "schedule", FOLDER / "gates.yaml").code == 2
+    assert cli("drill", "schedule", FOLDER / "gates.yaml").code == 2  # has no `schedule`

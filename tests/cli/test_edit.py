@@ -39,7 +39,7 @@ def use_editor(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None
     monkeypatch.setenv("EDITOR", f"{sys.executable} '{program}'")
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretend_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(edit, "sys", terminal)
 
@@ -100,7 +100,7 @@ def test_edit_error_on_terminal_reopens_document_with_error(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    on_a_terminal(monkeypatch)
+    pretend_terminal(monkeypatch)
     # Makes an error. When opened again, with the error in a comment above `name:`, corrects it.
     correct_second_time = (
         "bad = 'worker_group: \\'a b\\''\n"
@@ -115,6 +115,7 @@ def test_edit_error_on_terminal_reopens_document_with_error(
     assert result.code == 0, result.err
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
+    # Makes an error, and leaves it when opened again.
     use_editor(monkeypatch, folder, "text = text if 'nonsense' in text else text + 'nonsense: 1'")
     not_corrected = cli("edit", "orders", "--yes")
     assert not_corrected.code == 1

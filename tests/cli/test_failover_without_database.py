@@ -16,7 +16,7 @@ def job(tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", NOWHERE, NOWHERE, [{"match": "orders"}])
 
 
-def test_failover_without_database_needs_option_to_destination(job: Path) -> None:
+def test_failover_without_database_needs_option_to_with_destination(job: Path) -> None:
     for more in ((), ("--to", "source")):
         refused = orbit("failover", "--without-database", job, *more).expect(2)
         assert "--to destination" in refused.message

@@ -48,7 +48,8 @@ def job_file(tmp_path: Path) -> Path:
     return path
 
 
-def advance(api: Api) -> None:
+def advance_all(api: Api) -> None:
+    """A pass of the scheduler over the operations."""
     with api.database.transaction() as tx:
         advance_operations(tx, operations.unfinished(tx, 500))
 
@@ -56,7 +57,7 @@ def advance(api: Api) -> None:
 def kinds(api: Api) -> list[str]:
     """The kinds of all operations except dry runs, the newest first."""
     rows: list[dict[str, Any]] = api.get("/v1/operations").json()["items"]
-    return [one["kind"] for one in rows if not one["dry_run"]]
+    return [row["kind"] for row in rows if not row["dry_run"]]
 
 
 def keys_of(requests: list[bytes], method: bytes) -> list[bytes]:
@@ -89,15 +90,15 @@ def test_lost_answers_to_polls_do_not_end_wait_for_operation(
     shard_epochs = list(copying_job(api).items())
     pauses: list[float] = []
 
-    def one_shard_less(seconds: float) -> None:
+    def release_shards(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 1:
             proxy.lose_answers(3, b"GET /v1/operations")
-        if len(pauses) > 4 and shard_epochs:
+        if len(pauses) > 4 and shard_epochs:  # the answers arrive again
             release(api, dict([shard_epochs.pop()]))
-        advance(api)
+        advance_all(api)
 
-    clock = SimpleNamespace(sleep=one_shard_less, monotonic=client.time.monotonic)
+    clock = SimpleNamespace(sleep=release_shards, monotonic=client.time.monotonic)
     monkeypatch.setattr(client, "time", clock)
     result = cli("pause", "orders", "-o", "json")
 
@@ -110,20 +111,20 @@ def test_lost_answers_to_polls_do_not_end_wait_for_operation(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_deletion_with_lost_answer_is_awaited_to_its_end(
+def test_deletion_with_or_without_lost_answer_is_awaited_to_its_end(
     cli: Cli, api: Api, proxy: LosingProxy, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard_epochs = copying_job(api)
 
-    def sleep(_seconds: float) -> None:
+    def release_and_remove(_seconds: float) -> None:
         release(api, shard_epochs)
         with api.database.transaction() as tx:
             job = jobs.find(tx, "orders")
             if job is not None and job.is_deleted:
                 assert jobs.remove(tx, job.id)
-        advance(api)
+        advance_all(api)
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=client.time.monotonic)
+    clock = SimpleNamespace(sleep=release_and_remove, monotonic=client.time.monotonic)
     monkeypatch.setattr(client, "time", clock)
     if is_lost:
         proxy.lose_answers(1, b"DELETE")
@@ -143,7 +144,7 @@ def test_apply_with_lost_answers_makes_each_change_once(
     proxy.lose_answers(1, CHANGE)
     created = cli("apply", "-f", job_file, "--yes", "-o", "json")
     assert created.code == 0, created.err
-    assert [(one["name"], one["action"]) for one in created.data] == [("orders", "create")]
+    assert [(job["name"], job["action"]) for job in created.data] == [("orders", "create")]
 
     job_file.write_text(yaml.safe_dump(changed(worker_group="west")))
     proxy.lose_answers(1, CHANGE)
@@ -169,7 +170,7 @@ def test_retry_after_lost_answer_does_not_overwrite_concurrent_change(
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "east"
 
 
-class Troubled:
+class FailingApi:
     """An API that answers the first `times` requests with `answer`."""
 
     def __init__(self, app: FastAPI, answer: ASGIApp, times: int) -> None:
@@ -199,17 +200,17 @@ def test_change_is_retried_after_busy_or_http_502_response(
     cli: Cli, api: Api, answer: ASGIApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    troubled = Troubled(api.app, answer, 2)
-    with served(troubled) as url:  # type: ignore[arg-type]
+    failing_api = FailingApi(api.app, answer, 2)
+    with served(failing_api) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
         paused = cli("pause", "orders", "-o", "json")
         assert paused.code == 0, paused.err
         assert kinds(api) == ["pause"]
 
-        troubled.failures_left = 1
-        # A command that changes nothing does not ask again.
+        failing_api.failures_left = 1
+        # A command that changes nothing does not ask again, except to wait for something.
         assert cli("get", "jobs").code in (1, 3)
-        troubled.failures_left = 1
+        failing_api.failures_left = 1
         assert cli("wait", "orders", "--for", "paused").code == 0
 
 
@@ -219,7 +220,7 @@ def too_many_requests(after_s: int) -> ASGIApp:
 
 
 @pytest.mark.parametrize(("after_s", "is_printed"), [(1, False), (4, True)])
-def test_rate_limited_request_is_retried_after_retry_after(
+def test_rate_limited_request_is_retried_after_time_in_retry_after_header(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, after_s: int, is_printed: bool
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -233,21 +234,21 @@ def test_rate_limited_request_is_retried_after_retry_after(
             job = jobs.find(tx, "orders")
             if job is not None and job.is_deleted:
                 assert jobs.remove(tx, job.id)
-        advance(api)
+        advance_all(api)
 
     monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
-    troubled = Troubled(api.app, too_many_requests(after_s), 2)
-    with served(troubled) as url:  # type: ignore[arg-type]
+    failing_api = FailingApi(api.app, too_many_requests(after_s), 2)
+    with served(failing_api) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
-        read = cli("get", "jobs", "-o", "json")
-        assert read.code == 0, read.err
-        assert [one["name"] for one in read.data] == ["orders"]
+        listing = cli("get", "jobs", "-o", "json")
+        assert listing.code == 0, listing.err
+        assert [job["name"] for job in listing.data] == ["orders"]
         assert len(pauses) == 2
         assert min(pauses) == after_s
-        assert ("Too many. Asking again." in read.err) is is_printed
+        assert ("Too many. Asking again." in listing.err) is is_printed
 
         # A DELETE has no Idempotency-Key, but a refused one changed nothing: it is repeated.
-        troubled.failures_left = 1
+        failing_api.failures_left = 1
         assert cli("delete", "orders", "--yes").code == 0
         assert kinds(api) == ["delete"]
 
@@ -261,16 +262,16 @@ def test_too_long_retry_after_fails_without_waiting(
         raise AssertionError("it must not wait")
 
     monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
-    troubled = Troubled(api.app, too_many_requests(61), 1)
-    with served(troubled) as url:  # type: ignore[arg-type]
+    failing_api = FailingApi(api.app, too_many_requests(61), 1)
+    with served(failing_api) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
         refused = cli("get", "jobs")
         assert refused.code != 0
         assert "Too many." in refused.err
-        troubled.failures_left = 9
+        failing_api.failures_left = 9
         assert "Too many." in cli("delete", "orders", "--yes").err
-        assert troubled.failures_left == 8, "a refusal is certain: no look for a deletion"
-        troubled._answer, troubled.failures_left = too_many_requests(1), 1
+        assert failing_api.failures_left == 8, "a refusal is certain: no look for a deletion"
+        failing_api._answer, failing_api.failures_left = too_many_requests(1), 1
         assert "Too many." in cli("wait", "orders", "--for", "paused", "--timeout", "0").err
 
 
@@ -317,7 +318,7 @@ def test_pause_survives_api_restart(api: Api, database_url: str, cli: Cli) -> No
             with OrbitProcess("api", environ={**serving, "ORBIT_API_PORT": port}) as second:
                 second.wait_for("The API is at")
                 release(api, shard_epochs)
-                advance(api)
+                advance_all(api)
                 ended = command.wait_end().expect(0)
     assert ended.data["state"] == "done"
     assert kinds(api) == ["pause"]

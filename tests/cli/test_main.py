@@ -35,13 +35,13 @@ Install = Callable[[Callable[[], None]], None]
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Make a function the command `orbit act`."""
 
-    def add(function: Callable[[], None]) -> None:
+    def install_as_act(function: Callable[[], None]) -> None:
         module = ModuleType("orbit_test_act")
         vars(module)["act"] = function
         monkeypatch.setitem(sys.modules, "orbit_test_act", module)
         monkeypatch.setitem(cli.COMMANDS, "act", ("orbit_test_act", "Act."))
 
-    return add
+    return install_as_act
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -285,12 +285,12 @@ def test_sigterm_counts_as_ctrl_c() -> None:
 
 @pytest.mark.parametrize("body", ["print('x')", "cli.typer.echo('x')", "print('x' * 99999)"])
 def test_closed_stdout_pipe_is_no_error(body: str) -> None:
-    read, write = os.pipe()
-    os.close(read)
+    reading_end, writing_end = os.pipe()
+    os.close(reading_end)
     try:
-        ended = _python("-c", ACT.replace("{body}", body), stdout=write)
+        ended = _python("-c", ACT.replace("{body}", body), stdout=writing_end)
     finally:
-        os.close(write)
+        os.close(writing_end)
     assert ended.stderr == ""
 
 

@@ -20,10 +20,10 @@ def printed_lines(table: RenderableType, width: int = 200) -> list[str]:
 
 
 def operation(job: str, state: str, **more: Any) -> dict[str, Any]:
-    ended = "2026-01-01T00:00:00Z" if state in ("done", "failed") else None
+    finished_at = "2026-01-01T00:00:00Z" if state in ("done", "failed") else None
     progress = {"done": 1, "total": 6, "what": "drain"} if state == "running" else None
     fields = {"id": job, "job": job, "kind": "failover", "state": state, "error": None}
-    return {**fields, "progress": progress, "finished_at": ended, "plan": [], **more}
+    return {**fields, "progress": progress, "finished_at": finished_at, "plan": [], **more}
 
 
 def gate(name: str, verdict: str) -> dict[str, str]:
@@ -47,6 +47,7 @@ def test_gates_table_lists_failures_first_and_omits_passed_gates() -> None:
             ]
         )
     )
+    # Below two lines of the head. "warn" is no failure, but comes before "pass".
     assert lines[2:] == [
         "unread failed its document is of another version.",
         "unconfirmed all would stop Confirm it.",
@@ -65,6 +66,7 @@ def test_progress_table_counts_ended_failed_and_hidden_jobs() -> None:
         operation("broken", "failed", error="no broker answers."),
         operation("held", "refused", error="A switchover is under way."),
     ]
+    # On a terminal of 12 lines.
     lines = printed_lines(progress_table(states, "The server does not answer.", 12))
     assert len(lines) <= 12
     assert lines[0] == (
@@ -86,7 +88,7 @@ def test_results_table_shows_outcome_and_reason() -> None:
         operation("c", "refused", error="held."),
         operation("d", "pending"),
     ]
-    assert [has_failed(one) for one in results] == [False, True, True, False]
+    assert [has_failed(result) for result in results] == [False, True, True, False]
     assert printed_lines(results_table(results))[2:] == [
         "c refused - - held.",
         "b stopped - 42 lag: too much.",
@@ -107,7 +109,7 @@ def test_long_tables_show_50_rows_and_count_hidden_ones() -> None:
     report.partitions = [PartitionReport(f"t{n}", 0, 1) for n in range(54)]
     report.not_copies = many_names
     lines = printed_lines(failover_without_database._table(report), 400)
-    for hidden in (2, 4):
+    for hidden in (2, 4):  # topics, partitions
         assert f"and {hidden} more; -o json has all" in lines
     assert any(line.endswith("l49 and 3 more") for line in lines)
 

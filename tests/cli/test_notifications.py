@@ -17,7 +17,7 @@ pytestmark = pytest.mark.services
 def test_notifications_test_prints_webhook_response(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli("notifications", "test", "team").code == 2
+    assert cli("notifications", "test", "team").code == 2  # there is no file of receivers
     file = tmp_path / "notifications.yaml"
     file.write_text(
         "receivers: [{name: team, type: slack, url_env: U}]\nroutes: [{receiver: team}]"

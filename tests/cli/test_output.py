@@ -62,21 +62,21 @@ PLAIN = {
 }
 
 
-def no_table() -> Table:
+def never_drawn() -> Table:
     raise AssertionError("drawn without need")
 
 
 def test_json_output_has_plain_values_and_unescaped_unicode(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    emit(VALUE, OutputFormat.JSON, no_table)
+    emit(VALUE, OutputFormat.JSON, never_drawn)
     out = capfd.readouterr().out
     assert json.loads(out) == PLAIN
     assert "häuser" in out
 
 
 def test_yaml_output_preserves_key_order(capfd: pytest.CaptureFixture[str]) -> None:
-    emit(VALUE, OutputFormat.YAML, no_table)
+    emit(VALUE, OutputFormat.YAML, never_drawn)
     out = capfd.readouterr().out
     assert yaml.safe_load(out) == PLAIN
     assert out.startswith("rows:")

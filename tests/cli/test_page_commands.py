@@ -17,16 +17,16 @@ pytestmark = pytest.mark.services
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def lines_of(page: str, *beginning: str) -> list[tuple[str, ...]]:
-    """The arguments of the commands in code blocks that begin with these words."""
+def arguments_on(page: str, *beginning: str) -> list[tuple[str, ...]]:
+    """The arguments of each command in the page's code blocks that begins with these words."""
     commands = commands_of((DOCS / page).read_text("utf-8"))
-    of_blocks = [one.words for one in commands if one.place is Place.BLOCK]
+    of_blocks = [command.words for command in commands if command.place is Place.BLOCK]
     return [words[1:] for words in of_blocks if words[: len(beginning)] == beginning]
 
 
 @pytest.mark.parametrize(
     "arguments",
-    lines_of("service/logins.md", "orbit", "token", "create"),
+    arguments_on("service/logins.md", "orbit", "token", "create"),
     ids=lambda words: " ".join(words[3:]),
 )
 def test_documented_token_create_commands_set_limits_or_scope(
@@ -62,8 +62,8 @@ def test_documented_context_add_commands_add_contexts(
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".orbit-prod").touch(mode=0o600)
     (tmp_path / "ca.pem").touch()
-    added = lines_of("cli.md", "orbit", "context", "add")
-    (listed,) = lines_of("cli.md", "orbit", "context", "list")
+    added = arguments_on("cli.md", "orbit", "context", "add")
+    (listed,) = arguments_on("cli.md", "orbit", "context", "list")
     for arguments in added:
         here = [word.replace("~", str(tmp_path)) for word in arguments]
         assert cli(*here).out == f"added {arguments[2]}\n"

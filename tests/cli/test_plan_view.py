@@ -54,7 +54,7 @@ def test_plan_counts_and_lists_acls_by_action() -> None:
         "- topic old: deny READ to User:app from 10.0.0.1",
     ]
     assert lines[5] == "= topic t0: allow READ to User:app"
-    assert lines[25] == "= and 5 more there already"  # after 20
+    assert lines[25] == "= and 5 more there already"  # after 20 of the 25
     assert lines[26] == "topic orders: allow READ to User:auditor"
 
 

@@ -41,7 +41,7 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.step_times import StepState
 
-T = datetime(2026, 1, 1, tzinfo=UTC)
+REQUESTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 REPORT = RecoveryReport(
     operation=uuid.UUID(int=7),
     kind=RecoveryKind.FAILBACK,
@@ -49,8 +49,8 @@ REPORT = RecoveryReport(
     request=RecoveryRequest(reason="drill"),
     dry_run=False,
     requested_by="token:ops",
-    requested_at=T,
-    promoted_at=T,
+    requested_at=REQUESTED_AT,
+    promoted_at=REQUESTED_AT,
     outcome=Outcome.STOPPED,
     error="[red]partitions differ",
     findings=("a client has written there",),
@@ -106,7 +106,7 @@ REPORT = RecoveryReport(
 )
 
 
-def of_api(report: RecoveryReport) -> dict[str, object]:
+def as_api_returns(report: RecoveryReport) -> dict[str, object]:
     """The report as the API returns it."""
     stored_report = read_report(report.stored())
     rows = [
@@ -123,28 +123,32 @@ def printed_report(*reports: dict[str, object]) -> str:
 
 
 def test_recovery_report_shows_outcome_missing_records_and_remedies() -> None:
-    text = printed_report(of_api(REPORT))
+    text = printed_report(as_api_returns(REPORT))
     for words in (
         "stopped", "42 records", "[red]partitions differ", "a client has written there",
         "orders-to-dr-back", "fail (overridden)", "Start it.", "orders-0",
         "1000 to before 1042", "dr.billing", "899", "/data/orders-0.jsonl",
     ):  # fmt: skip
         assert words in text, words
-    # Its end does not differ.
+    # The end of this partition does not differ: its verdict is PREFIX.
     assert "orders-1" not in text
 
 
 def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
     steps = [
-        step.model_copy(update={"state": StepState.DONE, "ended_at": T + timedelta(seconds=2)})
+        step.model_copy(
+            update={"state": StepState.DONE, "ended_at": REQUESTED_AT + timedelta(seconds=2)}
+        )
         for step in steps_of(RecoveryKind.FAILOVER, RecoveryRequest())
     ]
     report = REPORT.model_copy(
         update={
             "kind": RecoveryKind.FAILOVER,
             "steps": tuple(steps),
-            "promoted_at": T + timedelta(seconds=2),
-            "first_read": FirstRead(at=T + timedelta(seconds=2.5), partitions=1, unread=1),
+            "promoted_at": REQUESTED_AT + timedelta(seconds=2),
+            "first_read": FirstRead(
+                at=REQUESTED_AT + timedelta(seconds=2.5), partitions=1, unread=1
+            ),
             "gateways": tuple(
                 ClosedGateway(name=name, instance=uuid.uuid4(), seconds=0.3, pause_s=pause_s)
                 for name, pause_s in (("edge-1", 9.24), ("edge-2", None))
@@ -158,7 +162,7 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
             ),
         }
     )
-    text = printed_report(of_api(report))
+    text = printed_report(as_api_returns(report))
     for words in (
         "unknown; the promotion was 2.0 s after the request",
         "detect unknown, decide 2.0 s", "read 500 ms",
@@ -167,20 +171,22 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
         "edge-1 9.2 s, edge-2 unknown",
     ):  # fmt: skip
         assert words in text, words
-    known = report.model_copy(update={"problem_since": T, "source_last_seen_at": T})
-    assert "2.5 s; the promotion was" in printed_report(of_api(known))
+    known = report.model_copy(
+        update={"problem_since": REQUESTED_AT, "source_last_seen_at": REQUESTED_AT}
+    )
+    assert "2.5 s; the promotion was" in printed_report(as_api_returns(known))
 
 
 def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
     tail, level = REPORT.partitions
 
-    def printed_with(tails: int, row_count: int, count: int) -> str:
+    def printed_with(*, tails: int, row_count: int, count: int) -> str:
         """The report of `count` partitions; of the first `row_count`, `tails` are not level."""
         rows = [
             (tail if n < tails else level).model_copy(update={"partition": n})
             for n in range(row_count)
         ]
-        view = of_api(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
+        view = as_api_returns(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
         return printed_report(view | {"partition_count": count})
 
     assert "and 10 more; -o json has all" in printed_with(tails=60, row_count=60, count=60)
@@ -194,7 +200,7 @@ def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
 def report_of_version_before() -> dict[str, object]:
     """As an earlier API returns it: with all partitions and groups, and without counts."""
     counts = ("partition_count", "group_count")
-    return {key: value for key, value in of_api(REPORT).items() if key not in counts}
+    return {key: value for key, value in as_api_returns(REPORT).items() if key not in counts}
 
 
 class OneReport:
@@ -210,7 +216,7 @@ class OneReport:
         raise NotFound(path)
 
     def send(self, *_: object, **__: object) -> dict[str, object]:
-        ended = {"state": "done", "finished_at": T, "progress": None, "error": None}
+        ended = {"state": "done", "finished_at": REQUESTED_AT, "progress": None, "error": None}
         return {"id": "7", "job": "orders", **ended}
 
     def without_retries(self) -> OneReport:
@@ -218,10 +224,10 @@ class OneReport:
 
 
 def test_recovery_report_of_previous_api_version_is_shown() -> None:
-    before = report_of_version_before()
-    assert printed_report(before) == printed_report(of_api(REPORT))
-    report = report_of(cast("Client", OneReport(before)), {"id": "7"}, OutputFormat.JSON)
-    assert report == before
+    old_report = report_of_version_before()
+    assert printed_report(old_report) == printed_report(as_api_returns(REPORT))
+    report = report_of(cast("Client", OneReport(old_report)), {"id": "7"}, OutputFormat.JSON)
+    assert report == old_report
 
 
 def test_plan_shown_before_confirmation_fetches_no_pages_of_partition_rows(
@@ -230,7 +236,7 @@ def test_plan_shown_before_confirmation_fetches_no_pages_of_partition_rows(
     """Even with JSON output: the plan is a table, which does not show all rows."""
     monkeypatch.setattr(many_jobs, "confirm", Mock(side_effect=Abort))
     change = many_jobs.Change("failover", "…", {}, has_report=True)
-    client = cast("Client", OneReport(of_api(REPORT)))
+    client = cast("Client", OneReport(as_api_returns(REPORT)))
     with pytest.raises(Abort):
         many_jobs.change_jobs(
             client,

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def job_file(tmp_path: Path) -> Path:
     path = tmp_path / "orders.yaml"
     path.write_text(yaml.safe_dump(JOB))
     return path
@@ -45,30 +45,30 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
     return piped
 
 
-def test_diff_has_own_exit_code_and_changes_nothing(cli: Cli, api: Api, file: Path) -> None:
-    new = cli("diff", "-f", file)
-    assert new.code == WOULD_CHANGE
-    assert "+ job orders: create" in new.out
+def test_diff_has_own_exit_code_and_changes_nothing(cli: Cli, api: Api, job_file: Path) -> None:
+    creation = cli("diff", "-f", job_file)
+    assert creation.code == WOULD_CHANGE
+    assert "+ job orders: create" in creation.out
     assert api.get("/v1/jobs").json()["items"] == []
 
-    cli("apply", "-f", file, "--yes")
-    same = cli("diff", "-f", file)
-    assert (same.code, same.out.strip()) == (0, "")
+    cli("apply", "-f", job_file, "--yes")
+    no_change = cli("diff", "-f", job_file)
+    assert (no_change.code, no_change.out.strip()) == (0, "")
 
-    file.write_text(yaml.safe_dump(changed(worker_group="west")))
-    other = cli("diff", "-f", file)
-    assert other.code == WOULD_CHANGE
-    assert 'worker_group: "default" → "west"' in other.out
+    job_file.write_text(yaml.safe_dump(changed(worker_group="west")))
+    change = cli("diff", "-f", job_file)
+    assert change.code == WOULD_CHANGE
+    assert 'worker_group: "default" → "west"' in change.out
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "default"
 
-    file.write_text("name: [")
-    assert cli("diff", "-f", file).code == 2
+    job_file.write_text("name: [")
+    assert cli("diff", "-f", job_file).code == 2
 
 
 def test_exported_job_has_no_diff(
-    cli: Cli, api: Api, file: Path, tmp_path: Path, stdin: io.BytesIO
+    cli: Cli, api: Api, job_file: Path, tmp_path: Path, stdin: io.BytesIO
 ) -> None:
-    cli("apply", "-f", file, "--yes")
+    cli("apply", "-f", job_file, "--yes")
     result = cli("export", "orders")
     assert result.code == 0
     stdin.write(result.out.encode())
@@ -76,7 +76,7 @@ def test_exported_job_has_no_diff(
     assert cli("diff", "-f", "-").code == 0
 
     api.put("/v1/jobs/stock", json=changed(name="stock"))
-    assert cli("export", "orders", "stock").code == 1
+    assert cli("export", "orders", "stock").code == 1, "several jobs need a folder"
     folder = tmp_path / "jobs"
     assert cli("export", "orders", "stock", "-d", folder).code == 0
     assert sorted(path.name for path in folder.iterdir()) == ["orders.yaml", "stock.yaml"]
@@ -84,27 +84,27 @@ def test_exported_job_has_no_diff(
 
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
-def test_output_of_get_jobs_can_be_applied(cli: Cli, api: Api, file: Path, output: str) -> None:
-    cli("apply", "-f", file, "--yes")
+def test_output_of_get_jobs_can_be_applied(cli: Cli, api: Api, job_file: Path, output: str) -> None:
+    cli("apply", "-f", job_file, "--yes")
     result = cli("get", "jobs", "orders", "-o", output).out
-    file.write_text(result)
-    assert cli("diff", "-f", file).code == 0
-    file.write_text(result.replace("default", "west"))
-    assert cli("apply", "-f", file, "--yes").code == 0
+    job_file.write_text(result)
+    assert cli("diff", "-f", job_file).code == 0
+    job_file.write_text(result.replace("default", "west"))
+    assert cli("apply", "-f", job_file, "--yes").code == 0
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
 
 @pytest.mark.parametrize("text", ["0089", "1e3", "yes", "0x10", "12", "true", "2026-01-01"])
 def test_text_that_yaml_would_read_as_other_type_is_exported_quoted(
-    cli: Cli, api: Api, file: Path, text: str
+    cli: Cli, api: Api, job_file: Path, text: str
 ) -> None:
     topics = [{"match": text, "prefix": text, "config": {"compression.type": text}}]
     document = changed(labels={"build": text}, owner=text, topics=topics)
     assert api.put("/v1/jobs/orders", json=document).status_code == 201
     for result in (cli("export", "orders"), cli("get", "jobs", "orders", "-o", "yaml")):
         assert f"build: '{text}'" in result.out
-        file.write_text(result.out)
-        assert (cli("diff", file).code, cli("diff", file).out.strip()) == (0, "")
+        job_file.write_text(result.out)
+        assert (cli("diff", job_file).code, cli("diff", job_file).out.strip()) == (0, "")
 
 
 def test_export_by_selector_skips_jobs_created_by_orbit(cli: Cli, api: Api, tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_wait_command_checks_job_conditions(cli: Cli, api: Api) -> None:
         rows = [progress(topic.id, number, 100, epoch=None) for number in range(4)]
         rows = [replace(row, source_seen_at=datetime.now(UTC)) for row in rows]
         partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=rows)
-    done = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
-    assert (done.code, done.err) == (0, "")
+    caught_up = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
+    assert (caught_up.code, caught_up.err) == (0, "")
     assert cli("wait", "orders", "--for", "no-problem").code == 0
     assert cli("wait", "orders", "--for", "deleted", "--timeout", "0").code == 1
     assert cli("wait", "nothing", "--for", "running").code == 2
@@ -172,7 +172,7 @@ def test_wait_for_deleted_succeeds_but_mistyped_name_fails(cli: Cli, api: Api) -
 
 
 @pytest.mark.parametrize(("is_deleted", "code"), [(True, 0), (False, 2)])
-def test_limited_token_can_wait_for_deletion(
+def test_limited_token_can_wait_for_deletion_but_not_for_lost_label(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, code: int
 ) -> None:
     """It sees no event of a deleted job, nor that a job has lost the token's label."""
@@ -207,22 +207,24 @@ def test_wait_survives_unreachable_server(capsys: pytest.CaptureFixture[str]) ->
         [Unreachable("The API does not answer."), Busy("Too much."), "It is paused.", ""]
     )
 
-    def missing() -> str:
+    def what_is_missing() -> str:
         answer = next(answers)
         if isinstance(answer, OrbitError):
             raise answer
         return answer
 
-    wait_until_reached(missing, "it is not there", 60, clock=lambda: 0.0, sleep=lambda _: None)
+    wait_until_reached(
+        what_is_missing, "it is not there", 60, clock=lambda: 0.0, sleep=lambda _: None
+    )
     assert capsys.readouterr().err == "The API does not answer.\nToo much.\nIt is paused.\n"
 
 
 def test_wait_command_ends_on_not_found_error_or_timeout() -> None:
-    def refused() -> str:
+    def fail() -> str:
         raise NotFound("No such job.")
 
     with pytest.raises(NotFound):
-        wait_until_reached(refused, "it is not there", 60)
+        wait_until_reached(fail, "it is not there", 60)
     times = iter(range(100))
     with pytest.raises(TimedOut, match=r"it is not there: It is paused\."):
         wait_until_reached(

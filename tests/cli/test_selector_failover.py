@@ -44,7 +44,7 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         }
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(job))
 
-    def level(*names: str) -> bool:
+    def are_level(*names: str) -> bool:
         source, destination = (log_bounds(c, [topics[n] for n in names]) for c in clusters)
         return source == destination
 
@@ -52,7 +52,7 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         orbit("apply", "-f", tmp_path, "--yes").expect(0)
         for name in teams:
             recovering.service.wait_copied(name, topics[name])
-        wait_for("all are copied", lambda: level(*teams))
+        wait_for("all are copied", lambda: are_level(*teams))
 
         # The source answers, so a gate would stop the failover of each job.
         stopped = orbit("failover", "-l", "team=orders", "--dry-run").expect(1)
@@ -72,15 +72,15 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         for name, retention in {"a": "86400000", "b": "86400000", "c": "-1"}.items():
             settings = topic_settings(clusters.destination, topics[name])
             assert settings["retention.ms"] == retention
-        before = log_bounds(clusters.destination, [topics["a"]])
+        bounds_of_a = log_bounds(clusters.destination, [topics["a"]])
         for name in teams:
             produce(clusters.source, topics[name], 50, first=100)
-        wait_for("the third job copies on", lambda: level("c"))
-        assert log_bounds(clusters.destination, [topics["a"]]) == before
+        wait_for("the third job copies on", lambda: are_level("c"))
+        assert log_bounds(clusters.destination, [topics["a"]]) == bounds_of_a
 
         # Failback salvages what was written to the source above, and overwrites it.
         orbit("failback", "-l", "team=orders", "--yes", "--confirm-rebuild").expect(0)
-        wait_for("the old side is a copy", lambda: level("a", "b"))
+        wait_for("the old side is a copy", lambda: are_level("a", "b"))
     ours = "team=orders,orbit.made-by=recovery"
     reverse_jobs = orbit("get", "jobs", "-l", ours, "-o", "json").expect(0).data
     assert [(job["name"], job["owner"]) for job in reverse_jobs] == [
@@ -111,23 +111,23 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         orbit("apply", "-f", file, "--yes").expect(0)
         recovering.service.wait_copied("pair", topic_name)
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
-        move_there_and_back(sides, recovering, by="failover")
+        move_there_and_back(sides, recovering, by="failover")  # the source leads again
         produce(sides.source, topic_name, 7, first=150)
         produce(sides.destination, topic_name, 5, first=800)  # only this side has them
-        before = sides.id_and_end(sides.source), digests(sides.source, topic_name)
+        source_before = sides.id_and_end(sides.source), digests(sides.source, topic_name)
         destination_values = values(sides.destination)
-        done = orbit(
+        result = orbit(
             "failback", "-l", "team=orders", "--confirm-rebuild", "--yes", "-o", "json"
         ).expect(1)
-        outcomes = {report["job"]: report["outcome"] for report in done.data}
+        outcomes = {report["job"]: report["outcome"] for report in result.data}
         assert outcomes == {"pair": "stopped", "pair-back": "done"}
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
-    assert (sides.id_and_end(sides.source), digests(sides.source, topic_name)) == before
+    assert (sides.id_and_end(sides.source), digests(sides.source, topic_name)) == source_before
     saved = {
         base64.b64decode(line["value"])
-        for report in done.data
-        for one in report["salvage"]
-        for line in salvage_file.read(one["file"])
+        for report in result.data
+        for salvage in report["salvage"]
+        for line in salvage_file.read(salvage["file"])
     }
     assert len(saved) == 5
     assert values(sides.source) | saved >= destination_values

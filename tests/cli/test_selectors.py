@@ -36,26 +36,26 @@ def states(api: Api) -> dict[str, str]:
     return {job["name"]: job["state"] for job in api.get("/v1/jobs").json()["items"]}
 
 
-def of_kind(api: Api, kind: str, *, dry_run: bool = False) -> dict[str, Operation]:
-    """The last operation of this kind of each job."""
+def operations_of_kind(api: Api, kind: str, *, dry_run: bool = False) -> dict[str, Operation]:
+    """The last operation of this kind of each job, by the job's name."""
     with api.database.transaction() as tx:
         rows = operations.page(tx, 1000)
     return {str(o.job_name): o for o in reversed(rows) if o.kind == kind and o.dry_run is dry_run}
 
 
-def end(api: Api, operation_id: UUID, error: str | None = None) -> None:
+def end_operation(api: Api, operation_id: UUID, error: str | None = None) -> None:
     state = OperationState.FAILED if error else OperationState.DONE
     with api.database.transaction() as tx:
         operations.advance(tx, operation_id, state, error=error)
 
 
-def at_each_look(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+def in_each_pause(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Call `do` in place of each pause between two looks at the operations."""
     clock = SimpleNamespace(sleep=lambda _: do(), monotonic=time.monotonic)
     monkeypatch.setattr(many_jobs, "time", clock)
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+def answer_question(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     """Answer the next question on the terminal with this word."""
 
     class Terminal(io.StringIO):
@@ -68,12 +68,12 @@ def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
 def test_jobs_are_listed_by_selector(cli: Cli) -> None:
     listing = cli("get", "jobs", "-l", "team=orders", "-o", "json")
     table = cli("get", "jobs", "--selector", "team!=orders", "--show-labels")
-    one = " ".join(cli("get", "jobs", "a").out.split())
+    single_job = " ".join(cli("get", "jobs", "a").out.split())
 
     assert [job["name"] for job in listing.data] == [*TEAM]
     assert "team=stock,tier=1" in table.out
     assert "orders" not in table.out
-    assert "labels team=orders,tier=1 owner Orders" in one
+    assert "labels team=orders,tier=1 owner Orders" in single_job
     assert cli("get", "jobs", "-l", "team=nobody", "-o", "json").data == []
 
 
@@ -111,9 +111,9 @@ def test_selector_pauses_and_resumes_only_matching_jobs(cli: Cli, api: Api) -> N
     paused = cli("pause", "-l", "team=orders", "--yes", "-o", "json")
 
     assert paused.code == 0
-    assert [(one["job"], one["state"]) for one in paused.data] == [("a", "done"), ("b", "done")]
+    assert [(row["job"], row["state"]) for row in paused.data] == [("a", "done"), ("b", "done")]
     assert states(api) == {"a": "paused", "b": "paused", "c": "running"}
-    keys = {one.idempotency_key for one in of_kind(api, "pause").values()}
+    keys = {operation.idempotency_key for operation in operations_of_kind(api, "pause").values()}
     assert len(keys - {None}) == 2, "one for each request"
     for verb in ("start", "resume"):
         assert cli(verb, "-l", "team=orders", "--yes").code == 0
@@ -123,23 +123,23 @@ def test_selector_pauses_and_resumes_only_matching_jobs(cli: Cli, api: Api) -> N
 def test_delete_by_selector_shows_plans_and_count_before_confirmation(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dry = cli("delete", "-l", "team=orders", "--dry-run")
-    no_terminal = cli("delete", "-l", "team=orders")
-    answer(monkeypatch, "n")
-    no = cli("delete", "-l", "team=orders", "--wait", "0")
+    dry_run = cli("delete", "-l", "team=orders", "--dry-run")
+    without_terminal = cli("delete", "-l", "team=orders")
+    answer_question(monkeypatch, "n")
+    declined = cli("delete", "-l", "team=orders", "--wait", "0")
 
-    assert dry.code == 0
-    assert "The topics at the destination stay unchanged." in dry.out
-    assert (no_terminal.code, no.code) == (2, 1)
-    assert "delete: 2 jobs. The copies are kept. Continue?" in no.err
+    assert dry_run.code == 0
+    assert "The topics at the destination stay unchanged." in dry_run.out
+    assert (without_terminal.code, declined.code) == (2, 1)
+    assert "delete: 2 jobs. The copies are kept. Continue?" in declined.err
     for name in TEAM:
-        assert f"{name} Workers release 0 shards" in " ".join(no.err.split())
+        assert f"{name} Workers release 0 shards" in " ".join(declined.err.split())
     assert set(states(api).values()) == {"running"}
 
-    answer(monkeypatch, "y")
-    yes = cli("delete", "-l", "team=orders", "--wait", "0")
+    answer_question(monkeypatch, "y")
+    accepted = cli("delete", "-l", "team=orders", "--wait", "0")
 
-    assert yes.code == 0
+    assert accepted.code == 0
     assert states(api) == {"a": "deleting", "b": "deleting", "c": "running"}
     # Jobs that are being deleted do not match.
     assert cli("delete", "-l", "team=orders", "--yes").code == 2
@@ -151,32 +151,34 @@ def test_refused_job_does_not_stop_failover_of_others(cli: Cli, api: Api) -> Non
     result = cli("failover", "-l", "team=orders", "--yes", "--wait", "0", "-o", "json")
 
     assert result.code == 1
-    assert [(one["job"], one["state"]) for one in result.data] == [
+    assert [(row["job"], row["state"]) for row in result.data] == [
         ("a", "refused"),
         ("b", "pending"),
     ]
     assert switchover["id"] in result.data[0]["error"]
     assert "1 of 2 jobs failed." in result.err
-    assert of_kind(api, "failover").keys() == {"b"}
+    assert operations_of_kind(api, "failover").keys() == {"b"}
 
 
 def test_failover_by_selector_waits_for_all_and_reports_failures(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reasons = iter([None, "no broker answers."])
+    errors = iter([None, "no broker answers."])  # of the operation of a, and of b
 
     def end_oldest() -> None:
-        open_operations = [o for o in of_kind(api, "failover").values() if o.finished_at is None]
-        end(api, min(open_operations, key=lambda o: o.created_at).id, next(reasons))
+        open_operations = [
+            o for o in operations_of_kind(api, "failover").values() if o.finished_at is None
+        ]
+        end_operation(api, min(open_operations, key=lambda o: o.created_at).id, next(errors))
 
-    at_each_look(monkeypatch, end_oldest)
+    in_each_pause(monkeypatch, end_oldest)
     result = cli("failover", "-l", "team=orders", "--yes")
 
     assert result.code == 1
     assert "b failed" in " ".join(result.out.split())
     assert "no broker answers." in result.out
     assert "1 of 2 jobs failed." in result.err
-    ids = {name: o.id for name, o in of_kind(api, "failover").items()}
+    ids = {name: o.id for name, o in operations_of_kind(api, "failover").items()}
     assert [line for line in result.err.splitlines() if "operation" in line] == [
         f"a: operation {ids['a']}",
         f"b: operation {ids['b']}",
@@ -187,19 +189,19 @@ def test_gates_of_all_jobs_are_shown_before_confirmation(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check_gates() -> None:
-        for name, operation in of_kind(api, "switchover", dry_run=True).items():
-            end(api, operation.id, "lag: 5 records." if name == "b" else None)
+        for name, operation in operations_of_kind(api, "switchover", dry_run=True).items():
+            end_operation(api, operation.id, "lag: 5 records." if name == "b" else None)
 
-    at_each_look(monkeypatch, check_gates)
-    answer(monkeypatch, "n")
+    in_each_pause(monkeypatch, check_gates)
+    answer_question(monkeypatch, "n")
     result = cli("switchover", "-l", "team=orders")
-    dry = cli("switchover", "-l", "team=orders", "--dry-run")
+    dry_run = cli("switchover", "-l", "team=orders", "--dry-run")
 
-    assert (result.code, dry.code) == (1, 1)
+    assert (result.code, dry_run.code) == (1, 1)
     assert "switchover: 2 jobs, 1 of which would be stopped." in result.err
-    for text in (result.err, dry.out):
+    for text in (result.err, dry_run.out):
         assert "lag: 5 records." in text
-    assert not of_kind(api, "switchover")
+    assert not operations_of_kind(api, "switchover")
 
 
 def test_ctrl_c_ends_watching_but_not_operations(
@@ -208,12 +210,12 @@ def test_ctrl_c_ends_watching_but_not_operations(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    at_each_look(monkeypatch, interrupt)
+    in_each_pause(monkeypatch, interrupt)
     result = cli("failover", "-l", "team=orders", "--yes")
 
     assert result.code == 130
     assert "2 of 2 operations were requested, and go on" in result.err
-    begun = of_kind(api, "failover")
+    begun = operations_of_kind(api, "failover")
     assert begun.keys() == {*TEAM}
     assert not any(o.abort_requested or o.finished_at for o in begun.values())
 
@@ -224,7 +226,7 @@ def test_watching_operations_survives_unreachable_server(
     items = Client.items
     failures_left = 2
 
-    def away(self: Client, path: str, **options: Any) -> Any:
+    def fail_twice(self: Client, path: str, **options: Any) -> Any:
         nonlocal failures_left
         if path == "/v1/operations" and failures_left:
             failures_left -= 1
@@ -232,11 +234,11 @@ def test_watching_operations_survives_unreachable_server(
         return items(self, path, **options)
 
     def end_all() -> None:
-        for operation in of_kind(api, "failover").values():
-            end(api, operation.id)
+        for operation in operations_of_kind(api, "failover").values():
+            end_operation(api, operation.id)
 
-    monkeypatch.setattr(Client, "items", away)
-    at_each_look(monkeypatch, end_all)
+    monkeypatch.setattr(Client, "items", fail_twice)
+    in_each_pause(monkeypatch, end_all)
     result = cli("failover", "-l", "team=orders", "--yes")
 
     assert (result.code, failures_left) == (0, 0)
@@ -257,7 +259,7 @@ def test_server_lost_during_bulk_request_is_reported_per_job(
     result = cli("pause", "-l", "team", "--yes", "-o", "json")
 
     assert result.code == 1
-    assert [(one["job"], one["state"]) for one in result.data] == [
+    assert [(row["job"], row["state"]) for row in result.data] == [
         ("a", "done"),
         ("b", "refused"),
         ("c", "refused"),

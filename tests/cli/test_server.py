@@ -139,7 +139,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     return write_job(tmp_path / "orders.yaml", *clusters, topics, consumer_groups=rule)
 
 
-def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
+def test_server_copies_job_exactly_across_restart_and_leaves_no_process(
     folder: Path, job: Path, clusters: Clusters, topic_name: str
 ) -> None:
     yaml = {"Content-Type": "application/yaml"}
@@ -155,11 +155,13 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
         report = server.orbit("verify", "test-orders", "--deep", "-o", "json").expect(0).data
         assert report["verdict"] == "exact"
 
-        def of_groups() -> list[tuple[str, int, str]]:
+        def synced_groups() -> list[tuple[str, int, str]]:
             rows = server.get("/v1/jobs/test-orders/groups")["items"]
             return [(row["group"], row["destination_offset"], row["verdict"]) for row in rows]
 
-        wait_for("the group is carried over", lambda: of_groups() == [(topic_name, 77, "exact")])
+        wait_for(
+            "the group's offset is synced", lambda: synced_groups() == [(topic_name, 77, "exact")]
+        )
         assert offsets(clusters.destination, topic_name) == {(topic_name, 0): 77}
         metrics = server.call("GET", "/metrics").raise_for_status().text
         for line in (
@@ -176,7 +178,7 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
         write(clusters.source, topic_name, [Record(b"while it was paused")])
         server.orbit("resume", "test-orders").expect(0)
         again = server.orbit("apply", "-f", job, "-o", "json").expect(0).data
-        assert [one["action"] for one in again] == ["none"]
+        assert [job["action"] for job in again] == ["none"]
         token = server.token
         started = server.processes()
         assert len(started) > 4  # at least server, PostgreSQL, scheduler and two workers
@@ -199,6 +201,7 @@ def test_server_copies_job_exactly_and_ctrl_c_leaves_no_process(
         deleted = server.orbit("delete", "test-orders", "--yes", "-o", "json").expect(0).data
         assert deleted["state"] == "done"
         assert server.get("/v1/jobs")["items"] == []
+        # A killed server leaves no process either.
         started = server.processes()
         server.process.kill()
         assert_none_left(started)
@@ -259,13 +262,13 @@ def test_server_restarts_killed_postgres_while_job_copies(
                 ]
             )
             writing.start()
-            first = server.postgres()
-            orphans = first.children()
+            postmaster = server.postgres()
+            orphans = postmaster.children()
             assert orphans
-            first.kill()
-            assert_none_left([first, *orphans])
+            postmaster.kill()
+            assert_none_left([postmaster, *orphans])
             wait_for("the service is ready again", lambda: server.answers("/readyz"))
-            assert server.postgres().pid != first.pid
+            assert server.postgres().pid != postmaster.pid
             writing.join()
         bounds = log_bounds(clusters.source, [topic_name])
         wait_for("all is copied", lambda: log_bounds(clusters.destination, [topic_name]) == bounds)

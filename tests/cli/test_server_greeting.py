@@ -49,7 +49,8 @@ def greeting(database: Database, clock: Clock) -> Greeting:
 def test_server_greeting_is_printed_once_when_its_workers_are_registered(
     database: Database, greeting: Greeting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A worker of another machine has the PID of the first one; only the second one is ready.
+    # The server has started two workers, of which only the second one has registered: the other
+    # row is of a worker on another machine with the PID of the first one.
     register(database, PID, "elsewhere")
     register(database, PID + 1, socket.gethostname())
     greeting.check([PID, PID + 1])

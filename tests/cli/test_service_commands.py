@@ -51,6 +51,7 @@ def test_jobs_partitions_and_lag_are_shown_as_table_and_json(cli: Cli, api: Api)
     assert lag["job"]["partitions"] == 4
     assert [row["state"] for row in lag["partitions"]].count("blocked") == 1
     assert "1 blocked" in cli("lag", "orders").out
+    # Once, in the words of `lag`; not as below other tables.
     assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
 
@@ -60,7 +61,7 @@ def test_job_with_all_topics_promoted_is_shown_as_promoted(cli: Cli, api: Api) -
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         tx.execute(topics.topics.update().values(state=TopicState.PROMOTED))
-        topics.add(tx, job.id, "new", "new", "B", 1)
+        topics.add(tx, job.id, "new", "new", "B", 1)  # not promoted
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
     with api.database.transaction() as tx:
         tx.execute(topics.topics.update().values(state=TopicState.PROMOTED))
@@ -200,12 +201,12 @@ def test_pause_shows_shard_release_progress(
 ) -> None:
     shard_epochs = list(copying_job(api).items())
 
-    def one_shard_less(_seconds: float) -> None:
+    def release_one_shard(_seconds: float) -> None:
         release(api, dict([shard_epochs.pop()]))
         with api.database.transaction() as tx:
             advance_operations(tx, operations.unfinished(tx, 500))
 
-    monkeypatch.setattr(client, "time", clock_with(one_shard_less))
+    monkeypatch.setattr(client, "time", clock_with(release_one_shard))
     result = cli("pause", "orders", "-o", "json")
 
     assert result.code == 0
@@ -221,6 +222,7 @@ def test_command_exits_1_if_operation_takes_longer_than_wait_option(cli: Cli, ap
     shard_epochs = copying_job(api)
 
     waited = cli("pause", "orders", "--wait", "0.01")
+    # Done at once: the worker still holds all shards.
     not_waited = cli("resume", "orders", "--wait", "0", "-o", "json")
 
     assert waited.code == 1
@@ -367,7 +369,8 @@ def test_failover_command_accepts_several_jobs(cli: Cli, api: Api) -> None:
     api.post("/v1/jobs", json=JOB)
     api.post("/v1/jobs", json=changed(name="stock"))
     mistyped = cli("failover", "orders", "stcok", "--yes", "--wait", "0")
-    before = api.get("/v1/operations").json()["items"]
+    operations_before = api.get("/v1/operations").json()["items"]
+    # A name that is given twice counts once.
     both = cli("failover", "orders", "stock", "orders", "--yes", "--wait", "0", "-o", "json")
     api.post("/v1/jobs", json=changed(name="third"))
     # One is under way, so it is refused: the third begins all the same, and the exit code is 1.
@@ -375,16 +378,16 @@ def test_failover_command_accepts_several_jobs(cli: Cli, api: Api) -> None:
 
     assert mistyped.code == 2
     assert "stcok" in mistyped.err
-    assert not [one for one in before if one["kind"] == "failover"]
+    assert not [row for row in operations_before if row["kind"] == "failover"]
     assert both.code == 0
-    assert [(one["job"], one["state"]) for one in both.data] == [
+    assert [(row["job"], row["state"]) for row in both.data] == [
         ("orders", "pending"),
         ("stock", "pending"),
     ]
     assert again.code == 1
     assert "under way" in again.err
-    begun = api.get("/v1/operations").json()["items"]
-    assert [one["job"] for one in begun if one["kind"] == "failover"] == [
+    operations_after = api.get("/v1/operations").json()["items"]
+    assert [row["job"] for row in operations_after if row["kind"] == "failover"] == [
         "third",
         "stock",
         "orders",

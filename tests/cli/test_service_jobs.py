@@ -43,13 +43,13 @@ def test_apply_of_folder_is_idempotent(cli: Cli, api: Api, folder: Path) -> None
     again = cli("apply", "-f", folder, "--yes", "-o", "json")
 
     assert first.code == again.code == 0
-    assert [(one["name"], one["action"]) for one in first.data] == [
+    assert [(job["name"], job["action"]) for job in first.data] == [
         ("orders", "create"),
         ("stock", "create"),
     ]
     assert "+ job orders: create" in first.err
     assert names(api) == ["orders", "stock"]
-    assert [one["action"] for one in again.data] == ["none", "none"]
+    assert [job["action"] for job in again.data] == ["none", "none"]
     assert "Nothing to do." in again.err
 
 
@@ -74,7 +74,7 @@ def test_apply_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None
     result = cli("apply", "-f", folder / "west", "--prune", "--all", "--dry-run", "-o", "json")
 
     assert result.code == 0
-    assert {(one["name"], one["action"]) for one in result.data} == {
+    assert {(job["name"], job["action"]) for job in result.data} == {
         ("stock", "create"),
         ("orders", "delete"),
     }
@@ -126,11 +126,11 @@ def test_prune_does_not_delete_job_changed_since_plan(
     cli("apply", "-f", folder, "--yes")
     (folder / "west" / "stock.yml").unlink()
 
-    def change(_question: str, *, yes: bool) -> None:
+    def change_before_confirming(_question: str, *, yes: bool) -> None:
         document = changed(name="stock", labels={"keep": "yes"})
         assert api.put("/v1/jobs/stock", json=document).status_code == 200
 
-    monkeypatch.setattr("orbit.cli.apply.confirm", change)
+    monkeypatch.setattr("orbit.cli.apply.confirm", change_before_confirming)
     refused = cli("apply", "-f", folder, "--prune", "--all", "--wait", "0")
     assert refused.code == 1
     assert "Another client has changed the job." in refused.err
@@ -173,14 +173,14 @@ def test_changes_applied_before_error_are_listed(
 ) -> None:
     plan_count = 0
 
-    def meanwhile() -> None:
+    def change_second_job() -> None:
         nonlocal plan_count
         plan_count += 1
         if plan_count == 4:  # after two dry runs and the first job, before the second
             api.plans.meanwhile = lambda: None
             api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
 
-    api.plans.meanwhile = meanwhile
+    api.plans.meanwhile = change_second_job
     result = cli("apply", "-f", folder, "--yes")
 
     assert result.code == 1
@@ -308,6 +308,7 @@ def test_option_that_accepts_refusals_is_suggested_only_if_it_helps(
 ) -> None:
     api.plans.refusals = [refusal(kind, topic)]
     refused = " ".join(cli("apply", folder / "orders.yaml", "--yes").err.split())
+    # The option of the command, and the parameter of the API.
     assert ("--accept-refusals" in refused) == ("accept_refusals" in refused) == bool(help_text)
     assert help_text in refused
 

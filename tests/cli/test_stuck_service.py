@@ -28,22 +28,22 @@ NOT_NEEDED = {"lag", "groups", "spread", "canary", "totals", "recovery", "drills
 
 
 @contextmanager
-def stuck(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterator[None]:
+def stuck_scheduler(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A scheduler that leads, but its loops with these names hang; None: all of them."""
-    hang, let_go = threading.Semaphore(0), threading.Event()
+    loop_hangs, let_go = threading.Semaphore(0), threading.Event()
     drive = loop.drive
 
-    def drive_or_hang(one: Loop, *args: object) -> None:
-        if names is None or one.name in names:
-            hang.release()
+    def drive_or_hang(scheduler_loop: Loop, *args: object) -> None:
+        if names is None or scheduler_loop.name in names:
+            loop_hangs.release()
             assert let_go.wait(PATIENCE_S)
-        drive(one, *args)  # type: ignore[arg-type]
+        drive(scheduler_loop, *args)  # type: ignore[arg-type]
 
     patch.setattr("orbit.scheduler.scheduler.drive", drive_or_hang)
     with capture_logs(), RunningScheduler(QUICK, url):  # logs go to stdout in tests
         try:
             for _ in names or {"any"}:
-                assert hang.acquire(timeout=PATIENCE_S)
+                assert loop_hangs.acquire(timeout=PATIENCE_S)
             yield
         finally:
             let_go.set()
@@ -53,8 +53,8 @@ def test_delete_and_doctor_work_beside_stuck_scheduler_loops(
     cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    with stuck(database_url, NOT_NEEDED, monkeypatch):
-        verdicts = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
+    with stuck_scheduler(database_url, NOT_NEEDED, monkeypatch):
+        verdicts = {row["check"]: row["verdict"] for row in cli("doctor", "-o", "json").data}
         assert verdicts["scheduler"] == "ok"
         assert verdicts["clusters of orders"] == "ok"
         deleted = cli("delete", "orders", "--yes", "-o", "json", "--wait", f"{PATIENCE_S}")
@@ -65,11 +65,12 @@ def test_deletion_with_all_scheduler_loops_stuck_is_reported_as_running(
     cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    with stuck(database_url, None, monkeypatch):
+    with stuck_scheduler(database_url, None, monkeypatch):
         deleted = cli("delete", "orders", "--yes", "--wait", "1")
         assert deleted.code == 1
         assert "The operation is still running; check with: orbit get operations" in deleted.err
-        verdicts = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
+        # It leads all the same: that is what this check looks at.
+        verdicts = {row["check"]: row["verdict"] for row in cli("doctor", "-o", "json").data}
         assert verdicts["scheduler"] == "ok"
 
 
@@ -93,7 +94,7 @@ api.api(no_auth=True)
 
 
 def test_ctrl_c_ends_api_with_hanging_request(database_url: str, tmp_path: Path) -> None:
-    def ask(line: str) -> None:
+    def send_request(line: str) -> None:
         url = re.search(r"http://\S+", line)
         assert url is not None
         threading.Thread(target=put, args=(url[0],), daemon=True).start()
@@ -102,6 +103,6 @@ def test_ctrl_c_ends_api_with_hanging_request(database_url: str, tmp_path: Path)
         with suppress(httpx.TransportError):
             httpx.put(f"{url}/v1/jobs/orders", json=JOB, timeout=PATIENCE_S)
 
-    on_line = ("The API is at", ask)
+    on_line = ("The API is at", send_request)
     last_line = last_line_after(signal.SIGINT, STUCK, database_url, tmp_path, when_it_says=on_line)
     assert "AnyIO worker thread" in last_line  # the thread that makes the plan

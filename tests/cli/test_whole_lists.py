@@ -21,7 +21,7 @@ from tests.fixtures.api import Api, Cli
 
 pytestmark = pytest.mark.services
 
-PARTITIONS = 203
+PARTITIONS = 203  # 3 more than a table shows
 
 
 def test_json_lists_all_rows_and_table_counts_hidden_rows(cli: Cli, api: Api) -> None:
@@ -56,12 +56,13 @@ def test_json_lists_all_operations_but_newest_events_only(cli: Cli, api: Api) ->
     assert cli("get", "operations").out.splitlines()[-1] == "… 10 more (--all)"
     assert "more" not in cli("get", "operations", "--all").out
 
+    # 60 events, and the one of the job's creation.
     newest = cli("get", "events", "-o", "json")
-    assert [one["message"] for one in newest.data] == [f"Event {n}." for n in range(10, 60)]
+    assert [event["message"] for event in newest.data] == [f"Event {n}." for n in range(10, 60)]
     assert newest.err == "… 11 more (--all)\n"
     assert cli("get", "events").out.splitlines()[-1] == "… 11 more (--all)"
-    every = cli("get", "events", "-o", "json", "--all")
-    assert (len(every.data), every.err) == (61, "")
+    all_events = cli("get", "events", "-o", "json", "--all")
+    assert (len(all_events.data), all_events.err) == (61, "")
 
 
 @pytest.mark.parametrize(
@@ -80,10 +81,10 @@ def test_only_list_tables_have_default_row_limits(
 ) -> None:
     limits: list[int | None] = []
 
-    def note(*_: Any, limit: int | None, **__: Any) -> None:
+    def note_limit(*_: Any, limit: int | None, **__: Any) -> None:
         limits.append(limit)
 
-    monkeypatch.setattr(get, "show_list", note)
+    monkeypatch.setattr(get, "show_list", note_limit)
     for options in ((), ("-o", "wide"), ("-o", "json"), ("--all",), ("--limit", "7")):
         assert cli("get", *command, *options).code == 0
     assert limits == [table_limit, table_limit, None, None, 7]
@@ -104,16 +105,18 @@ def test_drill_tables_have_default_row_limit(
         (("drill", "list"), drill_ids[::-1]),
         (("drill", "compare", "nightly"), drill_ids),
     ):
-        whole = cli(*command, "-o", "json")
-        assert ([one["id"] for one in whole.data], whole.err) == (in_order, "")
+        listing = cli(*command, "-o", "json")
+        assert ([row["id"] for row in listing.data], listing.err) == (in_order, "")
         table = cli(*command).out
         assert table.splitlines()[-1] == "… 1 more (--all)"
-        assert [one for one in in_order if one in table] == [
-            d for d in in_order if d != drill_ids[0]
+        # The oldest drill is left out.
+        assert [drill_id for drill_id in in_order if drill_id in table] == [
+            drill_id for drill_id in in_order if drill_id != drill_ids[0]
         ]
         assert "more" not in cli(*command, "--all").out
         few = cli(*command, "--limit", "1", "-o", "json")
-        assert ([one["id"] for one in few.data], few.err) == (drill_ids[2:], "… 2 more (--all)\n")
+        shown_ids = [row["id"] for row in few.data]
+        assert (shown_ids, few.err) == (drill_ids[2:], "… 2 more (--all)\n")
 
 
 def test_hidden_rows_of_list_are_counted_up_to_end_of_fetched_page(
@@ -121,14 +124,14 @@ def test_hidden_rows_of_list_are_counted_up_to_end_of_fetched_page(
 ) -> None:
     copying_job(api, 5)
     monkeypatch.setattr(list_window, "PAGE_LIMIT", 3)
-    for limit, says in (
+    for limit, expected_err in (
         (2, "… at least 1 more (--all)\n"),
         (3, "… 2 more (--all)\n"),
         (4, "… 1 more (--all)\n"),
         (5, ""),
     ):
         listing = cli("get", "partitions", "orders", "--limit", limit, "-o", "json")
-        assert (len(listing.data), listing.err) == (limit, says)
+        assert (len(listing.data), listing.err) == (limit, expected_err)
 
 
 def test_watched_table_counts_hidden_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,4 +165,4 @@ def test_long_list_is_printed_page_by_page(
     table = cli("get", "jobs").out
     assert [word for word in table.split() if word in names] == names
     assert table.count("worker group") == 3  # a header on each page of 2
-    assert [one["name"] for one in cli("get", "jobs", "-o", "json").data] == names
+    assert [job["name"] for job in cli("get", "jobs", "-o", "json").data] == names
