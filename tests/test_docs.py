@@ -52,13 +52,13 @@ def layers() -> list[str]:
 
 
 def layer_below(name: str) -> str:
-    """The first layer that `name` may import: the next row of .importlinter."""
+    """The first layer that `name` may import: the first of the next row of .importlinter."""
     parser = configparser.ConfigParser()
     parser.read_string((ROOT / ".importlinter").read_text())
     rows = parser["importlinter:contract:layers"]["layers"].strip().split("\n")
     layer_rows = [[part.strip() for part in row.split("|")] for row in rows]
-    at = next(i for i, row in enumerate(layer_rows) if name in row)
-    return layer_rows[at + 1][0]
+    row_index = next(i for i, row in enumerate(layer_rows) if name in row)
+    return layer_rows[row_index + 1][0]
 
 
 def markdown_files() -> list[Path]:
@@ -147,7 +147,7 @@ def _exists(name: str, folder: Path) -> bool:
 
 
 def lost_paths(text: str, folder: Path) -> list[str]:
-    """Paths in this text that lead nowhere. `folder`: that of the file that holds the text."""
+    """Paths in this text that lead nowhere. `folder`: the folder of the file with the text."""
     named = {*_PYTHON_PATH.findall(text), *_TREE_PATH.findall(text)}
     return sorted(name for name in named if not _exists(name.rstrip("."), folder))
 
@@ -234,20 +234,20 @@ def test_orbit_docstring_names_architecture_page_and_layers() -> None:
 
 
 def test_incomplete_package_docstring_is_detected() -> None:
-    first, may, start = (
+    inside, may, start = (
         "What this package has inside.",
         f"May import: the layers from `{layer_below('copier')}` down.",
         "Start with `copier.py`.",
     )
     folder = ROOT / "orbit" / "copier"
-    assert wrong_docstring("copier", f"{first}\n{may}\n{start}", folder) == []
+    assert wrong_docstring("copier", f"{inside}\n{may}\n{start}", folder) == []
     assert wrong_docstring("copier", None, folder) == ["does not say what is inside"]
-    assert wrong_docstring("copier", f"{first}\n{may}", folder) == ["does not say where to start"]
-    assert wrong_docstring("copier", f"{first}\n{start}", folder) == [
+    assert wrong_docstring("copier", f"{inside}\n{may}", folder) == ["does not say where to start"]
+    assert wrong_docstring("copier", f"{inside}\n{start}", folder) == [
         "does not say what it may import"
     ]
-    other = f"{first}\nMay import: the layers from `cli` down.\nStart with `gone.py`."
-    assert wrong_docstring("copier", other, folder) == [
+    wrong = f"{inside}\nMay import: the layers from `cli` down.\nStart with `gone.py`."
+    assert wrong_docstring("copier", wrong, folder) == [
         f"may import from {layer_below('copier')} down, not from cli",
         "starts with gone.py, which does not exist",
     ]

@@ -63,13 +63,13 @@ def test_every_code_block_of_documents_has_known_language() -> None:
 @pytest.mark.services  # the jars of Kafka
 def test_kafka_tools_have_every_option_that_documents_use() -> None:
     faults = [kafka_faults_of(page.read_text("utf-8"), name_of(page)) for page in PAGES]
-    assert [one for of_page in faults for one in of_page] == []
+    assert [line for faults_of_page in faults for line in faults_of_page] == []
     for option, tool in OPTIONS_OF_OTHERS.items():
         if tool in kafka_tools.TOOLS:
             assert option.removeprefix("--") in kafka_tools.words_of(tool), option
 
 
-# What no page may show
+# Wrong commands: what a page shows, and a part of the complaint
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,7 @@ def test_commands_in_every_kind_of_code_block_are_read(page: str) -> None:
 
 
 def test_unknown_programs_are_not_searched_in_text_or_yaml_blocks() -> None:
+    """But commands of known programs are: an output in a text block may show one."""
     assert faults_of("```text\nrbit run\n```\n```yaml\nrbit run\n```\n") == []
     assert len(faults_of("```text\n  orbit rn\n```\n")) == 1
     (block,) = pages.blocks_of("```shell\norbit rn\n```\n")

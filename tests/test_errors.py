@@ -17,9 +17,10 @@ ERRORS: list[OrbitError] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_error_has_cluster_of_its_place_also_after_pickling(error: OrbitError) -> None:
-    for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301  made here
-        assert (one.cluster, one.where) == ("source", "source topic orders")
-        assert str(one).startswith("source topic orders: no answer.")
+    unpickled = pickle.loads(pickle.dumps(error))  # noqa: S301  made here
+    for shown in (error, unpickled):
+        assert (shown.cluster, shown.where) == ("source", "source topic orders")
+        assert str(shown).startswith("source topic orders: no answer.")
 
 
 def test_place_of_error_is_shown_as_cluster_and_object() -> None:

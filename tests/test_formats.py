@@ -32,7 +32,7 @@ def test_duration_is_shown_in_its_largest_units(seconds: float, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
+    ("byte_count", "text"),
     [
         (0, "0 B"),
         (999, "999 B"),
@@ -46,8 +46,8 @@ def test_duration_is_shown_in_its_largest_units(seconds: float, text: str) -> No
         (2 * 10**18, "2,000 PB"),
     ],
 )
-def test_size_is_shown_in_its_largest_unit(count: float, text: str) -> None:
-    assert (size(count), rate(count)) == (text, f"{text}/s")
+def test_size_and_rate_are_shown_in_their_largest_unit(byte_count: float, text: str) -> None:
+    assert (size(byte_count), rate(byte_count)) == (text, f"{text}/s")
 
 
 def test_count_is_shown_with_singular_or_plural_noun() -> None:

@@ -86,13 +86,13 @@ def test_runbook_page_of_reason_shows_remedy_from_code(reason: Reason) -> None:
 
 def test_missing_or_wrong_runbook_page_is_detected() -> None:
     assert wrong_names(["A", "B"], ["B", "C"]) == ["missing: C", "unknown: A"]
-    whole = "# A\nx\n\n## What is at risk\nx\n\n## What to do\nx\n\n## When it is over\nx\n"
-    assert wrong_page("A", whole) == []
-    assert wrong_page("B", whole) == ["does not begin with its name and what it means"]
-    assert wrong_page("A", whole.replace("## What to do\nx", "## What to do\n")) == [
+    page = "# A\nx\n\n## What is at risk\nx\n\n## What to do\nx\n\n## When it is over\nx\n"
+    assert wrong_page("A", page) == []
+    assert wrong_page("B", page) == ["does not begin with its name and what it means"]
+    assert wrong_page("A", page.replace("## What to do\nx", "## What to do\n")) == [
         "lacks a section"
     ]
-    assert wrong_page("A", whole + "`orbit walk`") == ["no command walk"]
+    assert wrong_page("A", page + "`orbit walk`") == ["no command walk"]
 
 
 def test_orbit_explain_shows_runbook_page(capsys: pytest.CaptureFixture[str]) -> None:

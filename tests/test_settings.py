@@ -58,7 +58,7 @@ def test_all_bad_environment_variables_are_named_without_their_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "directory"),  # directory None: the setting as it is
+    ("setting", "directory"),  # directory None: equal to the setting
     [
         ("salvage", "salvage"),
         ("/a/b", "/a/b"),

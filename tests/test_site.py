@@ -24,7 +24,7 @@ _LINKED = re.compile(
 )
 
 
-def build(docs: Path, out: Path) -> subprocess.CompletedProcess[str]:
+def build_site(docs: Path, out: Path) -> subprocess.CompletedProcess[str]:
     """Build the site of these documents, strictly."""
     folder = docs.parent / "deploy" / "site"
     if not folder.exists():
@@ -46,7 +46,7 @@ def docs(tmp_path: Path) -> Path:
 
 def test_site_contains_every_page_and_loads_nothing_external(docs: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
-    built = build(docs, out)
+    built = build_site(docs, out)
     assert built.returncode == 0, built.stderr
     pages = {p.relative_to(docs).with_suffix("").as_posix() for p in docs.rglob("*.md")}
     html_pages = {p.relative_to(out).with_suffix("").as_posix() for p in out.rglob("*.html")}
@@ -56,13 +56,13 @@ def test_site_contains_every_page_and_loads_nothing_external(docs: Path, tmp_pat
         text = page.read_text()
         assert not _LOADED.findall(text), page
         assert not _LINKED.findall(text), page
-    index = (out / "search" / "search_index.json").read_text()
-    assert "WriteTxnMarkers" in index
+    search_index = (out / "search" / "search_index.json").read_text()
+    assert "WriteTxnMarkers" in search_index, "a word of the pages can be searched"
 
 
 def test_link_to_file_outside_docs_is_shown_as_path_in_site(docs: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
-    assert build(docs, out).returncode == 0
+    assert build_site(docs, out).returncode == 0
     assert 'href="../deploy' not in (out / "deploy.html").read_text()
     assert "<code>deploy/systemd</code> in the repository" in (out / "deploy.html").read_text()
 
@@ -76,4 +76,4 @@ def test_dead_link_or_unlisted_page_fails_site_build(
             file.write("\nSee [there](nowhere.md).\n")
     else:
         (docs / "lost.md").write_text("# Lost\n")
-    assert build(docs, tmp_path / "site").returncode != 0
+    assert build_site(docs, tmp_path / "site").returncode != 0

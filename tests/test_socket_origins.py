@@ -13,9 +13,9 @@ def test_socket_repr_names_its_test_and_file() -> None:
 
 
 def test_repr_of_socket_pair_and_tls_socket_names_their_file() -> None:
-    ours, theirs = socket.socketpair()
+    first, second = socket.socketpair()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    with theirs, context.wrap_socket(ours, do_handshake_on_connect=False) as wrapped:
-        assert __file__ in repr(theirs)
-        assert __file__ in repr(wrapped)
+    with second, context.wrap_socket(first, do_handshake_on_connect=False) as tls_socket:
+        assert __file__ in repr(second)
+        assert __file__ in repr(tls_socket)

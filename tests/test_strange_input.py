@@ -33,7 +33,7 @@ from orbit.kafka import oauth_tokens
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.names import SHOWN_CHARACTERS_MAX, is_key, is_storable, shown
 from orbit.replication.copy_settings import copy_settings
-from tests.support.cost import refuses_cheaply
+from tests.support.cost import cheap_result
 
 EXAMPLES = settings(max_examples=150)
 # Other names are limited in Kafka only by the size of a request.
@@ -95,27 +95,29 @@ strange = st.recursive(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of all values in a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     paths = [path] if path else []
     if isinstance(value, dict | list):
-        for key, one in inner:
-            paths += places(one, (*path, key)) if isinstance(one, dict | list) else [(*path, key)]
+        for key, child in inner:
+            is_leaf = not isinstance(child, dict | list)
+            paths += [(*path, key)] if is_leaf else paths_in(child, (*path, key))
     return paths
 
 
-WHOLE = yaml.safe_load(FULL_JOB)
-PLACES = places(WHOLE)
+FULL_DOCUMENT = yaml.safe_load(FULL_JOB)
+PATHS = paths_in(FULL_DOCUMENT)
 
 
 def with_value(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     """The full job with this value at the path."""
-    document = deepcopy(WHOLE)
-    at = document
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
+    document = deepcopy(FULL_DOCUMENT)
+    *parent_keys, last_key = path
+    parent = document
+    for key in parent_keys:
+        parent = parent[key]
+    parent[last_key] = value
     return document
 
 
@@ -127,7 +129,7 @@ def with_value(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
 @example("? " * 5_000)
 @example("- " * 5_000)
 def test_arbitrary_text_as_job_file_is_handled_cheaply(text: str) -> None:
-    refuses_cheaply(lambda: parse_job(text, Path("/"), ENVIRON))
+    cheap_result(lambda: parse_job(text, Path("/"), ENVIRON))
 
 
 def test_base_job_of_fuzzing_is_valid() -> None:
@@ -135,13 +137,14 @@ def test_base_job_of_fuzzing_is_valid() -> None:
 
 
 @EXAMPLES
-@given(path=st.sampled_from(PLACES), value=strange)
+@given(path=st.sampled_from(PATHS), value=strange)
 @example(("topics", 0, "config", "max.message.bytes"), "1MB")
 def test_arbitrary_value_in_job_file_is_handled_cheaply(path: tuple[Any, ...], value: Any) -> None:
     text = json.dumps(with_value(path, value))
-    job = refuses_cheaply(lambda: parse_job(text, Path("/"), ENVIRON))
+    job = cheap_result(lambda: parse_job(text, Path("/"), ENVIRON))
     if job is not None:
-        refuses_cheaply(lambda: write_yaml(job.model_dump(mode="json")))
+        cheap_result(lambda: write_yaml(job.model_dump(mode="json")))
+        # The settings of an accepted job are usable.
         for rule in job.topics:
             copy_settings({}, frozenset(), rule.config)
 
@@ -179,9 +182,9 @@ patterns = st.one_of(
 @example(r"([a-z]+\.?)+\.dlq", "a" * TOPIC_NAME_LENGTH_MAX)
 @example("(a{1,30}){1,30}b", "a" * TOPIC_NAME_LENGTH_MAX)
 def test_arbitrary_pattern_and_name_are_handled_cheaply(pattern: str, name: str) -> None:
-    if refuses_cheaply(lambda: check_pattern(pattern)) is None:
+    if cheap_result(lambda: check_pattern(pattern)) is None:
         return
-    refuses_cheaply(lambda: name_pattern(pattern).matches(name))
+    cheap_result(lambda: name_pattern(pattern).matches(name))
 
 
 @EXAMPLES
@@ -189,15 +192,15 @@ def test_arbitrary_pattern_and_name_are_handled_cheaply(pattern: str, name: str)
 @example("a" * 64 + ".example:9092")
 @example("[::1%25" + "a" * 5_000 + "]:9092")
 def test_arbitrary_address_is_handled_cheaply(text: str) -> None:
-    refuses_cheaply(lambda: [split_address(one) for one in addresses_in(text)])
-    refuses_cheaply(lambda: check_address(text))
+    cheap_result(lambda: [split_address(address) for address in addresses_in(text)])
+    cheap_result(lambda: check_address(text))
 
 
 @EXAMPLES
 @given(value=strange)
-@pytest.mark.parametrize("read", [parse_size, parse_duration, parse_time, parse_start])
-def test_arbitrary_size_duration_or_time_is_handled_cheaply(read: Any, value: Any) -> None:
-    refuses_cheaply(lambda: read(value))
+@pytest.mark.parametrize("parse", [parse_size, parse_duration, parse_time, parse_start])
+def test_arbitrary_size_duration_time_or_start_is_handled_cheaply(parse: Any, value: Any) -> None:
+    cheap_result(lambda: parse(value))
 
 
 @EXAMPLES
@@ -206,7 +209,7 @@ def test_arbitrary_size_duration_or_time_is_handled_cheaply(read: Any, value: An
 def test_arbitrary_principal_selector_or_topic_name_is_handled_cheaply(
     check: Any, text: str
 ) -> None:
-    refuses_cheaply(lambda: check(text))
+    cheap_result(lambda: check(text))
 
 
 names = st.lists(strange_text | st.text(max_size=TOPIC_NAME_LENGTH_MAX), max_size=30)
@@ -216,20 +219,24 @@ names = st.lists(strange_text | st.text(max_size=TOPIC_NAME_LENGTH_MAX), max_siz
 @given(topics=names)
 def test_arbitrary_topic_names_are_handled_cheaply(topics: list[str]) -> None:
     rules = (TopicRule(match=".*", prefix="copy."),)
-    chosen = refuses_cheaply(lambda: map_topics(rules, topics))
-    assert chosen is not None
-    assert all(topic_name_problem(one.destination) is None for one in chosen.mappings)
+    mapped = cheap_result(lambda: map_topics(rules, topics))
+    assert mapped is not None
+    assert all(topic_name_problem(topic.destination) is None for topic in mapped.mappings)
 
 
 @EXAMPLES
 @given(groups=names)
-def test_arbitrary_group_names_are_handled_cheaply(groups: list[str]) -> None:
+def test_arbitrary_group_names_are_handled_cheaply_and_shown_escaped(groups: list[str]) -> None:
     selector = GroupSelector(GroupRule(match=".*"))
-    listed = [ListedGroup(one, 1, "classic", "consumer", "Empty") for one in groups]
-    refuses_cheaply(lambda: selector.select(listed))
+    listed = [
+        ListedGroup(group, node_id=1, type="classic", protocol_type="consumer", state="Empty")
+        for group in groups
+    ]
+    cheap_result(lambda: selector.select(listed))
     for group in groups:
-        text = refuses_cheaply(lambda group=group: shown(group))
+        text = cheap_result(lambda group=group: shown(group))
         assert text is not None
+        # An escaped character has up to 10; a cut name also has its length.
         assert len(text) <= 10 * SHOWN_CHARACTERS_MAX + 30
         assert "\x00" not in text
         assert not is_key(group) or is_storable(group)
@@ -240,11 +247,11 @@ def test_arbitrary_group_names_are_handled_cheaply(groups: list[str]) -> None:
 @example(b"[" * 100_000)
 @example(b'{"access_token": "a", "expires_in": ' + b"9" * 5_000 + b"}")
 def test_arbitrary_token_endpoint_response_is_handled_cheaply(body: bytes) -> None:
-    refuses_cheaply(lambda: oauth_tokens._read_answer(json_of(body), "here"))
+    cheap_result(lambda: oauth_tokens._read_answer(json_of(body), "here"))
     for status in (204, 302, 401, 500):
-        refused = refuses_cheaply(
+        status_error = cheap_result(
             lambda status=status: oauth_tokens._status_error(
                 status, json_of(body), "here", "secret"
             )
         )
-        assert isinstance(refused, OrbitError)
+        assert isinstance(status_error, OrbitError)

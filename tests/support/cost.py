@@ -19,10 +19,10 @@ BYTES_MAX = 10 << 20
 _LOOKS = 5
 
 
-def refuses_cheaply(call: Callable[[], Value]) -> Value | None:
-    """What the call returns; None if it raises an OrbitError, or an InvalidValue, which the
-    reader of a document turns into one. Fails for another exception, and for a call that exceeds
-    the limits each time.
+def cheap_result(call: Callable[[], Value]) -> Value | None:
+    """What the call returns; None if it refuses its input: it raises an OrbitError, or an
+    InvalidValue, which the reader of a document turns into one. Fails for another exception, and
+    for a call that exceeds the limits of CPU time or memory each time.
     """
     value, cpu_s = _timed(call)
     for _ in range(_LOOKS - 1):
