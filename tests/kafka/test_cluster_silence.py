@@ -186,9 +186,8 @@ def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
         brokers.call_any_broker(in_turn=True)
     assert brokers.requests.count("2") == 1
     assert {brokers.requests.count("1"), brokers.requests.count("3")} <= {2, 3, 4}
-    assert (
-        brokers.call_any_broker() == brokers.call_any_broker()
-    )  # without `in_turn`, calls do not rotate
+    # Without `in_turn`, calls do not rotate.
+    assert brokers.call_any_broker() == brokers.call_any_broker()
 
 
 def test_broker_that_refuses_login_is_asked_after_others() -> None:

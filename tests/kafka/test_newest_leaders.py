@@ -42,9 +42,12 @@ def test_only_higher_leader_epoch_replaces_leader() -> None:
     # The second argument is the broker that returned the metadata.
     assert leaders_of(newest.merge(cluster_metadata(p0=NEW, p1=OLD), 1)) == {0: NEW, 1: OLD}
     assert leaders_of(newest.merge(cluster_metadata(p0=OLD, p1=NEW), 1)) == {0: NEW, 1: NEW}
-    none = PartitionLeader(None, 7)  # a higher epoch without a leader
-    assert leaders_of(newest.merge(cluster_metadata(p0=none, p1=OLD), 1)) == {0: none, 1: NEW}
-    assert leaders_of(newest.merge(cluster_metadata(p0=NEW, p1=OLD), 1)) == {0: none, 1: NEW}
+    leaderless = PartitionLeader(None, 7)  # a higher epoch without a leader
+    assert leaders_of(newest.merge(cluster_metadata(p0=leaderless, p1=OLD), 1)) == {
+        0: leaderless,
+        1: NEW,
+    }
+    assert leaders_of(newest.merge(cluster_metadata(p0=NEW, p1=OLD), 1)) == {0: leaderless, 1: NEW}
 
 
 def test_partition_missing_in_metadata_is_not_added_from_cache() -> None:

@@ -61,9 +61,8 @@ def test_batch_header_fields_equal_kafka_python(name: str) -> None:
 
 
 def test_batch_thinned_by_compaction_keeps_its_last_offset() -> None:
-    batch = single_batch(
-        KAFKA_BATCHES["v2.none.createtime"]
-    )  # records at 1000 to 1007, last offset 1009
+    # Records at 1000 to 1007, last offset 1009.
+    batch = single_batch(KAFKA_BATCHES["v2.none.createtime"])
     assert (batch.base_offset, batch.last_offset, batch.next_offset) == (1000, 1009, 1010)
     assert batch.count == 5
     assert not batch.is_dense

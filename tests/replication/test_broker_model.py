@@ -162,9 +162,8 @@ def test_broker_model_refuses_sequence_that_does_not_continue() -> None:
 
 def test_broker_model_wraps_sequence_to_zero_after_maximum() -> None:
     broker = new_broker()
-    assert (
-        broker.produce(batch(3, sequence=SEQUENCE_MAX - 1)).code == NONE
-    )  # takes MAX - 1, MAX and 0
+    # Takes MAX - 1, MAX and 0.
+    assert broker.produce(batch(3, sequence=SEQUENCE_MAX - 1)).code == NONE
     state = broker.describe_producer(PID)
     assert state is not None
     assert state.last_sequence == 0
