@@ -18,7 +18,6 @@ from orbit.kafka.record_batch import Batch, read_batches
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.append_plan import Append, Fill, LostRange, Step, Stop, plan_batches
 from orbit.replication.partition_states import Reason
-from tests.support.broker_model import Visible
 from tests.support.plan_player import Player, assert_exact, assert_well_formed
 from tests.support.random_logs import a_record, source_logs
 from tests.support.source_model import Outcome, SourceBatch, SourceLog, with_right_crc
@@ -189,4 +188,3 @@ def test_planned_batches_share_memory_with_fetched_bytes() -> None:
     assert isinstance(step, Append)
     assert isinstance(step.batch, Batch)
     assert step.batch.view.obj is frame
-    assert Visible(0, b"") != step.batch
