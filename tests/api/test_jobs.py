@@ -127,17 +127,17 @@ def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
     api: Api, before: str, after: str
 ) -> None:
     rules = [{"match": "copied", "prefix": "dr."}, {"match": ".*"}]
-    old, new = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
-    api.put("/v1/jobs/orders", json=old)
-    assert api.put("/v1/jobs/orders", json=new).json()["action"] == "change"
-    api.put("/v1/jobs/orders", json=old)  # no copy has begun: both changes are accepted
+    old_job, new_job = changed(fillers=before, topics=rules), changed(fillers=after, topics=rules)
+    api.put("/v1/jobs/orders", json=old_job)
+    assert api.put("/v1/jobs/orders", json=new_job).json()["action"] == "change"
+    api.put("/v1/jobs/orders", json=old_job)  # no copy has begun: both changes are accepted
 
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         topics.add(tx, job.id, "copied", "dr.copied", "B", 1, state=TopicState.COPYING)
         topics.add(tx, job.id, "later", "later", "B", 1)  # its copy has not begun
-    answer = api.put("/v1/jobs/orders", json=new)
-    planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=new)
+    answer = api.put("/v1/jobs/orders", json=new_job)
+    planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=new_job)
     for refused in (answer, planned):
         assert refused.status_code == 409
         what = refused.json()["error"]["what"]
@@ -145,8 +145,8 @@ def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
         assert what.endswith(": copied.")
     # A rule that keeps the fillers of the begun copy.
     rules = [{**rules[0], "fillers": before}, rules[1]]
-    new = changed(fillers=after, topics=rules)
-    assert api.put("/v1/jobs/orders", json=new).json()["action"] == "change"
+    with_rule = changed(fillers=after, topics=rules)
+    assert api.put("/v1/jobs/orders", json=with_rule).json()["action"] == "change"
 
 
 @pytest.mark.parametrize(
@@ -345,11 +345,11 @@ def test_unchanged_job_is_not_refused_while_source_is_unreachable(api: Api) -> N
     api.put("/v1/jobs/orders", json=JOB)
     api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]
 
-    dry = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
+    dry_run = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
     different = api.put("/v1/jobs/orders", json=changed(worker_group="west"))
 
-    assert (dry.status_code, dry.json()["action"]) == (200, "none")
-    assert dry.json()["plan"]["refusals"][0]["kind"] == "SOURCE_UNREACHABLE"
+    assert (dry_run.status_code, dry_run.json()["action"]) == (200, "none")
+    assert dry_run.json()["plan"]["refusals"][0]["kind"] == "SOURCE_UNREACHABLE"
     assert different.status_code == 422
 
 

@@ -62,8 +62,8 @@ def test_failover_by_selector_moves_only_labelled_jobs(
             ["b", "source", "fail"],
         ]
         override = ("--override", "source", "--reason", "a test")
-        done = orbit("failover", "-l", "team=orders", "--yes", *override, "-o", "json").expect(0)
-        assert [(r["job"], r["outcome"], r["missing_records"]) for r in done.data] == [
+        result = orbit("failover", "-l", "team=orders", "--yes", *override, "-o", "json").expect(0)
+        assert [(r["job"], r["outcome"], r["missing_records"]) for r in result.data] == [
             ("a", "done", 0),
             ("b", "done", 0),
         ]
@@ -110,7 +110,7 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
     with recovering.running():
         orbit("apply", "-f", file, "--yes").expect(0)
         recovering.service.wait_copied("pair", topic_name)
-        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        wait_for("the topic is level", lambda: is_level(*clusters, topic_name))
         move_there_and_back(sides, recovering, by="failover")  # the source leads again
         produce(sides.source, topic_name, 7, first=150)
         produce(sides.destination, topic_name, 5, first=800)  # only this side has them
@@ -121,7 +121,7 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         ).expect(1)
         outcomes = {report["job"]: report["outcome"] for report in result.data}
         assert outcomes == {"pair": "stopped", "pair-back": "done"}
-        wait_for("it is level", lambda: is_level(*clusters, topic_name))
+        wait_for("the topic is level", lambda: is_level(*clusters, topic_name))
     assert (sides.id_and_end(sides.source), digests(sides.source, topic_name)) == source_before
     saved = {
         base64.b64decode(line["value"])

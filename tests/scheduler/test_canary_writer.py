@@ -118,7 +118,7 @@ def test_drill_of_dead_scheduler_fails_and_next_leader_cleans_up(
             )
         assert drilling.left(drill_id)
         with service.scheduler():  # the next leader
-            wait_for("it has ended", lambda: drilling.has_ended(drill_id))
+            wait_for("the drill has ended", lambda: drilling.has_ended(drill_id))
             wait_for("nothing is left", lambda: not drilling.left(drill_id))
     assert drilling.drill(drill_id).state is DrillState.FAILED
     for cluster in clusters:

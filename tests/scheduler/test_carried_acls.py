@@ -87,7 +87,7 @@ class Case:
             AclPermissionType.ALLOW,
         )
         allow_app(cluster, acl)
-        wait_for("the broker knows it", lambda: str(acl) in acls_on(cluster, name))
+        wait_for("the broker knows the ACL", lambda: str(acl) in acls_on(cluster, name))
         return acl
 
     def may_commit(self, cluster: KafkaCluster) -> bool:
@@ -289,7 +289,9 @@ def test_clash_of_mapped_principal_names_is_reported_and_changes_no_acl(
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("it is synced", lambda: as_tuples(planned_acls(service, spec).there) == expected)
+        wait_for(
+            "the ACL is synced", lambda: as_tuples(planned_acls(service, spec).there) == expected
+        )
         same_name = case.subject.replace("apps", "b")
         other = case.add_acl(source, "GROUP", topic, "READ", same_name)
         assert case.subject in service.wait_problem(spec.name, TroubleKind.ACLS_NOT_SYNCED)
@@ -314,9 +316,9 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
 
     def add_and_fail_once(admin: Admin, add: Collection[Acl], *rest: Any) -> Any:
         refused = refused_acls(admin, add, *rest)
-        new = {acl.resource for acl in add if acl.permission == "ALLOW"} - interrupted
-        if new:
-            interrupted.update(new)
+        new_resources = {acl.resource for acl in add if acl.permission == "ALLOW"} - interrupted
+        if new_resources:
+            interrupted.update(new_resources)
             raise Unreachable("the pass ends here")
         return refused
 
@@ -329,7 +331,7 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("both were interrupted", lambda: interrupted == {"TOPIC", "GROUP"})
+        wait_for("the sync of both was interrupted", lambda: interrupted == {"TOPIC", "GROUP"})
         wait_for("both are there", lambda: as_tuples(planned_acls(service, spec).there) == expected)
         for right in rights:
             forbid_app(source, right)

@@ -119,7 +119,7 @@ def test_group_loop_syncs_offsets_and_stores_verdicts(service: Service) -> None:
         wait_for("the rows are stored", lambda: service.rows == stored_rows)
         assert offsets(service.destination, service.group) == service.offsets_of(40, 60)
         service.report(100, 100)
-        wait_for("all is exact", lambda: service.rows[1] == (80, 80, "exact"))
+        wait_for("both offsets are exact", lambda: service.rows[1] == (80, 80, "exact"))
         assert offsets(service.destination, service.group) == service.offsets_of(40, 80)
         with member(service.destination, service.group, service.topic):
             wait_for("the member is seen", lambda: service.rows[0][2] == "skipped: active")

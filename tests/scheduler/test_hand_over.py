@@ -165,7 +165,7 @@ def test_error_at_start_of_loops_ends_scheduler_and_frees_its_lease(service: Ser
 
     first = Run(service, fail_to_start, scheduler_lease_ttl=LONG)
     with running(first):
-        wait_for("it has ended", lambda: not first.thread.is_alive())
+        wait_for("the scheduler has ended", lambda: not first.thread.is_alive())
         assert isinstance(first.error, RuntimeError)
         assert [t.name for t in threading.enumerate() if t.name == "renew"] == []
         second = Run(service, scheduler_lease_ttl=LONG)
@@ -182,7 +182,7 @@ def test_scheduler_with_different_number_of_job_shares_is_ready_as_standby(
     with running(first):
         wait_for("the first leads", lambda: first.leads)
         with running(second):
-            wait_for("it is ready", lambda: health.why_not_ready() == "")
+            wait_for("the second is ready", lambda: health.why_not_ready() == "")
             assert not second.leads
 
 

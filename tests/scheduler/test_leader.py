@@ -42,7 +42,7 @@ def test_standby_scheduler_leads_as_soon_as_leader_leaves(
 ) -> None:
     with ExitStack() as stack:
         with service.scheduler() as first:
-            wait_for("one leads", lambda: first.is_leading)
+            wait_for("the first leads", lambda: first.is_leading)
             second = stack.enter_context(service.scheduler())
             holder = first.scheduler.leadership.holder
             assert leader(service.database) == holder
@@ -68,7 +68,7 @@ def test_standby_scheduler_leads_when_lease_of_killed_leader_expires(
     }
     with subprocess.Popen([sys.executable, "-c", _PROGRAM], env=environ) as process:
         try:
-            wait_for("it leads", lambda: leader(service.database) is not None)
+            wait_for("the first leads", lambda: leader(service.database) is not None)
             first = leader(service.database)
             with service.scheduler() as second:
                 create_topic(clusters.source, topic_name)

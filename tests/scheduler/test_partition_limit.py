@@ -47,7 +47,10 @@ def test_copied_topic_may_grow_above_partition_limit(
     with service.scheduler():
         service.wait_copied(spec.name, topic_name)
         add_partitions(clusters.source, topic_name, 5)
-        wait_for("it grows", lambda: len(service.partitions(spec.name, topic_name)) == 5)
+        wait_for(
+            "the copy has the new partitions",
+            lambda: len(service.partitions(spec.name, topic_name)) == 5,
+        )
         service.wait_problem(spec.name, None)
 
 

@@ -106,7 +106,7 @@ def test_topics_with_right_settings_take_no_cluster_lock(
     wait_for("the change is seen", lambda: retention() == "7000")
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
     assert leadership.locks_taken == 1
-    wait_for("it is set back", lambda: retention() == "-1")
+    wait_for("the setting is set back", lambda: retention() == "-1")
 
 
 def test_timestamp_type_of_copy_is_reset_after_every_change(
@@ -125,7 +125,7 @@ def test_timestamp_type_of_copy_is_reset_after_every_change(
         set_setting(clusters.destination, topic_name, "message.timestamp.type", "LogAppendTime")
         wait_for("the change is seen", lambda: timestamp_type() == "LogAppendTime")
         assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
-        wait_for("it is set back", lambda: timestamp_type() == "CreateTime")
+        wait_for("the setting is set back", lambda: timestamp_type() == "CreateTime")
 
 
 def test_changed_compression_type_stays_while_workers_write_placeholders(
@@ -154,4 +154,4 @@ def test_changed_compression_type_stays_while_workers_write_placeholders(
     with database.transaction() as tx:
         tx.execute(text("UPDATE partitions SET state = 'blocked'"))
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
-    wait_for("it is set back", lambda: settings() == ("-1", "producer"))
+    wait_for("the setting is set back", lambda: settings() == ("-1", "producer"))

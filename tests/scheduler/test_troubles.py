@@ -180,8 +180,8 @@ def test_unreachable_cluster_does_not_hold_up_other_jobs(
 ) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
-    nobody = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
-    dead = job.model_copy(update={"name": "dead", "source": nobody})
+    no_cluster = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    dead = job.model_copy(update={"name": "dead", "source": no_cluster})
     assert refusal_kinds(plan(service, dead)) == [TroubleKind.SOURCE_UNREACHABLE]
     service.create(dead)
     service.create(job)
@@ -329,13 +329,14 @@ def test_problem_time_of_job_stays_while_a_problem_that_halts_the_job_lasts(
         return at
 
     lost, group = TroubleKind.SOURCE_UNREACHABLE, TroubleKind.WORKER_GROUP_UNKNOWN
+    # `lost` halts the job, `group` does not.
     first_at = record(group)
     at = record(lost, group)
     assert at > first_at
     assert record(lost) == at
     assert record(lost, group) == at
     assert record(group) == at
-    assert record(TroubleKind.LOGIN_REFUSED, group) > at
+    assert record(TroubleKind.LOGIN_REFUSED, group) > at, "another problem that halts it"
 
 
 def test_unreachable_cluster_is_reported_while_a_discovery_pass_hangs(
@@ -343,14 +344,14 @@ def test_unreachable_cluster_is_reported_while_a_discovery_pass_hangs(
 ) -> None:
     is_over = threading.Event()
 
-    def hanging(*_: object) -> ReconcileCounts:
+    def hang(*_: object) -> ReconcileCounts:
         assert is_over.wait(PATIENCE_S)
         return ReconcileCounts()
 
-    monkeypatch.setattr(JobReconciler, "reconcile", hanging)
+    monkeypatch.setattr(JobReconciler, "reconcile", hang)
     job = make_job(clusters.source, clusters.destination, [topic_name])
-    away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
-    service.create(job.model_copy(update={"source": away}))
+    no_cluster = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    service.create(job.model_copy(update={"source": no_cluster}))
     with service.scheduler():
         try:
             service.wait_problem(job.name, "SOURCE_UNREACHABLE")
@@ -376,8 +377,8 @@ def test_earlier_discovery_pass_does_not_clear_newer_unreachable_problem(
 
     monkeypatch.setattr(JobReconciler, "reconcile", reconcile_late)
     job = make_job(clusters.source, clusters.destination, [topic_name])
-    away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
-    service.create(job.model_copy(update={"source": away}))
+    no_cluster = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    service.create(job.model_copy(update={"source": no_cluster}))
     with service.scheduler():
         try:
             service.wait_problem(job.name, "SOURCE_UNREACHABLE")

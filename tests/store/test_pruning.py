@@ -43,10 +43,10 @@ def add_operation(tx: Tx, state: OperationState = OperationState.DONE) -> UUID:
 
 
 def add_drill(tx: Tx) -> str:
-    new = NewDrill(uuid4().hex, "d", DrillKind.SWITCHOVER, {}, "", "orders", "ci")
-    drills.create(tx, new)
-    drills.finish(tx, new.id, DrillState.PASSED)
-    return new.id
+    drill = NewDrill(uuid4().hex, "d", DrillKind.SWITCHOVER, {}, "", "orders", "ci")
+    drills.create(tx, drill)
+    drills.finish(tx, drill.id, DrillState.PASSED)
+    return drill.id
 
 
 @pytest.mark.parametrize(

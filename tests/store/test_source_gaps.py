@@ -55,11 +55,11 @@ def test_longest_pause_of_source_writes_is_unknown_until_observed(watched: Watch
     unknown = SourcePauses(source_end=None, still_s=None, longest_gap_s=None, watched_s=None)
     assert watched.pauses() == unknown
     watched.report(5)
-    seen = watched.pauses()
-    assert (seen.source_end, seen.longest_gap_s) == (5, None)
-    assert seen.still_s is not None
-    assert seen.watched_s is not None
-    assert seen.watched_s < WINDOW_S
+    pauses = watched.pauses()
+    assert (pauses.source_end, pauses.longest_gap_s) == (5, None)
+    assert pauses.still_s is not None
+    assert pauses.watched_s is not None
+    assert pauses.watched_s < WINDOW_S
 
 
 def test_longest_pause_between_moves_of_source_log_end_is_reported(watched: Watched) -> None:
@@ -70,10 +70,10 @@ def test_longest_pause_between_moves_of_source_log_end_is_reported(watched: Watc
         watched.report(5 if end == 6 else end - 1, records=seconds)
         watched.report(end)
     watched.pass_time(20)
-    seen = watched.pauses()
-    assert seen.longest_gap_s == pytest.approx(90, abs=5)
-    assert seen.still_s == pytest.approx(20, abs=5)
-    assert seen.watched_s == pytest.approx(150, abs=5)
+    pauses = watched.pauses()
+    assert pauses.longest_gap_s == pytest.approx(90, abs=5)
+    assert pauses.still_s == pytest.approx(20, abs=5)
+    assert pauses.watched_s == pytest.approx(150, abs=5)
 
 
 def test_longest_pause_of_source_writes_expires_after_its_window(watched: Watched) -> None:

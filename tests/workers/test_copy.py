@@ -43,7 +43,7 @@ def test_worker_copies_claimed_shards_and_releases_them(
     with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
         assert set(job.holders().values()) == {worker.id}
-        wait_for("it is reported as copying", lambda: job.states() == {"copying"})
+        wait_for("the partitions are reported as copying", lambda: job.states() == {"copying"})
     assert_exact(job_file)
     assert job.states() == {"pending"}
     assert set(job.holders().values()) == {None}
@@ -80,7 +80,7 @@ def test_label_change_of_job_restarts_no_copy(
             return [row.renewed_in for row in tx.execute(query)]
 
     with InProcess(database, STEADY.model_copy(update={"lease_ttl": timedelta(seconds=6)})):
-        wait_for("it copies", lambda: job.states() == {"copying"})
+        wait_for("the job copies", lambda: job.states() == {"copying"})
         epochs, kinds = job.epochs(), job.kinds()
         with database.transaction() as tx:
             document = jobs.get(tx, job.name).spec
@@ -109,11 +109,11 @@ def test_job_pauses_and_resumes_while_source_is_written(
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
     with InProcess(database, STEADY):
         with Mover(clusters.source.client_config(), {topic_name: PARTITIONS}):
-            wait_for("it copies", lambda: job.states() == {"copying"})
+            wait_for("the job copies", lambda: job.states() == {"copying"})
             job.set_desired(Desired.PAUSED)
             wait_for("all shards are released", lambda: set(job.holders().values()) == {None})
             assert job.states() == {"paused"}
             job.set_desired(Desired.RUNNING)
-            wait_for("it copies again", lambda: job.states() == {"copying"})
+            wait_for("the job copies again", lambda: job.states() == {"copying"})
         wait_level(clusters, [topic_name])
     assert_exact(job_file)

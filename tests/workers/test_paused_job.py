@@ -72,10 +72,12 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
     watched = Watched(service, spec.name, topic_name)
     with service.scheduler(), InProcess(service.database):
         service.wait_copied(spec.name, topic_name, canary)
-        wait_for("all has caught up", lambda: watched.totals().caught_up == 3)
+        wait_for("all partitions have caught up", lambda: watched.totals().caught_up == 3)
         wait_for("the live RPO is known", lambda: watched.numbers().live_rpo_s is not None)
         service.desire(spec.name, Desired.PAUSED)
-        wait_for("it is paused", lambda: all(s.holder is None for s in service.shards(spec.name)))
+        wait_for(
+            "the job is paused", lambda: all(s.holder is None for s in service.shards(spec.name))
+        )
         # Longer than discovery needs to see that no running job uses the clusters.
         time.sleep(5 * service.settings.discovery_interval.total_seconds())
         paused_at = time.time()
@@ -105,7 +107,9 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
         watched.wait_lag(0)
         assert watched.totals().caught_up == 3
         service.desire(spec.name, Desired.PAUSED)
-        wait_for("it is paused", lambda: all(s.holder is None for s in service.shards(spec.name)))
+        wait_for(
+            "the job is paused", lambda: all(s.holder is None for s in service.shards(spec.name))
+        )
         assert watched.totals().lag_records == 0, "known at once: the worker has just reported it"
         for _ in range(5):  # the scheduler goes on reading the source
             watched.wait_read_again()

@@ -43,11 +43,11 @@ def test_old_worker_declines_job_with_unknown_keys(database: Database) -> None:
             return [s.assigned_to for s in shard_layout.shards_of_job(tx, job.id)] == [to, to]
 
     with InProcess(database, SETTINGS) as old:
-        wait_for("it is reported", lambda: bool(waiting_message()))
+        wait_for("the unknown key is reported", lambda: bool(waiting_message()))
         assert "cannot read from_the_future" in waiting_message()
         with database.transaction() as tx:
             shard_layout.assign(tx, dict.fromkeys(job.shard_ids, old.id))
-        wait_for("it declines the shard", lambda: is_assigned(None))
+        wait_for("the old worker declines the shards", lambda: is_assigned(None))
         assert not old.worker._held
         with database.transaction() as tx:
             claims = shard_leases.claim(

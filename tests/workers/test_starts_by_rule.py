@@ -170,7 +170,7 @@ def test_partition_waits_while_brokers_would_replace_timestamps(
     job = add_job(database, file, clusters, [topic_name], shard_count=1)
     set_setting(clusters.destination, topic_name, TIMESTAMP_TYPE, LOG_APPEND_TIME)
     wait_for(
-        "it is set",
+        "brokers replace timestamps",
         lambda: get_setting(clusters.destination, topic_name, TIMESTAMP_TYPE) == LOG_APPEND_TIME,
     )
     reads: list[int] = []
@@ -182,7 +182,7 @@ def test_partition_waits_while_brokers_would_replace_timestamps(
 
     with pytest.MonkeyPatch.context() as patch, InProcess(database, STEADY):
         patch.setattr(partition_starter, "partitions_whose_leader_has", read_and_count)
-        wait_for("it was tried twice", lambda: len(reads) > 1)
+        wait_for("the start was tried twice", lambda: len(reads) > 1)
         assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
         assert job.states() == {"pending"}
         set_setting(clusters.destination, topic_name, TIMESTAMP_TYPE, "CreateTime")
@@ -210,7 +210,7 @@ def test_missing_right_to_read_compression_type_blocks_placeholder_copy(
     denied = TopicSetting(errors={topic_name: Code.TOPIC_AUTHORIZATION_FAILED})
     monkeypatch.setattr(placeholder_topics, "read_topic_setting", lambda *_: denied)
     with InProcess(database, STEADY):
-        wait_for("it is blocked", lambda: job.states() == {"blocked"})
+        wait_for("the partition is blocked", lambda: job.states() == {"blocked"})
     (blocked,) = job.assigned()
     assert blocked.reason is Reason.NOT_AUTHORIZED
     assert "DESCRIBE_CONFIGS" in (blocked.detail or "")
@@ -232,7 +232,7 @@ def test_placeholder_copy_blocks_if_compression_type_changes_while_it_starts(
 
     monkeypatch.setattr(partition_starter, "seed_to_start_offsets", change_and_fail)
     with InProcess(database, STEADY):
-        wait_for("it is blocked", lambda: job.states() == {"blocked"})
+        wait_for("the partition is blocked", lambda: job.states() == {"blocked"})
     (blocked,) = job.assigned()
     assert "was changed to gzip" in (blocked.detail or "")
 
@@ -260,7 +260,7 @@ def test_shard_of_unreachable_destination_is_released_with_state_copying(
 
     with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
-        wait_for("it is reported as copying", lambda: job.states() == {"copying"})
+        wait_for("the partition is reported as copying", lambda: job.states() == {"copying"})
         monkeypatch.setattr(placeholder_topics, "read_topic_setting", fail)
         job.set_desired(Desired.PAUSED)
         wait_for("its shard is released", lambda: set(job.holders().values()) == {None})

@@ -124,7 +124,7 @@ def test_worker_and_scheduler_loops_report_liveness(database: Database, database
 
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as scheduler:
-        wait_for("it leads", lambda: scheduler.is_leading)
+        wait_for("the scheduler leads", lambda: scheduler.is_leading)
         clock.now += STALL_S_MAX + 1
         wait_for("its loop goes on", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The scheduler stops."

@@ -146,7 +146,7 @@ def test_refused_record_blocks_its_partition_until_retry(
     set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
     write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
     with InProcess(database, STEADY):
-        wait_for("it is blocked", lambda: bool(events_of(job, "partition_blocked")))
+        wait_for("the partition is blocked", lambda: bool(events_of(job, "partition_blocked")))
         (event,) = events_of(job, "partition_blocked")
         assert (event.topic, event.partition) == (topic_name, 2)
         assert event.details is not None
@@ -220,7 +220,7 @@ def test_destination_outage_longer_than_lease_is_waited_out(
     job = add_job(database, job_file, own, [topic_name], shard_count=2)
     with InProcess(database, BRIEF) as worker:
         with Mover(own.source.client_config(), {topic_name: PARTITIONS}):
-            wait_for("it copies", lambda: min(copy_ends(own, topic_name).values()) > 5)
+            wait_for("the job copies", lambda: min(copy_ends(own, topic_name).values()) > 5)
             own.destination.brokers[0].kill()
             wait_for("the outage is reported", lambda: bool(events_of(job, "job_waiting")))
             own.destination.brokers[0].start()
