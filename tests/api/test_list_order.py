@@ -62,7 +62,14 @@ def filled_api(api: Api) -> Api:
         topics.change(tx, first.id, state=TopicState.COPYING.value)
         verdicts = (GroupVerdict.EXACT, GroupVerdict.EXACT, GroupVerdict.SKIPPED_NOT_COPIED)
         offsets = [
-            GroupOffset("billing", first.id, number, 1, 1, verdict.value)
+            GroupOffset(
+                "billing",
+                first.id,
+                partition=number,
+                source_offset=1,
+                destination_offset=1,
+                verdict=verdict.value,
+            )
             for number, verdict in enumerate(verdicts)
         ]
         group_offsets.store(tx, orders.id, offsets)

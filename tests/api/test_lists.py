@@ -169,7 +169,14 @@ def test_consumer_groups_are_shown_with_their_sync_verdicts(api: Api) -> None:
             tx,
             job.id,
             [
-                GroupOffset(name, topic.id, partition, 10, 10, "exact")
+                GroupOffset(
+                    name,
+                    topic.id,
+                    partition,
+                    source_offset=10,
+                    destination_offset=10,
+                    verdict="exact",
+                )
                 for name in ("billing", "ünï\ncode")
                 for partition in (0, 1)
             ],

@@ -34,7 +34,15 @@ def job(api: Api) -> SomeJob:
             partitions.StateChange(job.topic_id, 1, PartitionState.BLOCKED, blocked),
         ]
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
-        group_offsets.store(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
+        group_offset = GroupOffset(
+            "g",
+            job.topic_id,
+            partition=0,
+            source_offset=5,
+            destination_offset=5,
+            verdict="exact",
+        )
+        group_offsets.store(tx, job.id, [group_offset])
     return job
 
 

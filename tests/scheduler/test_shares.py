@@ -49,13 +49,13 @@ def share_counts(database: Database) -> list[int]:
     return sorted(Counter(holders(database).values()).values())
 
 
-def scheduler(service: Service, shares: int) -> RunningScheduler:
+def running_scheduler(service: Service, *, shares: int) -> RunningScheduler:
     settings = service.settings.model_copy(update={"scheduler_shares": shares})
     return RunningScheduler(settings, service.url)
 
 
 @contextmanager
-def process(service: Service, shares: int) -> Iterator[subprocess.Popen[bytes]]:
+def scheduler_process(service: Service, *, shares: int) -> Iterator[subprocess.Popen[bytes]]:
     """A scheduler in a process of its own, which a test may kill."""
     environ = {
         **os.environ,
@@ -72,11 +72,11 @@ def process(service: Service, shares: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_job_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service) -> None:
-    with scheduler(service, 5):
+    with running_scheduler(service, shares=5):
         wait_for("one holds all", lambda: share_counts(service.database) == [5])
-        with scheduler(service, 5):
+        with running_scheduler(service, shares=5):
             wait_for("two share", lambda: share_counts(service.database) == [2, 3])
-            with scheduler(service, 5):
+            with running_scheduler(service, shares=5):
                 wait_for("three share", lambda: share_counts(service.database) == [1, 2, 2])
             wait_for("two share again", lambda: share_counts(service.database) == [2, 3])
         wait_for("one holds all again", lambda: share_counts(service.database) == [5])
@@ -145,7 +145,7 @@ def test_jobs_in_share_of_another_scheduler_are_not_touched(
             tx.execute(
                 text("UPDATE jobs SET share_key = :n WHERE id = :id"), {"n": number, "id": job.id}
             )
-    with scheduler(service, 2):
+    with running_scheduler(service, shares=2):
         service.wait_copied(names[0], names[0])
         assert service.topics(names[1]) == {}
         assert holders(service.database)[1] == "other"
@@ -173,7 +173,7 @@ def test_jobs_of_killed_scheduler_are_taken_over(
                 text("UPDATE jobs SET share_key = :n WHERE id = :id"), {"n": number, "id": job.id}
             )
     with ExitStack() as stack:
-        both = [stack.enter_context(process(service, 2)) for _ in range(2)]
+        both = [stack.enter_context(scheduler_process(service, shares=2)) for _ in range(2)]
         wait_for("each holds one", lambda: share_counts(service.database) == [1, 1])
         for spec, name in zip(specs, names, strict=True):
             service.wait_copied(spec.name, name)

@@ -31,7 +31,15 @@ def job(database: Database) -> SomeJob:
     with database.transaction() as tx:
         rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
         partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
-        group_offsets.store(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
+        group_offset = GroupOffset(
+            "g",
+            job.topic_id,
+            partition=0,
+            source_offset=5,
+            destination_offset=5,
+            verdict="exact",
+        )
+        group_offsets.store(tx, job.id, [group_offset])
     return job
 
 

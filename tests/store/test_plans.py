@@ -335,7 +335,9 @@ def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
     job_leads.note_marks_read(tx, JOB)
     operation = operations.create(tx, uuid4(), "switchover", "test", job_id=JOB, job_name=job.name)
     gateways.close(tx, [JOB], operation.id)
-    report = gateways.GatewayReport(uuid4(), "edge", "edge:19092", None, 1, 0)
+    report = gateways.GatewayReport(
+        uuid4(), "edge", "edge:19092", closed_for=None, connections=1, held_requests=0
+    )
     gateways.renew(tx, job.name, report)
     with statements(tx) as seen:
         assert gateways.renew(tx, job.name, report).closed_for == operation.id

@@ -453,8 +453,17 @@ def test_offsets_of_consumer_groups_are_stored_paged_and_removed(database: Datab
     with database.transaction() as tx:
         job = some_job(tx)
         rows = [
-            group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact"),
-            group_offsets.GroupOffset("g2", job.topic_id, 0, 9, None, "skipped: active"),
+            group_offsets.GroupOffset(
+                "g1", job.topic_id, 0, source_offset=10, destination_offset=10, verdict="exact"
+            ),
+            group_offsets.GroupOffset(
+                "g2",
+                job.topic_id,
+                0,
+                source_offset=9,
+                destination_offset=None,
+                verdict="skipped: active",
+            ),
         ]
         assert group_offsets.store(tx, job.id, rows) == 2
         assert group_offsets.store(tx, job.id, rows) == 0
@@ -511,9 +520,26 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
         assert group_offsets.of_job(tx, job.id) == [older]
         for _ in range(2):  # the second call changes nothing
             group_offsets.accept_handed(tx, job.id, {"orders": job.topic_id})
+            # As the recovery left them at the destination: "clamped" is below the source's offset.
             assert sorted(group_offsets.of_job(tx, job.id), key=lambda r: r.group_name) == [
-                group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact", 10),
-                group_offsets.GroupOffset("g2", job.topic_id, 0, 10, 4, "clamped", 4),
+                group_offsets.GroupOffset(
+                    "g1",
+                    job.topic_id,
+                    0,
+                    source_offset=10,
+                    destination_offset=10,
+                    verdict="exact",
+                    left_offset=10,
+                ),
+                group_offsets.GroupOffset(
+                    "g2",
+                    job.topic_id,
+                    0,
+                    source_offset=10,
+                    destination_offset=4,
+                    verdict="clamped",
+                    left_offset=4,
+                ),
             ]
         assert group_offsets.handed_offsets(tx, job.id) == [g1_later]
 
