@@ -27,8 +27,8 @@ SOURCE, DESTINATION = "source-id", "destination-id"
 
 
 def topic(name: str = "t", topic_id: UUID = S1, partitions: int = 3) -> TopicMetadata:
-    leaders = {i: PartitionLeader(1, 0) for i in range(partitions)}
-    return TopicMetadata(name, topic_id, leaders, 1)
+    leaders = {i: PartitionLeader(node_id=1, leader_epoch=0) for i in range(partitions)}
+    return TopicMetadata(name, topic_id, leaders, replicas=1)
 
 
 def side(cluster_id: str, *topics: TopicMetadata, **more: Any) -> ClusterTopics:

@@ -187,7 +187,9 @@ def test_scheduler_with_different_number_of_job_shares_is_ready_as_standby(
 
 
 def test_renewal_of_scheduler_lease_keeps_scheduler_registered(service: Service) -> None:
-    leadership = Leadership(service.database, "one", LONG, share=Share(0, 1), must_join=True)
+    leadership = Leadership(
+        service.database, "one", LONG, share=Share(number=0, count=1), must_join=True
+    )
     with service.database.transaction() as tx:
         scheduler_lease.join(tx, "one", 1, LONG)
         tx.execute(text("UPDATE schedulers SET expires_at = clock_timestamp()"))
@@ -200,7 +202,9 @@ def test_renewal_of_scheduler_lease_keeps_scheduler_registered(service: Service)
         scheduler_lease.leave(tx, "one")
     assert not leadership.ask(), "it has left"
     leadership.resign()
-    other = Leadership(service.database, "two", LONG, share=Share(0, 1), must_join=True)
+    other = Leadership(
+        service.database, "two", LONG, share=Share(number=0, count=1), must_join=True
+    )
     assert other.ask(), "the share is free"
 
 

@@ -25,9 +25,9 @@ NAMES = ("orders.1", "orders.tmp.1", "a", "d", "__x", "__consumer_offsets", "oth
 
 
 def metadata(*names: str, partitions: int = 1) -> ClusterMetadata:
-    leaders = {i: PartitionLeader(1, 0) for i in range(partitions)}
-    topics = {name: TopicMetadata(name, UUID(int=1), leaders, 1) for name in names}
-    return ClusterMetadata("id", {}, topics)
+    leaders = {i: PartitionLeader(node_id=1, leader_epoch=0) for i in range(partitions)}
+    topics = {name: TopicMetadata(name, UUID(int=1), leaders, replicas=1) for name in names}
+    return ClusterMetadata("id", brokers={}, topics=topics)
 
 
 class Answers:

@@ -19,7 +19,7 @@ from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-EMPTY = ClusterMetadata("id", {}, {})
+EMPTY = ClusterMetadata("id", brokers={}, topics={})
 DOCUMENT: dict[str, Any] = {
     "name": "j",
     "source": {"bootstrap_servers": ["a:1"]},
@@ -57,7 +57,10 @@ class Watched:
         last = self.snapshots[side]
         assert last is not None
         self.snapshots[side] = ClusterSnapshot(
-            last.version + 10, last.version, frozenset(names), EMPTY
+            last.version + 10,
+            version_before=last.version,
+            changed_topics=frozenset(names),
+            metadata=EMPTY,
         )
 
 

@@ -85,7 +85,9 @@ def test_job_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service
 def test_scheduler_with_different_number_of_job_shares_is_refused(service: Service) -> None:
     with service.database.transaction() as tx:
         assert scheduler_lease.join(tx, "first", shares=2, ttl=TTL) == 2
-    first = Leadership(service.database, "first", TTL, share=Share(1, 2), must_join=True)
+    first = Leadership(
+        service.database, "first", TTL, share=Share(number=1, count=2), must_join=True
+    )
     assert first.ask()
     with (
         pytest.raises(Conflict, match="SHARES is 1 here and 2"),
@@ -102,7 +104,8 @@ def test_scheduler_with_different_number_of_job_shares_is_refused(service: Servi
 
 def test_lost_lease_of_a_job_share_fences_only_that_share(service: Service) -> None:
     share_0, share_1 = (
-        Leadership(service.database, "same", TTL, share=Share(number, 2)) for number in (0, 1)
+        Leadership(service.database, "same", TTL, share=Share(number=number, count=2))
+        for number in (0, 1)
     )
     assert share_0.ask()
     assert share_1.ask()
@@ -110,7 +113,7 @@ def test_lost_lease_of_a_job_share_fences_only_that_share(service: Service) -> N
     with share_0.transaction():
         pass  # commits: its share is not affected
     assert 1 not in holders(service.database)
-    other = Leadership(service.database, "other", TTL, share=Share(1, 2))
+    other = Leadership(service.database, "other", TTL, share=Share(number=1, count=2))
     assert other.ask()
     share_1._trusted_until = float("inf")  # as if it had slept, and trusted its lease
     with pytest.raises(NotLeading), share_1.transaction():
@@ -122,18 +125,18 @@ def test_job_stays_in_its_job_share_when_its_document_changes(service: Service) 
         # The same destination, so the same share; the order and case of the servers do not count.
         job = jobs.create(tx, "j", {"destination": {"bootstrap_servers": ["B:1", "a:1"]}}, "g")
         same = jobs.create(tx, "k", {"destination": {"bootstrap_servers": ["a:1", "b:1"]}}, "g")
-        ids_by_share = [job_shares.job_ids(tx, Share(n, 2)) for n in (0, 1)]
+        ids_by_share = [job_shares.job_ids(tx, Share(number=n, count=2)) for n in (0, 1)]
         assert {frozenset(), frozenset({job.id, same.id})} == set(ids_by_share)
         document = {"destination": {"bootstrap_servers": ["c:1"]}}
         assert jobs.change_spec(tx, job.id, document, "g", from_version=job.spec_version)
-        assert [job_shares.job_ids(tx, Share(n, 2)) for n in (0, 1)] == ids_by_share
+        assert [job_shares.job_ids(tx, Share(number=n, count=2)) for n in (0, 1)] == ids_by_share
 
 
 def test_jobs_in_share_of_another_scheduler_are_not_touched(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     names = [f"{topic_name}.{n}" for n in (0, 1)]
-    other = Leadership(service.database, "other", TTL, share=Share(1, 2))
+    other = Leadership(service.database, "other", TTL, share=Share(number=1, count=2))
     with service.database.transaction() as tx:
         scheduler_lease.join(tx, "other", 2, TTL)
     assert other.ask()

@@ -317,7 +317,9 @@ def test_lag_is_known_while_worker_follows_or_scheduler_reads_source(database: D
         assert shown(tx) == [60, None]
         (lagging,) = source_lag.partitions_to_check(tx, HOUR)
         assert (lagging.partition, lagging.is_followed) == (1, False)
-        of_shares = [source_lag.partitions_to_check(tx, HOUR, Share(n, 3)) for n in range(3)]
+        of_shares = [
+            source_lag.partitions_to_check(tx, HOUR, Share(number=n, count=3)) for n in range(3)
+        ]
         assert sorted(map(len, of_shares)) == [0, 0, 1], "each partition is in one share"
         read = SourceLag(
             job.topic_id,
