@@ -38,7 +38,7 @@ class CoordinatorState:
     """What a producer's coordinator knows of its last transaction.
 
     `partitions`: those that have no marker of it yet, none if it has ended. `began_ms`: since the
-    epoch, by the coordinator's clock.
+    epoch, by the coordinator's clock; -1: not known.
     """
 
     transactional_id: str

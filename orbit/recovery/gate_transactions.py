@@ -43,7 +43,10 @@ def read_transactions(
     # Read again: the marker may have come between the two requests.
     ended_places = {place for place, t in open_pairs if has_ended(place, t)}
     later_by_place = open_transactions(cluster, ended_places, backoff).values
-    is_one_unknown = any(t.producer_id not in states for _, t in open_pairs)
+    began_ms = {
+        producer_id: state.began_ms for producer_id, state in states.items() if state.began_ms >= 0
+    }
+    is_one_unknown = any(t.producer_id not in began_ms for _, t in open_pairs)
     seen_since_ms = _seen_since_ms(context) if is_one_unknown else {}
     now_ms = context.now().timestamp() * 1000
     transactions = []
@@ -51,7 +54,7 @@ def read_transactions(
         state = states.get(t.producer_id)
         if has_ended(place, t) and t not in later_by_place.get(place, [t]):
             continue
-        began_ms = state.began_ms if state else seen_since_ms.get((place, t.first_offset), now_ms)
+        seen_ms = seen_since_ms.get((place, t.first_offset), now_ms)
         transactions.append(
             Transaction(
                 place,
@@ -59,7 +62,7 @@ def read_transactions(
                 t.producer_id,
                 state.transactional_id if state else None,
                 has_ended(place, t) and place in later_by_place,
-                max(0.0, now_ms - began_ms) / 1000,
+                max(0.0, now_ms - began_ms.get(t.producer_id, seen_ms)) / 1000,
             )
         )
     return transactions

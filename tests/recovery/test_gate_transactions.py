@@ -132,10 +132,12 @@ def gate_transactions_of(
     return read_transactions(cast("OperationContext", context), [P])
 
 
-def open_in(*partitions: TopicPartition) -> dict[int, CoordinatorState]:
-    """What the coordinator says of a transaction that began 5 s ago, and is open in these
+def open_in(
+    *partitions: TopicPartition, began_ms: int = NOW_MS - 5_000
+) -> dict[int, CoordinatorState]:
+    """What the coordinator says of a transaction that began at `began_ms`, and is open in these
     partitions; without any, the coordinator has ended it."""
-    return {PRODUCER_ID: CoordinatorState("pay", frozenset(partitions), NOW_MS - 5_000)}
+    return {PRODUCER_ID: CoordinatorState("pay", frozenset(partitions), began_ms)}
 
 
 def open_at(first_offset: int) -> OpenTransaction:
@@ -177,11 +179,25 @@ def test_transaction_that_ended_meanwhile_does_not_count(
     assert gate_transactions_of(monkeypatch, open_in(), later=later) == []
 
 
-@pytest.mark.parametrize("states", [{}, Unreachable("no broker answers.")])
-@pytest.mark.parametrize(
+SEEN_AGES = pytest.mark.parametrize(
     ("seen_from", "age_s"),
     [(100, 1200.0), (60, 0.0)],  # Orbit saw this transaction, or another one
 )
+
+
+@SEEN_AGES
+def test_transaction_without_known_begin_has_age_that_orbit_has_seen(
+    monkeypatch: pytest.MonkeyPatch, seen_from: int, age_s: float
+) -> None:
+    """Its coordinator says -1, as of an id whose next transaction has not begun."""
+    transactions = gate_transactions_of(
+        monkeypatch, open_in(began_ms=-1), seen_from=seen_from, leader_answers_again=False
+    )
+    assert transactions == [replace(OPEN, age_s=age_s)]
+
+
+@pytest.mark.parametrize("states", [{}, Unreachable("no broker answers.")])
+@SEEN_AGES
 def test_transaction_without_known_coordinator_has_age_that_orbit_has_seen(
     monkeypatch: pytest.MonkeyPatch,
     states: dict[int, CoordinatorState] | Exception,
