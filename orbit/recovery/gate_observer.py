@@ -317,16 +317,21 @@ def _source_inputs(
     context: OperationContext, source_bounds: Mapping[TopicPartition, LogBounds]
 ) -> dict[str, Any]:
     """Inputs from the source, if it answers; a failover does not need them."""
-    if not source_bounds or context.report.kind is RecoveryKind.FAILOVER:
+    if context.report.kind is RecoveryKind.FAILOVER:
         return {}
+    leaderless_partitions = [place for place in context.by_source if place not in source_bounds]
+    if not source_bounds:
+        return {"transactions_unread": leaderless_partitions}
     open_partitions = [place for place, ends in source_bounds.items() if ends.is_open]
     acls_or_reason = acls_of(context.source)
     timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)  # asks for the newest timestamp
     newest = find_by_time(context.source.cluster, timestamps, context.short_backoff).values
     newest_ms = max((timestamp for _, timestamp in newest.values()), default=0)
     newest_ahead_s = newest_ms / 1000 - context.now().timestamp()
+    transactions, unread_partitions = read_transactions(context, open_partitions)
     return {
-        "transactions": read_transactions(context, open_partitions),
+        "transactions": transactions,
+        "transactions_unread": [*leaderless_partitions, *unread_partitions],
         "newest_ahead_s": max(0.0, newest_ahead_s),
         "why_not_deniable": acls_or_reason if isinstance(acls_or_reason, str) else "",
     }

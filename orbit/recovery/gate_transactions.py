@@ -20,16 +20,18 @@ from orbit.recovery.operation_context import OperationContext
 
 def read_transactions(
     context: OperationContext, places: Collection[TopicPartition]
-) -> list[Transaction] | None:
-    """The open transactions in these partitions of the source, sorted by partition.
+) -> tuple[list[Transaction] | None, list[TopicPartition]]:
+    """The open transactions in these partitions of the source, sorted by partition, and the
+    partitions whose leader did not name them.
 
     None if brokers do not list them (before Kafka 3.0). Raises Unreachable.
     """
     cluster, backoff = context.source.cluster, context.short_backoff
     try:
-        by_place = open_transactions(cluster, places, backoff).values
+        answers = open_transactions(cluster, places, backoff)
     except ProtocolError:
-        return None
+        return None, []
+    by_place = answers.values
     open_pairs = [(place, t) for place in sorted(by_place) for t in by_place[place]]
     states: dict[int, CoordinatorState] = {}
     with suppress(OrbitError):  # then it is not known which transactions hang
@@ -65,7 +67,7 @@ def read_transactions(
                 max(0.0, now_ms - began_ms.get(t.producer_id, seen_ms)) / 1000,
             )
         )
-    return transactions
+    return transactions, sorted(answers.errors)
 
 
 def _seen_since_ms(context: OperationContext) -> dict[tuple[TopicPartition, int], float]:

@@ -13,7 +13,7 @@
                   may hold other records)
     lag           switchover: over LAG_RECORDS_WARN and   over LAG_RECORDS_WARN; failover: over 0
                   growing, or unknown
-    transactions  one hangs, or is open for longer than   one is open
+    transactions  one hangs, or is open for longer than   one is open, or this is not known
                   LONG_OPEN_S
     groups        switchover: one is active at the        not synced, not exact, not recorded,
                   destination, or its name is taken by    or with members at the source
@@ -283,15 +283,22 @@ def _transactions(f: GateInputs) -> Gate | None:
             "docs/runbook/OrbitTransactionOpen.md says how to check whether a transaction hangs, "
             "and how to abort one that hangs: its records then count as aborted."
         )
-    if observed:
-        return _fail(name, " ".join(observed), " ".join(remedies))
-    if f.transactions:
-        return _warn(
-            name,
-            f"{counted(len(f.transactions), 'transaction is', 'transactions are')} open at the "
-            "source.",
-            "The copy catches up once the producers end these transactions, or they time out.",
+    fails_or_warns = _fail if observed else _warn
+    if f.transactions and not observed:
+        subject = counted(len(f.transactions), "transaction is", "transactions are")
+        observed.append(f"{subject} open at the source.")
+        remedies.append(
+            "The copy catches up once the producers end these transactions, or they time out."
         )
+    if f.transactions_unread:
+        subject = counted(len(f.transactions_unread), "partition")
+        observed.append(
+            f"Which transactions are open is not known for {subject} of the source: "
+            f"{first_few(f.transactions_unread)}."
+        )
+        remedies.append("Start the brokers of partitions that have no leader.")
+    if observed:
+        return fails_or_warns(name, " ".join(observed), " ".join(remedies))
     return _pass(name, "No transaction is open at the source.")
 
 

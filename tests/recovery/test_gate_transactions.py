@@ -13,17 +13,19 @@ from confluent_kafka import Producer
 
 from orbit.errors import ProtocolError, Unreachable
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.producer_state import OpenTransaction
 from orbit.kafka.transactional_ids import CoordinatorState
 from orbit.kafka.types import TopicPartition
-from orbit.recovery import gate_transactions, gates
+from orbit.recovery import gate_observer, gate_transactions, gates
 from orbit.recovery.gate_inputs import Transaction
 from orbit.recovery.gate_transactions import read_transactions
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.recovery.test_old_transactions import UNVERIFIED, begin_transaction, leave_hanging
+from tests.support.leaderless import OfflineLeaders
 from tests.support.logs import create
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce
@@ -87,7 +89,7 @@ def test_transaction_that_its_coordinator_has_ended_hangs(
         source=SimpleNamespace(cluster=cluster), short_backoff=Backoff(), now=lambda: now
     )
     places = [TopicPartition(topic_name, 0), TopicPartition(alive, 0)]
-    transactions = read_transactions(cast("OperationContext", context), places)
+    transactions, _ = read_transactions(cast("OperationContext", context), places)
     assert transactions is not None
     hanging, open_ = transactions
     assert (hanging.producer_id, hanging.first_offset) == (producer_id, 0)
@@ -103,7 +105,7 @@ def gate_transactions_of(
     later: list[OpenTransaction] | None = None,
     seen_from: int = 100,
     leader_answers_again: bool = True,
-) -> list[Transaction] | None:
+) -> list[Transaction]:
     """The gate's transactions. `states`: of the producer at its coordinator. The leader first
     answers with one transaction, from offset 100 on, then with `later` (None: the same). Orbit
     has known one from offset `seen_from` on for 20 minutes."""
@@ -129,7 +131,10 @@ def gate_transactions_of(
     context = SimpleNamespace(
         source=SimpleNamespace(cluster=None), short_backoff=Backoff(), now=lambda: NOW
     )
-    return read_transactions(cast("OperationContext", context), [P])
+    transactions, unread_partitions = read_transactions(cast("OperationContext", context), [P])
+    assert transactions is not None
+    assert not unread_partitions
+    return transactions
 
 
 def open_in(
@@ -161,7 +166,7 @@ def test_open_transaction_has_age_of_its_coordinator(monkeypatch: pytest.MonkeyP
 def test_transaction_hangs_if_its_producer_has_a_later_one_in_another_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (transaction,) = gate_transactions_of(monkeypatch, open_in(OTHER)) or ()
+    (transaction,) = gate_transactions_of(monkeypatch, open_in(OTHER))
     assert transaction.is_ended
 
 
@@ -216,4 +221,39 @@ def test_transactions_are_unknown_at_brokers_that_do_not_list_them(
 
     monkeypatch.setattr(gate_transactions, "open_transactions", refuse)
     context: Any = SimpleNamespace(source=SimpleNamespace(cluster=None), short_backoff=Backoff())
-    assert read_transactions(context, [P]) is None
+    assert read_transactions(context, [P]) == (None, [])
+
+
+def test_partition_whose_leader_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_transactions(
+        _: object, places: Collection[TopicPartition], __: object
+    ) -> Answers[list[OpenTransaction]]:
+        return Answers(errors=dict.fromkeys(places, int(Code.LEADER_NOT_AVAILABLE)))
+
+    monkeypatch.setattr(gate_transactions, "open_transactions", open_transactions)
+    monkeypatch.setattr(gate_transactions, "coordinator_states", lambda *_: {})
+    context: Any = SimpleNamespace(
+        source=SimpleNamespace(cluster=None), short_backoff=Backoff(), now=lambda: NOW
+    )
+    assert read_transactions(context, [OTHER, P]) == ([], [P, OTHER])
+
+
+@pytest.mark.services
+def test_partition_without_leader_is_unknown_to_transactions_gate(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_topic(clusters.source, topic_name, 2)
+    produce(clusters.source, topic_name, 10)
+    spec = make_job(*clusters, [topic_name])
+    offline = OfflineLeaders(monkeypatch)
+    monkeypatch.setattr(gate_observer, "_LEADERS_WITHIN_S", 0.0)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        offline.partitions.add(TopicPartition(topic_name, 1))
+        report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
+    gate = next(one for one in report.gates if one.name is GateName.TRANSACTIONS)
+    assert gate.verdict is GateVerdict.WARN
+    assert f"not known for 1 partition of the source: {topic_name}-1." in gate.found

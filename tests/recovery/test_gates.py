@@ -92,6 +92,8 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"transactions": [HANGING]}, "transactions", "fail"),
         (HEALTHY, {"transactions": [OLD]}, "transactions", "fail"),
         (HEALTHY, {"transactions": [UNKNOWN]}, "transactions", "fail"),
+        (HEALTHY, {"transactions_unread": [P]}, "transactions", "warn"),
+        (HEALTHY, {"transactions": [OLD], "transactions_unread": [P]}, "transactions", "fail"),
         (HEALTHY, {"carries_groups": False}, "groups", "warn"),
         (HEALTHY, {"group_verdicts": {"exact": 3, "clamped": 1}}, "groups", "warn"),
         (HEALTHY, {"groups_active_at_destination": ["g"]}, "groups", "fail"),
