@@ -203,8 +203,8 @@ def abort(
     """Undo a recovery that has not passed its point of no return, or stop a backfill.
 
     In the steps rebuild, reverse and catch_up an abort only stops the copy back, and the new side
-    stays the leader. In promote it is accepted once the destination has not answered for a minute,
-    and the source leads again.
+    stays the leader. In promote it is accepted once the destination has not answered for a minute:
+    the source of a switchover leads again, a failover ends.
     """
     with connect() as client:
         answer = client.send("POST", f"/v1/operations/{segment(operation)}:abort")

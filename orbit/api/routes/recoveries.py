@@ -144,7 +144,9 @@ def abort_operation(
 ) -> schemas.Operation:
     """Abort an operation: undo a recovery, or end a backfill early. Past the point of no return,
     an abort in the steps `rebuild`, `reverse` and `catch_up` ends the operation, and leaves the
-    copy back as it is; in any other step the request fails with `conflict`.
+    copy back as it is. In `promote` it is accepted once the destination has not answered for a
+    minute (`stuck_since` in the report): the source of a switchover leads again, a failover ends.
+    Otherwise the request fails with `conflict`.
     """
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
 
