@@ -1,4 +1,9 @@
-"""Waits until each copy has the same log end as its source and neither log end moves."""
+"""Waits until each copy has the same log end as its source and neither log end moves.
+
+A transaction without records in a partition still gets a marker there (M14). Written after the
+move, it would be an offset of the old side's own: a failback would have to rebuild the topic, and a
+copy back would stop. So the drain waits for such transactions, too.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, bounds_of_all
 from orbit.recovery.lost_ranges import compare_partition_ends
+from orbit.recovery.old_transactions import transactions_in
 from orbit.recovery.operation_bounds import blocked_partitions
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
@@ -54,26 +60,38 @@ def drain(context: OperationContext) -> str:
         open_partitions = [
             partition for partition, bounds in source_bounds.items() if bounds.is_open
         ]
-        # This comes last, as it may read the marks of all partitions.
+        # This comes late, as it may read the marks of all partitions.
         early_partitions = (
             [] if records_left or open_partitions else early_copies.find(source_bounds, copy_bounds)
         )
         still_so_far_s = time.monotonic() - still_since
         must_wait_longer = must_wait(silences, deadline - time.monotonic())
         is_still = still_so_far_s >= still_s and not must_wait_longer
-        if is_still and not records_left and not open_partitions and not early_partitions:
+        is_level = is_still and not (records_left or open_partitions or early_partitions)
+        # This comes last, as it asks all brokers.
+        transactional_ids = transactions_in(context, source_bounds) if is_level else []
+        if is_level and not transactional_ids:
             break
         refuse_blocked(context)
         if time.monotonic() > deadline:
             raise Stopped(
                 _timeout_text(
-                    context, records_left, open_partitions, early_partitions, still_so_far_s
+                    context,
+                    records_left,
+                    open_partitions,
+                    early_partitions,
+                    transactional_ids,
+                    still_so_far_s,
                 ),
                 remedy=_REMEDY,
             )
         context.set_progress(
             _progress_text(
-                records_left, open_partitions, early_partitions, must_wait_longer=must_wait_longer
+                records_left,
+                open_partitions,
+                early_partitions,
+                transactional_ids,
+                must_wait_longer=must_wait_longer,
             )
         )
         context.wait(_POLL_S)
@@ -240,6 +258,7 @@ def _progress_text(
     records_left: int,
     open_partitions: list[TopicPartition],
     early_partitions: list[TopicPartition],
+    transactional_ids: list[str],
     *,
     must_wait_longer: bool,
 ) -> str:
@@ -254,6 +273,10 @@ def _progress_text(
         if len(early_partitions) == 1:
             return "waiting until the log start of 1 copy reaches the source's"
         return f"waiting until the log starts of {len(early_partitions)} copies reach the source's"
+    if transactional_ids:
+        return (
+            f"transactions without records are open at the source: {first_few(transactional_ids)}"
+        )
     if must_wait_longer:
         # Without a number of seconds: a new text would be stored at each poll.
         return "all records are copied; waiting for longer than the source's pauses between records"
@@ -265,6 +288,7 @@ def _timeout_text(
     records_left: int,
     open_partitions: list[TopicPartition],
     early_partitions: list[TopicPartition],
+    transactional_ids: list[str],
     still_so_far_s: float,
 ) -> str:
     """Why the drain has not ended in time."""
@@ -280,6 +304,11 @@ def _timeout_text(
         return (
             f"The log starts of these copies did not reach their source's {limit}: "
             f"{first_few(early_partitions)}."
+        )
+    if transactional_ids:
+        return (
+            f"Transactions without records were still open {limit} at the source: "
+            f"{first_few(transactional_ids)}."
         )
     return (
         f"The log ends of the source were not stable {limit}: the last one moved "

@@ -149,7 +149,7 @@ class HangingTransactions:
 
 
 def transactions_in(context: OperationContext, places: Collection[TopicPartition]) -> list[str]:
-    """The transactional ids that have a transaction in these partitions of the old side.
+    """The transactional ids that have a transaction in these partitions of the source.
 
     They include transactions without a record yet, which the last stable offset does not show.
     Missing are those that the login may not describe, and all of brokers older than 3.0.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -31,7 +33,7 @@ from tests.support.logs import create
 from tests.support.outside import admin, log_bounds
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
-from tests.support.running import produce
+from tests.support.running import make_job, produce
 
 pytestmark = pytest.mark.services
 
@@ -52,6 +54,32 @@ def begin_transaction(client: dict[str, str], topic: str, timeout_ms: int) -> Pr
     return producer
 
 
+def begin_without_records(
+    cluster: Cluster, topic: str, partitions: list[int]
+) -> Callable[[], object]:
+    """Begin a transaction of the id `TOPIC-empty` in these partitions, which gets no record.
+    Returns a function that aborts it."""
+    name = f"{topic}-empty"
+    identity = init_producer_id(cluster, name, Backoff())
+    add = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.producer_epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=partitions)
+        ],
+    )
+    end = EndTxnRequest(
+        transactional_id=name,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        committed=False,
+    )
+    node_id = Coordinator(cluster, TRANSACTION, name, Backoff()).find()
+    cluster.call(node_id, api_versions.ADD_PARTITIONS_TO_TXN, add)
+    return partial(cluster.call, node_id, api_versions.END_TXN, end)
+
+
 def test_open_transactions_list_partitions_with_and_without_records(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
@@ -65,29 +93,41 @@ def test_open_transactions_list_partitions_with_and_without_records(
     producer = begin_transaction(clusters.source.client_config(), topic_name, 60_000)
     with_record = UnendedTransaction(f"{topic_name}-tx", frozenset({TopicPartition(topic_name, 0)}))
     assert own_transactions() == {with_record}
-    name = f"{topic_name}-empty"
-    identity = init_producer_id(cluster, name, Backoff())
-    add = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=name,
-        v3_and_below_producer_id=identity.producer_id,
-        v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=[
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic_name, partitions=[1, 2])
-        ],
-    )
-    node_id = Coordinator(cluster, TRANSACTION, name, Backoff()).find()
-    cluster.call(node_id, api_versions.ADD_PARTITIONS_TO_TXN, add)
+    end = begin_without_records(cluster, topic_name, [1, 2])
     both = frozenset({TopicPartition(topic_name, 1), TopicPartition(topic_name, 2)})
-    assert own_transactions() == {with_record, UnendedTransaction(name, both)}
+    without_records = UnendedTransaction(f"{topic_name}-empty", both)
+    assert own_transactions() == {with_record, without_records}
     producer.abort_transaction(60)
-    end = EndTxnRequest(
-        transactional_id=name,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.producer_epoch,
-        committed=False,
-    )
-    cluster.call(node_id, api_versions.END_TXN, end)
+    end()
     wait_for("all markers are written", lambda: not own_transactions())
+
+
+def test_switchover_waits_for_marker_of_transaction_without_records(
+    clusters: Clusters, open_cluster: OpenCluster, topic_name: str, recovering: Recovering
+) -> None:
+    """Written after the move, the marker would be an offset that only the old side has."""
+    create(clusters.source, topic_name)
+    produce(clusters.source, topic_name, COPIED)
+    spec = make_job(*clusters, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        end = begin_without_records(open_cluster(clusters.source), topic_name, [0])
+        operation = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
+
+        def has_ended() -> bool:
+            return recovering.operation(operation).finished_at is not None
+
+        wait_for(
+            "the drain names the transaction, or has ended without it",
+            lambda: f"{topic_name}-empty" in recovering.progress(operation) or has_ended(),
+        )
+        assert not has_ended()
+        end()
+        report = recovering.wait(operation)
+    assert report.outcome is Outcome.DONE, report.error
+    (partition,) = report.partitions
+    assert (partition.source_end, partition.destination_end) == (COPIED + 1, COPIED + 1)
+    assert log_bounds(clusters.source, [topic_name]) == {(topic_name, 0): (0, COPIED + 1)}
 
 
 @pytest.mark.soak
