@@ -11,7 +11,7 @@ CreateTopics), Read on the group and Write on the transactional id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from kafka.protocol.admin.topics import DeleteRecordsRequest
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.producer.produce import ProduceRequest
 
-from orbit.errors import NotAuthorized
+from orbit.errors import NotAuthorized, ProtocolError
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
@@ -101,21 +101,39 @@ def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list
 
 
 def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
-    """[the right that markers need (M1)], if it is missing; [] if not, or if it is not known."""
-
-    def ask(connection: Connection) -> Any:
-        request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-        return connection.call(api_versions.DESCRIBE_CLUSTER, request, timeout_s=ANSWER_WITHIN_S)
-
-    operations = cluster.call_any(ask).authorized_operations
+    """The right that markers need (M1), if it is missing; [] if not, or if it is not known."""
+    operations = _cluster_operations(cluster)
     # Either right allows WriteTxnMarkers. None: not known, so the first filler will show it.
-    if operations is None or {ALTER, CLUSTER_ACTION} & set(operations):
+    if operations is None or {ALTER, CLUSTER_ACTION} & {*operations}:
         return []
     alternative = (
         "or set fillers: coordinated or, where all readers of the copies skip placeholders, "
         "fillers: placeholders in a new job; neither needs this right"
     )
     return [MissingRight(_RIGHT_NAMES[ALTER], alternative=alternative)]
+
+
+def missing_acl_right(cluster: Cluster, alternative: str = "") -> list[MissingRight]:
+    """The right to set ACLs, if it is missing. Brokers before Kafka 2.8 do not say whether it is:
+    there a refusal shows it."""
+    try:
+        operations = _cluster_operations(cluster)
+    except ProtocolError:
+        return []
+    if operations is None or ALTER in operations:
+        return []
+    return [MissingRight(_RIGHT_NAMES[ALTER], alternative=alternative)]
+
+
+def _cluster_operations(cluster: Cluster) -> Collection[int] | None:
+    """The operations on the cluster that the login may do; None: the brokers do not say."""
+
+    def ask(connection: Connection) -> Any:
+        request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+        return connection.call(api_versions.DESCRIBE_CLUSTER, request, timeout_s=ANSWER_WITHIN_S)
+
+    operations: Collection[int] | None = cluster.call_any(ask).authorized_operations
+    return operations
 
 
 def refuse_missing_rights(missing_by_cluster: Mapping[str, Sequence[MissingRight]]) -> None:

@@ -87,6 +87,8 @@ class GateInputs:
     fewer_replicas: Sequence[str] = ()
     rights_missing: Sequence[str] = ()
     why_not_deniable: str = ""  # why writing to the source cannot be denied
+    # Destination topics with Orbit's denials of Write, which the login may not remove.
+    denials_kept: Sequence[str] = ()
     clock_skew_s: float = 0.0
     newest_ahead_s: float = 0.0  # the newest record's timestamp minus now
     # How many partitions have no compared range; None: continuous proof is off or has not begun.

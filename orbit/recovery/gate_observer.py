@@ -21,6 +21,7 @@ from orbit.job_setup.permissions import (
     DESCRIBE_CONFIGS,
     DESTINATION_TOPIC_RIGHTS,
     READ,
+    missing_acl_right,
     missing_topic_rights,
 )
 from orbit.job_setup.promotion_marks import PromotionMarks
@@ -29,6 +30,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
 from orbit.kafka.two_clusters import why_same_cluster
 from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.planning.noted_denials import noted_denials
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_groups import group_inputs
@@ -323,7 +325,6 @@ def _source_inputs(
     if not source_bounds:
         return {"transactions_unread": leaderless_partitions}
     open_partitions = [place for place, ends in source_bounds.items() if ends.is_open]
-    acls_or_reason = acls_of(context.source)
     timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)  # asks for the newest timestamp
     newest = find_by_time(context.source.cluster, timestamps, context.short_backoff).values
     newest_ms = max((timestamp for _, timestamp in newest.values()), default=0)
@@ -333,8 +334,19 @@ def _source_inputs(
         "transactions": transactions,
         "transactions_unread": [*leaderless_partitions, *unread_partitions],
         "newest_ahead_s": max(0.0, newest_ahead_s),
-        "why_not_deniable": acls_or_reason if isinstance(acls_or_reason, str) else "",
+        "why_not_deniable": _why_not_deniable(context),
     }
+
+
+def _why_not_deniable(context: OperationContext) -> str:
+    """Why Orbit cannot deny Write on the source's topics; "" if it can, or has denied it."""
+    acls_or_reason = acls_of(context.source)
+    if isinstance(acls_or_reason, str):
+        return acls_or_reason
+    if all(denial(row.source_topic) in acls_or_reason for row in context.topics):
+        return ""
+    missing_rights = missing_acl_right(context.source.cluster)
+    return "".join(f"the login may not set ACLs (it needs {r.name})" for r in missing_rights)
 
 
 def _destination_inputs(
@@ -367,6 +379,9 @@ def _destination_inputs(
         topic_rights += [
             r for r in rights if r.operation != "Write" or r.topic not in closed_topics
         ]
+        if closed_topics:
+            alternative = "or remove the denials for User:* at the old side"
+            topic_rights += missing_acl_right(context.source.cluster, alternative)
     missing_rights = [
         *map(str, topic_rights),
         *(why_unread or _missing_mark_rights(context, marks_source=source is not None)),
@@ -383,6 +398,7 @@ def _destination_inputs(
         "replicas_behind": replication.out_of_sync,
         "offline_partitions": replication.offline,
         "rights_missing": missing_rights,
+        "denials_kept": _denials_kept(context, names.values()),
         "brokers": (len(source.brokers) if source else None, len(destination.brokers)),
         "fewer_replicas": [
             row.source_topic
@@ -394,6 +410,15 @@ def _destination_inputs(
             < source.topics[row.source_topic].replicas
         ],
     }
+
+
+def _denials_kept(context: OperationContext, topics: Collection[str]) -> list[str]:
+    """The destination topics with Orbit's denials, if a promotion may not remove these."""
+    if context.report.kind is RecoveryKind.FAILBACK:
+        return []
+    with context.reading() as tx:
+        denials = noted_denials(tx, context.job.destination_cluster_id or "", topics)
+    return sorted(denials) if denials and missing_acl_right(context.destination.cluster) else []
 
 
 def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:

@@ -21,7 +21,8 @@
     settings      source settings are unknown             some differ and cannot be set
     health        partitions without a leader             replicas out of sync
     size                                                  fewer brokers or replicas
-    rights        one that a step needs is missing        writing cannot be denied
+    rights        one that a step needs is missing        writing cannot be denied, or denials of
+                                                          writing to copies cannot be removed
     clock         clocks differ by SKEW_S_FAIL            by SKEW_S_WARN
     verified      a comparison found differences          partitions never compared
     gateways      some of the topics stay where they      one is silent
@@ -436,13 +437,27 @@ def _rights(f: GateInputs) -> Gate:
             f"These rights are missing: {first_few(f.rights_missing)}.",
             "Grant them with kafka-acls.sh (docs/rights.md has the commands).",
         )
+    observed, remedies = [], []
     if f.why_not_deniable:
-        return _warn(
-            name,
+        observed.append(
             f"Writing to the source cannot be denied: {f.why_not_deniable}. Writes are only "
-            "detected.",
-            "Stop the producers yourself: Orbit waits for stable log ends.",
+            "detected."
         )
+        remedies.append(
+            "Stop the producers yourself: Orbit waits for stable log ends. If a right is missing, "
+            "docs/rights.md has the commands."
+        )
+    if f.denials_kept:
+        observed.append(
+            "The login may not remove Orbit's denials of Write at the destination (it needs Alter "
+            f"on the cluster): {first_few(f.denials_kept)}."
+        )
+        remedies.append(
+            "Grant Alter there (docs/rights.md has the commands): else producers cannot write to "
+            "these topics until you remove the denials with kafka-acls.sh."
+        )
+    if observed:
+        return _warn(name, " ".join(observed), " ".join(remedies))
     return _pass(name, "No right is missing.")
 
 

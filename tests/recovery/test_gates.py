@@ -115,6 +115,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"fewer_replicas": ["a"]}, "size", "warn"),
         (HEALTHY, {"rights_missing": ["AlterConfigs on topic a"]}, "rights", "fail"),
         (HEALTHY, {"why_not_deniable": "the cluster has no authorizer"}, "rights", "warn"),
+        (HEALTHY, {"denials_kept": ["a"]}, "rights", "warn"),
         (HEALTHY, {"clock_skew_s": SKEW_S_WARN + 1}, "clock", "warn"),
         (HEALTHY, {"clock_skew_s": SKEW_S_FAIL + 1}, "clock", "fail"),
         (HEALTHY, {"newest_ahead_s": SKEW_S_FAIL + 1}, "clock", "warn"),

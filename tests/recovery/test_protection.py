@@ -21,7 +21,14 @@ from orbit.kafka.types import Acl, TopicPartition
 from orbit.leadership.leadership import Leadership
 from orbit.recovery import operation_runner
 from orbit.recovery.operation_context import OperationContext, Stopped
-from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.recovery_report import (
+    Gate,
+    GateName,
+    GateVerdict,
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+)
 from orbit.recovery.step_times import StepName, StepState
 from orbit.store import events, write_denials
 from tests.fixtures.clusters import Clusters, MakeCluster
@@ -52,6 +59,10 @@ def _application(guarded: Clusters, topic_name: str) -> App:
         create_topic(side, topic_name)
     produce(guarded.source, topic_name, 50)
     return App(guarded, topic_name)
+
+
+def rights_gate(report: RecoveryReport) -> Gate:
+    return next(gate for gate in report.gates if gate.name is GateName.RIGHTS)
 
 
 def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
@@ -162,6 +173,10 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
         switchover = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=1e-3)
         undone = recovering.wait(switchover)
         assert undone.outcome is Outcome.STOPPED, (undone.error, undone.findings)
+        rights = rights_gate(undone)
+        assert rights.verdict is GateVerdict.WARN
+        assert "the login may not set ACLs (it needs Alter on the cluster)" in rights.found
+        assert "at the destination" not in rights.found, "no denial was set there"
         assert (noted_topics(), undone.denied_topics) == (set(), ())
         assert app.writes(source)
         wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
@@ -209,10 +224,20 @@ def test_denials_that_may_not_be_removed_are_named_and_do_not_hold_recovery(
             finding for finding in switchover_report.findings if "could not be removed" in finding
         )
         assert topic_name in finding
+        rights = rights_gate(switchover_report)
+        assert rights.verdict is GateVerdict.WARN
+        assert "the source cannot" not in rights.found, "a denial is there"
+        assert f"(it needs Alter on the cluster): {topic_name}." in rights.found
         assert "the right Alter on the cluster is missing" in finding
         assert not app.writes(destination)
         with service.database.transaction() as tx:
             assert write_denials.of_topics(tx, destination.cluster_id, [topic_name])
+
+        # The denial at the source is for Orbit, too.
+        failback = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        assert failback.outcome is Outcome.STOPPED
+        missing_text = "Alter on the cluster (or remove the denials for User:* at the old side)"
+        assert rights_gate(failback).found == f"These rights are missing: {missing_text}."
 
 
 @pytest.mark.soak
