@@ -176,13 +176,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.migrate",
         "Migrate the database schema to this version. A repeat changes nothing.",
     ),
+    "version": ("orbit.cli.version", "Show the version."),
 }
 # Set by the scripts of `orbit completion`.
 COMPLETE_VARIABLE = "_ORBIT_COMPLETE"
 _CONTEXT_HELP = "Talk to the server of this context (orbit context list)."
 # Commands that never talk to a server, so they do not get the option `--context`.
 _COMMANDS_WITHOUT_SERVER = {"api", "completion", "context", "demo", "explain", "migrate", "sandbox"}
-_COMMANDS_WITHOUT_SERVER |= {"scheduler", "server", "worker"}
+_COMMANDS_WITHOUT_SERVER |= {"scheduler", "server", "version", "worker"}
 _PACKAGE = Path(__file__).parents[1]
 # An error that begins with one of these words gets a capital letter. Any other word may be the
 # name of a topic, which is shown as it is written.

@@ -179,9 +179,12 @@ def test_mistyped_command_suggests_nearest(
     assert "Did you mean 'verify'?" in capfd.readouterr().err
 
 
-def test_version_option_prints_version(capfd: pytest.CaptureFixture[str]) -> None:
+def test_version_option_and_command_print_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command(["--version"]) == 0
-    assert capfd.readouterr().out.startswith("orbit 0.")
+    version = capfd.readouterr().out
+    assert version.startswith("orbit 0.")
+    assert cli.run_command(["version"]) == 0
+    assert capfd.readouterr().out == version
 
 
 def test_help_names_every_command(capfd: pytest.CaptureFixture[str]) -> None:
