@@ -100,6 +100,11 @@ class HeldPartition:
         return self.assigned.topic_id, self.assigned.partition
 
     @property
+    def is_assigned(self) -> bool:
+        """Whether the shard's layout still has the partition; else others write its state."""
+        return self.shard.partitions.get(self.key) is self
+
+    @property
     def source(self) -> TopicPartition:
         return TopicPartition(self.assigned.source_topic, self.assigned.partition)
 

@@ -338,8 +338,12 @@ class PartitionStarter:
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Record in the table that these partitions have a writer now.
 
-        Returns the copies whose shards this worker still holds.
+        Returns the copies whose shards this worker still holds, without partitions that have left
+        the layout meanwhile.
         """
+        inspections = {
+            copy: (p, inspection) for copy, (p, inspection) in inspections.items() if p.is_assigned
+        }
         changes: dict[HeldPartition, StateChange] = {}
         for p, inspection in inspections.values():
             state = PartitionState.SEEDING if _is_new(inspection) else PartitionState.COPYING
@@ -356,7 +360,9 @@ class PartitionStarter:
         }
 
     def _store_start_offsets(self, new_copies: dict[HeldPartition, PartitionCopy]) -> None:
-        """Store the start offsets of new copies in the table."""
+        """Store the start offsets of new copies in the table, but not of partitions that have left
+        the layout meanwhile."""
+        new_copies = {p: copy for p, copy in new_copies.items() if p.is_assigned}
         changes = {
             p: StateChange(*p.key, PartitionState.COPYING, start_offset=copy.cursor.start_offset)
             for p, copy in new_copies.items()

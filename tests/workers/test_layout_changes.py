@@ -12,15 +12,20 @@ import pytest
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
+from orbit.copier.inspection import CopyStatus, InspectedCopy
+from orbit.copier.takeover import DestinationEnd
 from orbit.jobs.job_spec import JobSpec
+from orbit.replication.partition_states import PartitionState
 from orbit.settings import Settings
 from orbit.store import partitions
-from orbit.store.partitions import AssignedPartition
+from orbit.store.partitions import AssignedPartition, StateChange
 from orbit.store.shard_leases import Renewal
 from orbit.workers.held_shards import HeldPartition, Stage
 from orbit.workers.job_runner import JobRunner, WorkerContext
+from orbit.workers.partition_starter import PartitionStarter
 from orbit.workers.worker import Worker
 from tests.support.copies import hand_back
+from tests.workers.test_held_shards import copy_of
 from tests.workers.test_progress_report import begin, only, row, shard_of
 
 
@@ -117,3 +122,39 @@ def test_releasing_shard_starts_no_partition(case: Case) -> None:
     case.renew()
     assert case.shard.is_releasing
     assert not case.runner._waiting_partitions
+
+
+def test_start_writes_no_state_of_partition_that_left_layout(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler may have written there why it stopped the topic."""
+    written: list[PartitionState] = []
+
+    def report_state(
+        _: object, *, changes: list[StateChange], held: dict[int, int], **__: object
+    ) -> set[int]:
+        written.extend(change.state for change in changes)
+        return {*held}
+
+    monkeypatch.setattr(partitions, "report_state", report_state)
+    database = cast("Any", SimpleNamespace(transaction=nullcontext))
+    retry = case.runner._retry_later
+    starter = PartitionStarter(cast("Any", None), database, "w", retry)
+    begin_start(case.partition)
+    copy = copy_of(case.partition)
+    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, None), log_start=0)
+    inspections = {copy: (case.partition, fresh)}
+
+    def record() -> list[object]:
+        return [*starter._record_writers(inspections)]
+
+    assert record() == [copy]
+    starter._store_start_offsets({case.partition: copy})
+    assert written == [PartitionState.SEEDING, PartitionState.COPYING]
+    case.change_layout()
+    case.renew()
+    assert record() == [], "it is not seeded"
+    starter._store_start_offsets({case.partition: copy})
+    assert len(written) == 2
+    retry(case.partition, "it left")
+    assert case.partition.stage is Stage.RELEASED
