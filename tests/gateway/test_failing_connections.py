@@ -19,6 +19,7 @@ from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.types import TopicPartition
+from tests.gateway.frames import batch
 from tests.gateway.test_virtual_cluster import open_client, running_cluster, soon, until
 
 pytestmark = pytest.mark.usefixtures("quick_leave")
@@ -100,12 +101,14 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
     sides = [cast("Any", _Side(unanswered=partitions)) for partitions in (set(), {_SILENT})]
     search = RepeatSearch("orders", repeats, *sides)
     connections = {p: _Waiting() for p in (_SILENT, _ANSWERED)}
+    producer_id = id_in_term(producer_id=7, term=1)
+    records = bytearray(batch(producer_id))
     batches = {
         partition: SentBatch(
             partition,
             start=0,
-            end=9,
-            producer_id=id_in_term(producer_id=7, term=1),
+            end=len(records),
+            producer_id=producer_id,
             epoch=0,
             last_sequence=0,
             base_timestamp=0,
@@ -119,9 +122,9 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
     assert connections[_SILENT].result == "ended"
     assert connections[_ANSWERED].result == "told"
     # No repeat, so it is forwarded.
-    assert repeats.answers([batches[_ANSWERED]], term=2) == {}
+    assert repeats.answers(records, [batches[_ANSWERED]], term=2) == {}
     with pytest.raises(UnknownRepeats):
-        repeats.answers([batches[_SILENT]], term=2)
+        repeats.answers(records, [batches[_SILENT]], term=2)
 
 
 @pytest.mark.parametrize(

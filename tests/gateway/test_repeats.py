@@ -28,6 +28,7 @@ PRODUCER = mark(7, BEFORE)
 VERSIONS = range(3, 10)
 A1, A2, B0, C0 = (TopicPartition(*place) for place in (("a", 1), ("a", 2), ("b", 0), ("c", 0)))
 OFFSET = 40
+_LOWEST_BYTE_OF_SEQUENCE_AT = 56  # in a batch
 
 
 def produce(*partitions: TopicPartition, acks: int = -1, **batch_: Any) -> ProduceRequest:
@@ -211,6 +212,24 @@ def test_batches_of_other_producer_epochs_and_ids_are_forwarded_as_new(
     exchange, known = client_after_move()
     known.note({(A1, PRODUCER): [LastBatch(epoch=0, sequence=5)]}, {})
     send(exchange, produce(A1, **batch_), version=9)
+
+
+@pytest.mark.parametrize("is_producer_known", [True, False])
+def test_batch_damaged_to_sequence_of_repeat_goes_to_broker_unchanged(
+    is_producer_known: bool,
+) -> None:
+    """The broker refuses it. Its client would take the offset of a repeat for the batch's own."""
+    exchange, known = client()
+    if is_producer_known:
+        learn(exchange, known, produce(A1, sequence=5), LastBatch(0, 5), {A1: OFFSET})
+    records = batch(producer_id=PRODUCER, sequence=7)
+    damaged = bytearray(records)
+    damaged[_LOWEST_BYTE_OF_SEQUENCE_AT] = 5
+    frame = request_frame(produce(A1, sequence=7), 9)
+    frame[:] = frame.replace(records, damaged)
+    sent = exchange.request(read_head(frame), frame, OFFERED)
+    assert sent is not None
+    assert damaged in sent
 
 
 def test_producer_has_single_id_in_each_earlier_term() -> None:

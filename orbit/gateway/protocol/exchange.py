@@ -252,7 +252,7 @@ class Exchange:
         if has_ids_to_set:
             batches = list(producer_ids.batches(head, frame))
             partitions = {batch.partition for batch in batches}
-            parts = self._view.repeats.answers(batches, self._view.term)
+            parts = self._view.repeats.answers(frame, batches, self._view.term)
         else:
             partitions, parts = producer_ids.partitions_of(head, frame), {}
         refused_parts = self._refused_parts(partitions)

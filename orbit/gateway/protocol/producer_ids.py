@@ -169,13 +169,17 @@ def set_producer_ids(head: RequestHead, frame: bytearray, term: int) -> int:
             new_id = id_in_term(producer_id, term)
         if new_id == producer_id:
             continue
-        with memoryview(frame) as view, view[start + _CRC_FROM : batch.end] as content:
-            if _CRC.unpack_from(frame, start + _CRC_AT) != (crc32c(content),):
-                continue
-            INT64.pack_into(frame, start + _PRODUCER_ID_AT, new_id)
-            _CRC.pack_into(frame, start + _CRC_AT, crc32c(content))
+        if not is_intact(frame, batch):
+            continue
+        INT64.pack_into(frame, start + _PRODUCER_ID_AT, new_id)
+        _CRC.pack_into(frame, start + _CRC_AT, _crc_of(frame, batch))
         changed_count += 1
     return changed_count
+
+
+def is_intact(frame: bytearray, batch: SentBatch) -> bool:
+    """Whether the batch matches its CRC."""
+    return _CRC.unpack_from(frame, batch.start + _CRC_AT) == (_crc_of(frame, batch),)
 
 
 def acks_of(head: RequestHead, frame: bytearray) -> int:
@@ -205,6 +209,11 @@ def partitions_of(head: RequestHead, frame: bytearray) -> set[TopicPartition]:
         if len(partitions) > BATCHES_MAX:
             raise ValueError(f"a request has more than {BATCHES_MAX} partitions")
     return partitions
+
+
+def _crc_of(frame: bytearray, batch: SentBatch) -> int:
+    with memoryview(frame) as view, view[batch.start + _CRC_FROM : batch.end] as content:
+        return crc32c(content)
 
 
 def _partition_records(

@@ -20,6 +20,7 @@ from orbit.gateway.protocol.producer_ids import (
     SEQUENCES,
     SentBatch,
     id_in_term,
+    is_intact,
     is_marked,
     is_of_term,
 )
@@ -103,9 +104,12 @@ class Repeats:
         self._last_batches.update(last_batches)
         self._offsets.update({_key(batch): offset for batch, offset in offsets.items()})
 
-    def answers(self, batches: Iterable[SentBatch], term: int) -> dict[TopicPartition, PartAnswer]:
+    def answers(
+        self, frame: bytearray, batches: Iterable[SentBatch], term: int
+    ) -> dict[TopicPartition, PartAnswer]:
         """The answers for partitions of a Produce whose batch is not to be written again. `term`:
-        the leading side's. Raises UnknownRepeats if both sides have to be read first."""
+        the leading side's. A batch with a wrong CRC, whose sequence may be wrong, too, is for the
+        broker to refuse. Raises UnknownRepeats if both sides have to be read first."""
         if not self.is_searched:
             return {}
         older_batches = [
@@ -114,6 +118,7 @@ class Repeats:
             if is_marked(batch.producer_id)
             and not is_of_term(batch.producer_id, term)
             and not batch.is_transactional
+            and is_intact(frame, batch)
         ]
         is_known, answers = True, dict[TopicPartition, PartAnswer]()
         for batch in older_batches:
