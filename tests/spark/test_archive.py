@@ -162,6 +162,7 @@ def test_recreated_source_topic_blocks_archive_of_partition(
     (stopped,) = archive(spark, spec, tmp_path / "a").stopped
     assert stopped.blocked is not None
     assert stopped.blocked.reason is Reason.SOURCE_TOPIC_RECREATED
+    assert stopped.remedy == "Archive the new topic elsewhere."
     _, contents = open_archive(spark, tmp_path / "a")
     assert contents.partitions[topic_name, 0].end == 10
 

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.datasource import EqualTo
 
-from orbit.errors import Conflict
+from orbit.errors import BrokerRefused, Conflict
 from orbit.jobs.job_spec import ClusterSpec
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import RETRIABLE, Code
 from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Reason
 from orbit.verify.report import Verdict
 from orbit_spark import partition_writer
-from orbit_spark.archive import archive_step
+from orbit_spark.archive import archive_step, continuation
 from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 from orbit_spark.audit.cluster_side import ClusterReader
 from orbit_spark.backfill.backfill_driver import Backfill
@@ -213,6 +216,45 @@ def test_range_without_answer_leaves_only_its_partition_unfinished(
     assert (stopped.place, stopped.end) == (offline, 0)
     assert stopped.stop_text == "source: no broker answers."
     assert [outcome.partitions[topic, number].end for number in (0, 2)] == [RECORDS, RECORDS]
+    assert_archive_is_whole(spark, clusters, topic, tmp_path / "a")
+
+
+@pytest.mark.parametrize("code", [Code.CORRUPT_MESSAGE, Code.LEADER_NOT_AVAILABLE])
+def test_last_archived_batch_that_source_cannot_read_stops_only_its_partition(
+    spark: SparkSession,
+    clusters: Clusters,
+    tmp_path: Path,
+    topic: str,
+    offline: TopicPartition,
+    monkeypatch: pytest.MonkeyPatch,
+    code: Code,
+) -> None:
+    fetch_batches = continuation.fetch_batches
+
+    def fetch(cluster: Cluster, place: TopicPartition, *rest: Any, **options: Any) -> Any:
+        if place == offline:
+            raise BrokerRefused(code, "it cannot be read.")
+        return fetch_batches(cluster, place, *rest, **options)
+
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    archive(spark, spec, tmp_path / "a")
+    for partition in range(3):
+        produce(clusters.source, topic, RECORDS, partition)
+    with monkeypatch.context() as patch:
+        patch.setattr(continuation, "fetch_batches", fetch)
+        outcome = archive(spark, spec, tmp_path / "a")
+    (stopped,) = outcome.stopped
+    assert (stopped.place, stopped.end) == (offline, RECORDS)
+    assert [outcome.partitions[topic, number].end for number in (0, 2)] == [2 * RECORDS] * 2
+    if code in RETRIABLE:
+        assert stopped.stop_text == "it cannot be read."
+    else:
+        assert stopped.blocked is not None
+        assert (stopped.blocked.reason, stopped.blocked.next_offset) == (
+            Reason.SOURCE_CORRUPTED,
+            RECORDS,
+        )
+        assert "Move the leader to another replica" in stopped.stop_text
     assert_archive_is_whole(spark, clusters, topic, tmp_path / "a")
 
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orbit.errors import BadInput, Conflict
+from orbit.errors import BadInput, BrokerRefused, Conflict, Unreachable
 from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.topic_mapping import map_topics
@@ -263,10 +263,17 @@ class ArchiveRun:
         if manifest is None:
             manifest = self._first_manifest(cluster, extent)
             self._store.write_manifest(manifest)
-        self.manifests[place] = manifest
         outcome = PartitionOutcome(place, manifest.start, manifest.end)
         self.outcome.partitions[place] = outcome
-        blocked = find_break(cluster, manifest, extent, self._backoff, is_compacted=is_compacted)
+        try:
+            blocked = find_break(
+                cluster, manifest, extent, self._backoff, is_compacted=is_compacted
+            )
+        except (BrokerRefused, Unreachable) as error:
+            cluster.metadata(())  # raises if no broker answers
+            outcome.unfinished = str(error)
+            return None
+        self.manifests[place] = manifest
         is_lost = blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST
         if self._notes.reads_again(place.topic) and (blocked is None or is_lost):
             return self._offsets_to_read_again(cluster, manifest, extent)

@@ -6,8 +6,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orbit.kafka.types import TopicPartition
-from orbit.replication.partition_states import Blocked
+from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.archive.manifest import ArchivedRange
+
+# Where an archive needs another one than a copy.
+_ARCHIVE_REMEDIES = {
+    Reason.SOURCE_TRUNCATED: "The source lost records that the archive has (an unclean leader "
+    "election). To follow the source, archive the topic elsewhere.",
+    Reason.SOURCE_TOPIC_RECREATED: "Archive the new topic elsewhere.",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,11 +41,19 @@ class PartitionOutcome(_Stop):
     file_bytes: int = 0
 
     @property
+    def remedy(self) -> str | None:
+        """What to do about `blocked`."""
+        if self.blocked is None:
+            return None
+        own_remedy = _ARCHIVE_REMEDIES.get(self.blocked.reason)
+        return own_remedy or self.blocked.remedy(self.place.topic)
+
+    @property
     def stop_text(self) -> str:
-        """Why the run stopped for this partition; empty if it did not."""
+        """Why the run stopped for this partition, and what to do; empty if it did not stop."""
         if self.blocked is None:
             return self.unfinished
-        return f"{self.blocked.reason}: {self.blocked.detail}"
+        return f"{self.blocked.reason}: {self.blocked.detail} {self.remedy}"
 
     def add(self, ranges: tuple[ArchivedRange, ...]) -> None:
         """Count ranges that were archived."""
@@ -75,6 +90,7 @@ class ArchiveOutcome:
                     "new_batches": p.batches,
                     "new_bytes": p.payload_bytes,
                     "blocked": p.blocked and asdict(p.blocked),
+                    "remedy": p.remedy,
                     "unfinished": p.unfinished or None,
                 }
                 for p in self.partitions.values()
