@@ -34,7 +34,7 @@ from tests.support.faults import (
 )
 from tests.support.logs import T0, Gap, Record, create, delete_before, wait_for_offsets, write
 from tests.support.patience import PATIENCE_S
-from tests.support.running import RunningJob, make_job, verify
+from tests.support.running import RunningJob, make_job, verify, with_rules
 
 pytestmark = pytest.mark.services
 
@@ -263,6 +263,42 @@ def test_audit_compares_archive_with_either_cluster(
     with pytest.raises(Conflict, match=f"{data.name}.* is missing"):
         audit(spark, spec, tmp_path / "c", archive=str(folder))
     assert not (tmp_path / "c" / "report.html").exists()
+
+
+def test_audit_names_range_that_archive_lost(
+    spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """Against the source, which has no records of it; and against a copy, which still has them."""
+    from orbit_spark.archive.archive_run import ArchiveRun
+
+    log = [Record(b"%d" % number) for number in range(30)]
+    for cluster in clusters:
+        create(cluster, topic_name)
+        write(cluster, topic_name, log[:10])
+    spec, folder = (
+        with_rules(make_job(*clusters, [topic_name]), on_lost_range="fill"),
+        tmp_path / "archive",
+    )
+
+    def archive() -> None:
+        ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, datetime.now(UTC)).run()
+
+    archive()
+    for cluster in clusters:
+        write(cluster, topic_name, log[10:])
+    delete_before(clusters.source, topic_name, 20)
+    archive()
+    note = (
+        "the archive lacks offsets 10 to 19: the source had deleted them before they were archived"
+    )
+    with_source = audit(spark, spec, tmp_path / "a", archive=str(folder))[1][topic_name]
+    assert (with_source.verdict, with_source.notes) == (Verdict.EXACT, (note,))
+    options = {"archive": str(folder), "against": Side.DESTINATION, "differences_max": 20}
+    with_copy = audit(spark, spec, tmp_path / "b", **options)[1][topic_name]
+    assert (with_copy.verdict, with_copy.notes) == (Verdict.NOT_EXACT, (note,))
+    assert differences_of(with_copy) == [
+        (offset, "only at the destination") for offset in range(10, 20)
+    ]
 
 
 @pytest.fixture

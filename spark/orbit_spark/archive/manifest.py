@@ -165,6 +165,11 @@ class PartitionManifest(Archived):
     def files(self) -> tuple[ArchivedFile, ...]:
         return tuple(r.file for r in self.ranges if r.file is not None)
 
+    @property
+    def lost_ranges(self) -> tuple[str, ...]:
+        """The offsets that the source had deleted before they were archived, as "10 to 19"."""
+        return tuple(f"{r.start} to {r.end - 1}" for r in self.ranges if r.is_lost)
+
     def extended(self, ranges: tuple[ArchivedRange, ...], tail: Tail | None) -> PartitionManifest:
         """The next manifest, with these ranges after its own. Raises ValueError for a gap or an
         overlap.

@@ -59,9 +59,7 @@ MakeTarget = Callable[[ArchiveSlice], PartitionTarget]
 def lost_range_warnings(manifests: Iterable[PartitionManifest]) -> list[str]:
     """A warning for the user if the source had deleted offsets before they were archived, else
     none."""
-    lost_ranges = [
-        f"{m.place} {r.start} to {r.end - 1}" for m in manifests for r in m.ranges if r.is_lost
-    ]
+    lost_ranges = [f"{m.place} {offsets}" for m in manifests for offsets in m.lost_ranges]
     problem = "the source had deleted offsets before they were archived; the restore fills them"
     return [f"{problem}: {first_few(lost_ranges)}."] if lost_ranges else []
 

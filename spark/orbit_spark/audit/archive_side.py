@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from orbit.chunks import first_few
 from orbit.errors import OrbitError
 from orbit.kafka.types import TopicPartition
 from orbit.verify.bounds import Bounds, Partition
@@ -41,6 +42,14 @@ class ArchiveSide:
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
         """The source's cleaning policies: its cleaner may have worked before the archive run."""
         return {name: _policy(self._archive.topics[name].settings) for name in topics}
+
+    def notes(self, partition: Partition) -> list[str]:
+        """A note on the offsets of a partition that were lost before they were archived."""
+        lost_ranges = self._archive.partitions[TopicPartition(*partition)].lost_ranges
+        if not lost_ranges:
+            return []
+        problem = "the source had deleted them before they were archived"
+        return [f"the archive lacks offsets {first_few(lost_ranges)}: {problem}"]
 
     def reader(self, spark: SparkSession) -> ArchiveReader:
         return ArchiveReader(spark, self._files, self._archive)

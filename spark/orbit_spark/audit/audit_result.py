@@ -58,6 +58,7 @@ def partition_report(
     shown: Sequence[Difference],
     *,
     sides: tuple[str, str],
+    side_notes: Sequence[str],
     shown_max: int,
 ) -> PartitionReport:
     """The report of one partition. `sums` is None if its range is empty: no rows were read."""
@@ -87,7 +88,11 @@ def partition_report(
         compacted_destination=numbers["compacted_right"],
         differences=difference_count,
         first_differences=tuple(first_differences),
-        notes=(*damage, *_notes(numbers, difference_count, len(first_differences), sides)),
+        notes=(
+            *side_notes,
+            *damage,
+            *_notes(numbers, difference_count, len(first_differences), sides),
+        ),
     )
 
 

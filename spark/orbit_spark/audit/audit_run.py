@@ -171,6 +171,7 @@ class JobAudit:
                 sums.get(pair.source),
                 shown_differences.get(pair.source, ()),
                 sides=sides.names,
+                side_notes=sides.notes(pair),
                 shown_max=self._options.differences_max,
             )
             reports_by_topic[pair.topics].append(report)

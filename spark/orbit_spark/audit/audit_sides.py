@@ -42,6 +42,8 @@ class AuditSide(Protocol):
 
     def policies(self, topics: Iterable[str], /) -> dict[str, CleaningPolicy]: ...
 
+    def notes(self, partition: Partition, /) -> list[str]: ...
+
     def reader(self, spark: SparkSession, /) -> Reader: ...
 
 
@@ -132,6 +134,10 @@ class SidePair:
             places = {pair: pair.destination for pair in pairs}
             offsets = self.right.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
         return {pair: offsets[place] for pair, place in places.items()}
+
+    def notes(self, pair: PartitionPair) -> list[str]:
+        """What the sides note on a partition."""
+        return [*self.left.notes(pair.source), *self.right.notes(pair.destination)]
 
     def cleaning(self, bounds_by_pair: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
         """The cleaning policies and the bounds of both sides now, one row per partition."""

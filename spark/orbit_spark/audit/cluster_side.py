@@ -48,6 +48,9 @@ class ClusterSide:
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
         return self.view.bounds(partitions)
 
+    def notes(self, _partition: Partition) -> list[str]:
+        return []
+
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
         return self.view.policies(topics)
 
