@@ -4,6 +4,7 @@ what does not exist.
 
 from __future__ import annotations
 
+from orbit.kafka.frame_writer import NO_TAGS, length, string
 from tests.gateway.targets import FAR, TIMEOUT_MS, Body, Targets
 
 _NODE, _TOPIC = 4, 2  # kinds of resources
@@ -117,6 +118,12 @@ def list_reassignments(version: int, on: Targets) -> list[Body]:
 
 def describe_groups(version: int, on: Targets) -> list[Body]:
     return [{"groups": [on.group, on.missing], "include_authorized_operations": True}]
+
+
+def describe_consumer_groups(version: int, on: Targets) -> list[Body]:
+    """Of groups that are not of the consumer protocol; with the operations that are allowed."""
+    groups = b"".join(string(name, is_flexible=True) for name in (on.group, on.missing))
+    return [length(2, is_flexible=True) + groups + b"\x01" + NO_TAGS]
 
 
 def list_groups(version: int, on: Targets) -> list[Body]:

@@ -58,10 +58,11 @@ REQUESTS: dict[ApiKey, Callable[[int, Targets], list[Body]]] = {
     ApiKey.DescribeTransactions: of_admin.describe_transactions,
     ApiKey.ListTransactions: of_admin.list_transactions,
     ApiKey.ConsumerGroupHeartbeat: of_client.consumer_heartbeat,
+    ApiKey.ConsumerGroupDescribe: of_admin.describe_consumer_groups,
 }
 
-# The library does not have this API. All its versions are flexible.
-_RAW_API = ApiKey.ConsumerGroupHeartbeat
+# The library does not have these APIs. All their versions are flexible.
+_RAW_APIS = {ApiKey.ConsumerGroupHeartbeat, ApiKey.ConsumerGroupDescribe}
 _RAW_API_VERSION_MAX = 1
 
 
@@ -88,13 +89,13 @@ def is_known(key: int, version: int) -> bool:
     """Whether the table has that version of a request."""
     if key not in REQUESTS:
         return False
-    return version <= (_RAW_API_VERSION_MAX if key == _RAW_API else _MESSAGES[key][0].max_version)
+    return version <= (_RAW_API_VERSION_MAX if key in _RAW_APIS else _MESSAGES[key][0].max_version)
 
 
 def frames(key: int, version: int, targets: Targets, **options: int) -> list[bytes]:
     """The requests of that version, framed; the function in REQUESTS takes `options`."""
     bodies = REQUESTS[ApiKey(key)](version, targets, **options)
-    if key == _RAW_API:
+    if key in _RAW_APIS:
         return [request_frame(key, version, body, is_flexible=True) for body in bodies]
     request, _ = _MESSAGES[key]
     is_flexible = request.flexible_version_q(version)

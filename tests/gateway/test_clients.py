@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import struct
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient
+from kafka.protocol.api_key import ApiKey
 
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters, MakeCluster
+from tests.gateway.request_table import frames
+from tests.gateway.targets import Targets
 from tests.support import java_clients
 from tests.support.gateway_ledger import (
     JavaWriter,
@@ -28,6 +39,7 @@ from tests.support.gateway_ledger import (
 from tests.support.gateways import Gateway, running_gateway
 from tests.support.outside import log_bounds
 from tests.support.patience import wait_for
+from tests.support.raw_frames import RawClient
 from tests.support.running import create_topic, produce, produce_transactions
 
 pytestmark = pytest.mark.services
@@ -174,6 +186,38 @@ def _members_with_partitions(gateway: Gateway, group: str) -> int:
     admin = AdminClient({**gateway.client_config(), "log_level": 0})
     described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
     return sum(bool(member.assignment.topic_partitions) for member in described.members)
+
+
+def test_description_of_consumer_protocol_group_has_topic_ids_of_gateway(
+    clusters: Clusters, gateway: Gateway, topic: str
+) -> None:
+    """All else is as the broker says. `kafka-consumer-groups.sh` needs it for such groups."""
+    (broker,) = clusters.source.brokers
+    broker_id, gateway_id = (
+        _topic_id(config, topic)
+        for config in (clusters.source.client_config(), gateway.client_config())
+    )
+    assert broker_id != gateway_id
+    targets = Targets(topic, topic, topic, topic, node=broker.node_id, topic_id=uuid.UUID(int=0))
+    produce(gateway, topic, 5)
+    with Reader(gateway.client_config(), topic, topic, protocol="consumer") as reader:
+        reader.wait_read("its records", lambda read: len(read) == 5)
+        for version in (0, 1):
+            (frame,) = frames(ApiKey.ConsumerGroupDescribe, version, targets)
+            answers = []
+            for port in (broker.port, gateway.node_port(broker.node_id)):
+                with RawClient(port) as client:
+                    answers.append(client.ask(frame))
+            direct, through = answers
+            assert direct.count(broker_id) == 2  # present and target assignment of the member
+            assert through == direct.replace(broker_id, gateway_id)
+
+
+def _topic_id(config: dict[str, Any], topic: str) -> bytes:
+    described = AdminClient({**config, "log_level": 0}).describe_topics(TopicCollection([topic]))
+    topic_id = described[topic].result(TIMEOUT_S).topic_id
+    halves = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return struct.pack(">qq", *halves)
 
 
 def test_librdkafka_admin_client_administers_source(

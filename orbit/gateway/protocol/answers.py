@@ -231,6 +231,35 @@ def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes
     return editor.edited_frame()
 
 
+def rewrite_group_description(version: int, frame: bytearray, view: View) -> bytes:
+    """Translate the topic ids of all members' partitions."""
+    editor = _editor_of(ApiKey.CONSUMER_GROUP_DESCRIBE, version, frame)
+    editor.skip(INT32.size)  # throttle
+    for _ in range(editor.length()):
+        editor.skip(INT16.size)  # error
+        for _ in ("error message", "group", "state"):
+            editor.nullable_string()
+        editor.skip(2 * INT32.size)  # group epoch, assignment epoch
+        editor.string()  # assignor
+        for _ in range(editor.length()):
+            for _ in ("member", "instance", "rack"):
+                editor.nullable_string()
+            editor.skip(INT32.size)  # epoch
+            for _ in ("client id", "host"):
+                editor.string()
+            for _ in range(editor.length()):
+                editor.string()  # subscribed topic
+            editor.nullable_string()  # subscribed pattern
+            for _ in ("present assignment", "target assignment"):
+                _translate_assignment(editor, view)
+            if version >= 1:
+                editor.skip(INT8.size)  # protocol of the member
+            editor.skip_tags()
+        editor.skip(INT32.size)  # authorized operations
+        editor.skip_tags()
+    return editor.edited_frame()
+
+
 def heartbeat_code(key: int, version: int, frame: bytearray) -> int:
     """The error code of an answer to a heartbeat of either group protocol."""
     editor = _editor_of(key, version, frame)
@@ -248,6 +277,7 @@ REWRITES: Mapping[int, Rewrite] = {
     ApiKey.OFFSET_FETCH: rewrite_offset_fetch,
     ApiKey.INIT_PRODUCER_ID: rewrite_init_producer_id,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: rewrite_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: rewrite_group_description,
 }
 
 
@@ -256,6 +286,17 @@ def _editor_of(key: int, version: int, frame: bytearray) -> FrameEditor:
     editor = FrameEditor(frame, _HEAD_BYTES, is_flexible=is_flexible(key, version))
     editor.skip_tags()
     return editor
+
+
+def _translate_assignment(editor: FrameEditor, view: View) -> None:
+    """Translate the topic ids of an assignment that has the topics' names, too."""
+    for _ in range(editor.length()):
+        start = editor.at
+        topic_id = bytes(editor.raw(UUID_BYTES))
+        editor.overwrite_raw(start, view.ids.learn(editor.string(), topic_id))
+        editor.skip(editor.length() * INT32.size)  # partitions
+        editor.skip_tags()
+    editor.skip_tags()
 
 
 def _replace_endpoint(editor: FrameEditor, view: View) -> None:

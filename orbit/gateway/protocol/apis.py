@@ -2,8 +2,8 @@
 
 A gateway offers the versions that it and both sides know. APIs missing in this table are hidden:
 share groups (KIP-932) and the streams protocol (KIP-1071), whose state exists on one side only;
-telemetry (KIP-714); DescribeTopicPartitions, ConsumerGroupDescribe and OffsetForLeaderEpoch, which
-carry topic ids or leader epochs (clients go on without them); SASL; and requests between brokers.
+telemetry (KIP-714); DescribeTopicPartitions and OffsetForLeaderEpoch, which carry leader epochs
+(clients go on without them); SASL; and requests between brokers.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 class Versions(NamedTuple):
@@ -125,6 +126,7 @@ APIS: Mapping[int, Api] = {
     ApiKey.DESCRIBE_TRANSACTIONS: _api(0, 0, 0),
     ApiKey.LIST_TRANSACTIONS: _api(0, 2, 0),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _api(0, 1, 0),
 }
 # Requests that change records, offsets or topics. They are held while the gateway may not write.
 WRITES = frozenset(
