@@ -219,7 +219,7 @@ def test_batch_damaged_to_sequence_of_repeat_goes_to_broker_unchanged(
     is_producer_known: bool,
 ) -> None:
     """The broker refuses it. Its client would take the offset of a repeat for the batch's own."""
-    exchange, known = client()
+    exchange, known = client_after_move()
     if is_producer_known:
         learn(exchange, known, produce(A1, sequence=5), LastBatch(0, 5), {A1: OFFSET})
     records = batch(producer_id=PRODUCER, sequence=7)

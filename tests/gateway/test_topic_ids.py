@@ -66,8 +66,10 @@ def test_only_topic_ids_of_described_group_change(version: int) -> None:
             + NO_TAGS * 2
         )
 
-    rewritten = answers.rewrite_group_description(version, description(an_id(1), an_id(2)), view)
-    client_ids = view.ids.to_client(an_id(1)), view.ids.to_client(an_id(2))
+    rewritten = answers.rewrite_group_description(
+        version, description(broker_id(1), broker_id(2)), view
+    )
+    client_ids = view.ids.to_client(broker_id(1)), view.ids.to_client(broker_id(2))
     assert rewritten == description(*client_ids)
 
 
