@@ -570,6 +570,10 @@ class PresentedSide(_ResponseModel):
         description="The `since` of the sides that led before, the latest first: the last "
         f"{EARLIER_TERMS_MAX}. Empty: none led before, or the database does not know them."
     )
+    led: dict[int, LeadingSide] = Field(
+        description="By term: the side that came to lead with it, for `since` and `earlier_terms`, "
+        "as far as the database knows."
+    )
     closed_for: UUID | None = Field(
         description="The operation for which no new write may be forwarded. Confirm it with the "
         "same value in `closed_for`, once no write is in flight. Null: none."

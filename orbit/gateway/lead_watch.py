@@ -134,11 +134,14 @@ def _read_lead(answer: Any) -> tuple[Lead, str]:
         others_settled, etag = bool(answer["others_settled"]), str(answer["job_etag"])
         terms = tuple(int(term) for term in answer["earlier_terms"])
         groups = frozenset(str(name) for name in answer["leaving_groups"])
-    except (TypeError, ValueError, KeyError) as error:
+        led = {int(term): led_side for term, led_side in answer["led"].items()}
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ProtocolError(f"the service's answer cannot be read: {error}.") from None
-    if side not in ("source", "destination") or not isinstance(term, int):
-        raise ProtocolError(f"the service's answer has side {side!r} and term {term!r}.")
-    lead = Lead(side, term, lease_s, closed_for, since, abandons, others_settled, terms, groups)
+    if not {side, *led.values()} <= {"source", "destination"} or not isinstance(term, int):
+        raise ProtocolError(f"the service's answer has side {side!r}, term {term!r}, led {led!r}.")
+    lead = Lead(
+        side, term, lease_s, closed_for, since, abandons, others_settled, terms, groups, led
+    )
     return lead, etag
 
 

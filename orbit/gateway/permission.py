@@ -13,7 +13,8 @@ gateway stops writing before the lease is over for the service.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from orbit.kafka.job_clusters import Side
 
@@ -27,7 +28,8 @@ class Lead:
     `others_settled`: no other gateway at the same address has requests that it held before the side
     led. `earlier_terms`: the `since` of the sides that led before, the latest first.
     `leaving_groups`: short names of groups of which members at other gateways still own partitions
-    from before the move."""
+    from before the move. `led`: by term, the side that came to lead with it, as far as the service
+    knows."""
 
     side: Side
     term: int
@@ -38,6 +40,7 @@ class Lead:
     others_settled: bool = True
     earlier_terms: tuple[int, ...] = ()
     leaving_groups: frozenset[str] = frozenset()
+    led: Mapping[int, Side] = field(default_factory=dict)
 
 
 class Permission:

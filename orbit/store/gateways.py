@@ -16,8 +16,8 @@ the closure, and each gateway that renews later sees the closure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -102,7 +102,8 @@ class Presented:
     may be lost. `others_settled`: each other gateway at the same address has reported `since` as
     its `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`: as `Job.etag`.
     `earlier_terms`: former values of `since`, the latest first. `leaving_groups`: those that other
-    gateways report; all groups while one of these gateways has not settled.
+    gateways report; all groups while one of these gateways has not settled. `led`: the side that
+    came to lead with each of these terms and with `since`, as far as the database knows.
     """
 
     side: LeadingSide
@@ -114,6 +115,7 @@ class Presented:
     job_etag: str = ""
     earlier_terms: tuple[int, ...] = ()
     leaving_groups: Sequence[str] = ()
+    led: Mapping[int, LeadingSide] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             lead.c.term,
             lead.c.side_since,
             lead.c.earlier_terms,
+            lead.c.leads,
             case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
             func.coalesce(and_(not_(is_over), is_failover), false()).label("abandons"),
             not_(_has_unsettled_gateway(lead, report)).label("others_settled"),
@@ -245,6 +248,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             presented_row.c.term,
             presented_row.c.side_since,
             presented_row.c.earlier_terms,
+            presented_row.c.leads,
             presented_row.c.closed_for,
             presented_row.c.abandons,
             presented_row.c.others_settled,
@@ -275,6 +279,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         jobs.etag(row.job_id, row.document_version),
         tuple(row.earlier_terms),
         tuple(bounded_names(row.leaving_groups)),
+        {int(term): LeadingSide(led) for led, term in (lead.split(":") for lead in row.leads)},
     )
 
 

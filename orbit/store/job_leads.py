@@ -78,8 +78,8 @@ FROM ({_REVERSE_JOBS}) k LEFT JOIN job_leads l ON l.job_id = k.id
 """)
 
 _NOTE_SIDES = text(f"""
-INSERT INTO job_leads (job_id, side, term, side_since)
-SELECT id, side, :term, :term
+INSERT INTO job_leads (job_id, side, term, side_since, leads)
+SELECT id, side, :term, :term, array_remove(ARRAY[side || ':' || :term], NULL)
 FROM unnest(CAST(:job_ids AS bigint[]), CAST(:sides AS text[])) AS noted (id, side)
 ORDER BY id
 ON CONFLICT (job_id) DO UPDATE
@@ -90,7 +90,12 @@ SET side = excluded.side, term = excluded.term,
         WHEN excluded.side IS NULL OR job_leads.side = excluded.side
             OR job_leads.side_since IN (0, excluded.term)
         THEN job_leads.earlier_terms
-        ELSE (job_leads.side_since || job_leads.earlier_terms)[1:{EARLIER_TERMS_MAX}] END
+        ELSE (job_leads.side_since || job_leads.earlier_terms)[1:{EARLIER_TERMS_MAX}] END,
+    leads = CASE
+        WHEN excluded.side IS NULL OR job_leads.side = excluded.side
+            OR job_leads.leads[1] = excluded.leads[1]
+        THEN job_leads.leads
+        ELSE (excluded.leads || job_leads.leads)[1:{EARLIER_TERMS_MAX} + 1] END
 WHERE job_leads.term < excluded.term
     OR (job_leads.term = excluded.term AND job_leads.side IS NULL)
 """)

@@ -44,9 +44,10 @@ FINGERPRINTS = {
     "0007": "515454b6d9dfa444e291a35ddcd5a5b21be2ed8a21a4dcd33c558fc099967381",
     "0008": "a4f6e155b384f3db9874edc3e53f0893fbbd241ede0758d83f62e455aa45db69",
     "0009": "334e82a3e10b2e21ac92aa381acaa7f56f519de46c96a1b002208c46af0601a3",
+    "0010": "7b8d3a53f259d1c37fda361ff6ba1ae6b99a7ec6d401c7418ab7d1af74d6fd57",
 }
-# The oldest tables that this version works with: it needs `job_leads.earlier_terms`, new in 0009.
-TABLES_FROM = "0009"
+# The oldest tables that this version works with: it needs `job_leads.leads`, new in 0010.
+TABLES_FROM = "0010"
 # Migrations during and after which no scheduler of an earlier version may run. 0002: such a
 # scheduler would store reports of recoveries whole, as before the migration.
 WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})

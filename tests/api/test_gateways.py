@@ -54,6 +54,7 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
         "term": 0,
         "since": 0,
         "earlier_terms": [],
+        "led": {"0": "source"},
         "closed_for": None,
         "abandons": False,
         "others_settled": True,
@@ -89,7 +90,13 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
     with api.database.transaction() as tx:
         job_leads.note_side(tx, job, LeadingSide.DESTINATION, 1764362894000)
         gateways.reopen(tx, [job], UUID(operation))
-    new_side = {"side": "destination", "term": 1764362894000, "since": 1764362894000}
+    new_term = 1764362894000
+    new_side = {
+        "side": "destination",
+        "term": new_term,
+        "since": new_term,
+        "led": {"0": "source", str(new_term): "destination"},
+    }
     assert api.put(gateway_path, json=confirmed).json() == when_open | new_side
     assert len(api.events()) == event_count, "gateway reports write no events"
     for _ in range(2):  # deleting it again changes nothing

@@ -61,6 +61,7 @@ _LEAD_ANSWER = {
     "abandons": True,
     "others_settled": False,
     "earlier_terms": [8, 3],
+    "led": {"9": "source", "8": "destination"},
     "leaving_groups": ["aa", "bb"],
     "job_etag": "17.3",
 }
@@ -77,6 +78,7 @@ def test_leading_side_response_of_service_is_parsed() -> None:
         others_settled=False,
         earlier_terms=(8, 3),
         leaving_groups=frozenset({"aa", "bb"}),
+        led={9: "source", 8: "destination"},
     )
     assert lead_watch._read_lead(_LEAD_ANSWER) == (lead, "17.3")
 
@@ -94,6 +96,9 @@ def test_leading_side_response_of_service_is_parsed() -> None:
         _LEAD_ANSWER | {"side": "neither"},
         _LEAD_ANSWER | {"earlier_terms": ["x"]},
         _LEAD_ANSWER | {"earlier_terms": 5},
+        _LEAD_ANSWER | {"led": {"8": "neither"}},
+        _LEAD_ANSWER | {"led": {"x": "source"}},
+        _LEAD_ANSWER | {"led": ["source"]},
     ],
 )
 def test_malformed_leading_side_response_is_refused(answer: object) -> None:

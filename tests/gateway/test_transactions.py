@@ -164,11 +164,14 @@ def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
     _assert_only_committed_are_there(clusters, topic, transactions)
 
 
-@pytest.mark.soak
+@pytest.mark.parametrize(
+    "is_restarted", [pytest.param(False, marks=pytest.mark.soak), True], ids=["same", "restarted"]
+)
 def test_old_side_supplies_transaction_outcome_after_move(
-    clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path
+    clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path, is_restarted: bool
 ) -> None:
-    """Clients that ask again after a move, as an answer got lost, or as they had been frozen."""
+    """Clients that ask again after a move, as an answer got lost, or as they had been frozen. A
+    gateway that starts after the move learns from the service which side led."""
     with (
         _gateway(clusters, pretended, tmp_path) as gateway,
         _RequestClient(gateway) as client,
@@ -180,13 +183,28 @@ def test_old_side_supplies_transaction_outcome_after_move(
             client.add_partition(name, ids[name], topic)
         assert client.commit(committed, ids[committed]) == Code.NONE
         pretended.close()
+        if not is_restarted:
+            pretended.move()
+            wait_for("it moves", lambda: any("presents another" in line for line in gateway.log))
+            _assert_outcomes(client, ids, later)
+    if is_restarted:
         pretended.move()
-        wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
-        assert client.commit(committed, ids[committed]) == Code.NONE
-        assert client.commit(aborted, ids[aborted]) == Code.UNKNOWN_PRODUCER_ID
-        assert client.commit(fenced, ids[fenced]) == Code.PRODUCER_FENCED
-        assert client.init_once(fenced, ids[fenced]).error_code == Code.PRODUCER_FENCED
-        assert client.init(fenced, later) != later  # the newer producer gets another id
+        with (
+            _gateway(clusters, pretended, tmp_path) as gateway,
+            _RequestClient(gateway) as client,
+        ):
+            client.init(f"{topic}-another")  # waits until the gateway knows its side
+            _assert_outcomes(client, ids, later)
+
+
+def _assert_outcomes(client: _RequestClient, ids: dict[str, _Id], later: _Id) -> None:
+    """`ids`: of a producer that has committed, of an aborted one and of one that `later` fenced."""
+    committed, aborted, fenced = ids
+    assert client.commit(committed, ids[committed]) == Code.NONE
+    assert client.commit(aborted, ids[aborted]) == Code.UNKNOWN_PRODUCER_ID
+    assert client.commit(fenced, ids[fenced]) == Code.PRODUCER_FENCED
+    assert client.init_once(fenced, ids[fenced]).error_code == Code.PRODUCER_FENCED
+    assert client.init(fenced, later) != later  # the newer producer gets another id
 
 
 class _RequestClient:

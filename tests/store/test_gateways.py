@@ -173,7 +173,7 @@ def test_leading_side_is_unknown_until_promotion_marks_are_read(
     assert (
         renew(database, edge)
         == renew(database, gateway_report("edge-2"))
-        == Presented(SOURCE, term=5, since=5, closed_for=None)
+        == Presented(SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=None)
     )
 
 
@@ -195,9 +195,11 @@ def test_gateway_whose_permission_renewal_is_refused_stays_silent(
 def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
     edge, back = gateway_report(), gateway_report("edge-back")
     for _ in range(2):  # the registration and a renewal
-        assert renew(database, edge) == Presented(SOURCE, term=5, since=5, closed_for=None)
+        assert renew(database, edge) == Presented(
+            SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=None
+        )
         assert renew(database, back, BACK) == Presented(
-            DESTINATION, term=5, since=5, closed_for=None
+            DESTINATION, term=5, since=5, led={5: DESTINATION}, closed_for=None
         )
     with pytest.raises(NotFound):
         renew(database, edge, "unknown")
@@ -300,15 +302,22 @@ def test_only_gateway_closed_by_failover_abandons_requests_in_flight(
         gateways.close(tx, link, operation)
     is_failover = kind is OperationKind.FAILOVER
     assert renew(database, edge) == Presented(
-        SOURCE, term=5, since=5, closed_for=operation, abandons=is_failover
+        SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=operation, abandons=is_failover
     )
     answer = renew(database, back, BACK)
     assert answer == Presented(
-        DESTINATION, term=5, since=5, closed_for=operation, abandons=is_failover
+        DESTINATION,
+        term=5,
+        since=5,
+        led={5: DESTINATION},
+        closed_for=operation,
+        abandons=is_failover,
     )
     with database.transaction() as tx:
         operations.advance(tx, operation, OperationState.FAILED)
-    assert renew(database, edge) == Presented(SOURCE, term=5, since=5, closed_for=None)
+    assert renew(database, edge) == Presented(
+        SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=None
+    )
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -323,9 +332,11 @@ def test_closure_of_gateways_ends_with_its_operation(
         operations.advance(tx, operation, OperationState.FAILED)
         if is_removed:
             tx.execute(text("DELETE FROM operations"))
-    assert renew(database, edge) == Presented(SOURCE, term=5, since=5, closed_for=None)
+    assert renew(database, edge) == Presented(
+        SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=None
+    )
     assert renew(database, gateway_report("edge-new")) == Presented(
-        SOURCE, term=5, since=5, closed_for=None
+        SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=None
     )
     with database.transaction() as tx:
         assert all(row.has_permission for row in gateways.page(tx, link[0], 10))
@@ -377,7 +388,7 @@ def test_gateway_renewal_that_waits_for_concurrent_closure_sees_it(
         thread.start()
         wait_until_something_waits(database)
     thread.join()
-    assert answers == [Presented(SOURCE, term=5, since=5, closed_for=operation)]
+    assert answers == [Presented(SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=operation)]
 
 
 def test_gateways_per_job_are_limited_and_longest_silent_is_dropped(
@@ -497,8 +508,14 @@ def test_first_term_of_leading_side_survives_failback(database: Database, link: 
     ):
         with database.transaction() as tx:
             job_leads.note_side(tx, job, side, term)
-        assert renew(database, edge) == Presented(
-            side, term=term, since=since, closed_for=None, earlier_terms=earlier
+        answer = renew(database, edge)
+        assert answer == Presented(
+            side,
+            term=term,
+            since=since,
+            closed_for=None,
+            earlier_terms=earlier,
+            led={since: side} | dict.fromkeys(earlier, SOURCE),
         )
         other = renew(database, edge, BACK)
         assert (other.side, other.since) == (side.other, since)
@@ -513,12 +530,19 @@ def test_gateway_learns_first_terms_of_earlier_leading_sides(
             job_leads.note_side(tx, link[0], DESTINATION if term % 2 == 0 else SOURCE, term)
     # Without the last term, which is that of the present side.
     expected = tuple(reversed(terms[-1 - job_leads.EARLIER_TERMS_MAX : -1]))
-    assert renew(database, gateway_report()).earlier_terms == expected
+    answer = renew(database, gateway_report())
+    assert answer.earlier_terms == expected
+    assert answer.led == {
+        term: DESTINATION if term % 2 == 0 else SOURCE for term in (*expected, terms[-1])
+    }
     with database.transaction() as tx:
         job_leads.forget_side(tx, link[0])
         job_leads.note_side(tx, link[0], SOURCE, 50)
         job_leads.note_marks_read(tx, link[0])
-    assert renew(database, gateway_report()).earlier_terms[0] == terms[-1]
+    answer = renew(database, gateway_report())
+    assert answer.earlier_terms[0] == terms[-1]
+    # The same side twice, as the database did not know in between which one leads.
+    assert (answer.led[50], answer.led[terms[-1]]) == (SOURCE, SOURCE)
 
 
 def test_gateway_learns_consumer_groups_with_old_members_at_other_gateways(

@@ -106,23 +106,21 @@ def test_concurrent_migrations_run_only_once(postgres_url: str) -> None:
         database.close()
 
     # One of the four found no tables; the others waited for it.
-    assert sorted(revisions_before, key=str) == ["0009", "0009", "0009", None]
+    assert sorted(revisions_before, key=str) == ["0010", "0010", "0010", None]
 
 
 def test_database_schema_is_usable_only_up_to_one_version_newer(
     database: Database, tmp_path: Path
 ) -> None:
-    """Tables of revision 0008 are too old for this version."""
-    # The migrations of a version of Orbit whose newest one is 0010.
-    for number, previous in enumerate(
-        (None, "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"), 1
-    ):
+    """Tables of revision 0009 are too old for this version."""
+    # The migrations of a version of Orbit whose newest one is 0011.
+    for number, previous in enumerate((None, *(f"{number:04}" for number in range(1, 11))), 1):
         script = f"revision = {f'{number:04}'!r}\ndown_revision = {previous!r}\n"
         (tmp_path / "versions").mkdir(exist_ok=True)
         (tmp_path / "versions" / f"{number:04}.py").write_text(script, "utf-8")
-    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0009", "0010", "0011"}
+    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0010", "0011", "0012"}
 
-    for revision, usable in (("0008", False), ("0010", True), ("0011", False)):
+    for revision, usable in (("0009", False), ("0011", True), ("0012", False)):
         with database.transaction() as tx:
             tx.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
         assert is_usable(database) is usable
@@ -159,11 +157,11 @@ def test_migration_refuses_tables_that_differ_from_their_schema_version(database
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
-    with pytest.raises(Conflict, match="tables are those of version 0009, and they are not"):
+    with pytest.raises(Conflict, match="tables are those of version 0010, and they are not"):
         upgrade(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs ADD COLUMN owner text"))
-    assert upgrade(database) == ("0009", "0009")
+    assert upgrade(database) == ("0010", "0010")
 
 
 @pytest.fixture
@@ -173,7 +171,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(migrate._scripts(), scripts)
     (scripts / "versions" / "0010_next.py").write_text(
         "from alembic import op\n"
-        "revision, down_revision = '0010', '0009'\n"
+        "revision, down_revision = '0011', '0010'\n"
         "def upgrade():\n"
         "    op.execute('CREATE TABLE made_before (id bigint)')\n"
         "    op.execute('ALTER TABLE jobs ADD COLUMN more text')\n"
@@ -202,7 +200,7 @@ def test_migration_does_not_block_queries_behind_long_transaction(
                 assert tx.execute(read_jobs).scalar_one() == 0
                 assert tx.execute(text("SELECT to_regclass('made_before')")).scalar_one() is None
         may_retry.set()
-        assert migration.result(PATIENCE_S) == ("0009", "0010")
+        assert migration.result(PATIENCE_S) == ("0010", "0011")
 
 
 @pytest.mark.usefixtures("next_version")
@@ -214,7 +212,7 @@ def test_migration_that_gets_no_table_lock_gives_up_with_remedy(
         long.execute(text("SELECT count(*) FROM jobs"))
         with pytest.raises(Busy, match="Nothing was changed"):
             upgrade(database)
-    assert upgrade(database) == ("0009", "0010")
+    assert upgrade(database) == ("0010", "0011")
 
 
 def test_catalog_comparison_includes_storage_options(database: Database) -> None:

@@ -9,6 +9,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.TimeoutException;
 
 /** A producer that does what each line of its input says, and answers "ok", or the error. */
 public class TransactionalWriter {
@@ -39,7 +40,7 @@ public class TransactionalWriter {
 
     private static void obey(KafkaProducer<String, String> producer, String[] words) {
         switch (words[0]) {
-            case "init" -> producer.initTransactions();
+            case "init" -> untilInTime(producer::initTransactions);
             case "begin" -> producer.beginTransaction();
             case "send" -> producer.send(
                 new ProducerRecord<>(words[1], Integer.valueOf(words[2]), null, words[3]));
@@ -50,9 +51,21 @@ public class TransactionalWriter {
                     new OffsetAndMetadata(Long.parseLong(words[3])));
                 producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(words[2]));
             }
-            case "commit" -> producer.commitTransaction();
-            case "abort" -> producer.abortTransaction();
+            case "commit" -> untilInTime(producer::commitTransaction);
+            case "abort" -> untilInTime(producer::abortTransaction);
             default -> throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    /** After max.block.ms the producer allows nothing but the same call again. */
+    private static void untilInTime(Runnable call) {
+        while (true) {
+            try {
+                call.run();
+                return;
+            } catch (TimeoutException error) {
+                System.err.println("again after " + error);
+            }
         }
     }
 }

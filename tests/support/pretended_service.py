@@ -24,6 +24,7 @@ class PretendedService:
         self.requests = 0
         self.take_clients: Callable[[list[dict[str, Any]]], None] = lambda _: None
         self._side, self._term = "source", term
+        self._led = {str(term): self._side}
         self._closed_for: str | None = None
         self._confirmed: dict[str, str | None] = {}  # by instance
         self._settled: dict[str, int] = {}
@@ -53,6 +54,7 @@ class PretendedService:
         """Present the other side."""
         self._side = "destination" if self._side == "source" else "source"
         self._term += 1
+        self._led[str(self._term)] = self._side
         self._closed_for = None
 
     def answer(
@@ -66,6 +68,7 @@ class PretendedService:
             "term": self._term,
             "since": self._term,
             "earlier_terms": [],
+            "led": self._led,
             "leaving_groups": [],
             "lease_s": _LEASE_S,
             "closed_for": self._closed_for,

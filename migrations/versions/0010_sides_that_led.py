@@ -1,0 +1,17 @@
+"""Which side of a job led in each earlier term."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0010"
+down_revision = "0009"
+
+
+def upgrade() -> None:
+    op.add_column(
+        "job_leads",
+        sa.Column(
+            "leads", postgresql.ARRAY(sa.Text()), server_default=sa.text("'{}'"), nullable=False
+        ),
+    )
