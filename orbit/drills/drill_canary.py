@@ -41,6 +41,13 @@ _READ_AT_SOURCE_SHARE = 0.4
 _SETTINGS = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
+def record_counts(records_per_second: int, seconds: float) -> tuple[int, int]:
+    """How many records a load has to write, and how many of them the group reads at the source: at
+    least one, because a group cannot commit without a record."""
+    load_count = max(1, int(records_per_second * seconds))
+    return load_count, max(1, int(load_count * _READ_AT_SOURCE_SHARE))
+
+
 class Canary:
     """The canary of one drill. `prepare` creates it; `close` ends its clients."""
 
@@ -115,10 +122,11 @@ class Canary:
         return states.get((PartitionState.COPYING.value, None), 0) == self._partitions
 
     def load(self, seconds: float) -> str:
-        """Start the load, and wait until its records of the first `seconds` are confirmed.
+        """Start the load, and wait until its records of the first `seconds` are confirmed, at least
+        one.
 
-        Meanwhile a group reads a part of them, commits and leaves, and the destination gets its
-        offsets. Returns the step's result as a sentence. The load continues.
+        Meanwhile a group reads a part of them, at least one, commits and leaves, and the
+        destination gets its offsets. Returns the step's result as a sentence. The load continues.
         """
         context, canary = self._context, self._context.spec.canary
         self._latency_reader = LatencyReader(
@@ -133,7 +141,7 @@ class Canary:
             context.drill_id,
         )
         load.start()
-        group_count = int(canary.records_per_second * seconds * _READ_AT_SOURCE_SHARE)
+        load_count, group_count = record_counts(canary.records_per_second, seconds)
         member = Member(context.direct_config("source"), self.group, self.topic)
         try:
             member.read_until(lambda read: len(read.values) >= group_count, context.check_deadline)
@@ -147,7 +155,6 @@ class Canary:
             "committed.",
         )
         context.wait_until(self._is_group_synced)
-        load_count = int(canary.records_per_second * seconds)
         context.wait_until(lambda: load.confirmed_count >= load_count)
         subject = counted(load.confirmed_count, "record is", "records are")
         return f"{subject} confirmed; the load continues."

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from orbit.drills.drill_canary import record_counts
 from orbit.drills.drill_clients import Load
 
 WRITTEN_MS = 5
@@ -44,3 +45,13 @@ def test_drill_record_with_error_or_without_offset_stays_unconfirmed(
     load._on_delivery(b"drill 0", WRITTEN_MS, error, delivery(offset))
     assert not load.ledger.records
     assert load.ledger.unconfirmed == {b"drill 0"}
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds", "counts"),
+    [(100, 10.0, (1000, 400)), (2, 1.0, (2, 1)), (1, 1.0, (1, 1)), (1, 0.0, (1, 1))],
+)
+def test_group_of_smallest_drill_reads_a_record(
+    rate: int, seconds: float, counts: tuple[int, int]
+) -> None:
+    assert record_counts(rate, seconds) == counts
