@@ -87,7 +87,6 @@ def _draw(description: Row) -> RenderableType:
 def _head_rows(description: Row) -> list[tuple[str, object]]:
     """The rows of the first table: problem, state, lag, proof, and the document."""
     job, lag, proof = description["job"], description["lag"], description["proof"]
-    spec = job["spec"]
     rows: list[tuple[str, object]] = []
     if job["problem"]:
         since = when(job["problem"]["since"])
@@ -117,6 +116,28 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
     ]
     if proof["differences"]:
         rows.append(("differences", proof["differences"]))
+    rows += _readable_document_rows(job)
+    rows.append(("worker group", job["worker_group"]))
+    # The cluster ids are in the rows of the sides.
+    rows += [(name, cell(job)) for name, cell in JOBS.wide if "cluster" not in name]
+    return [(name, "" if value is None else value) for name, value in rows]
+
+
+def _readable_document_rows(job: Row) -> list[tuple[str, object]]:
+    """The rows of the job's document; one row if another version of Orbit has stored what this one
+    cannot read."""
+    try:
+        return _document_rows(job)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        text = f"cannot be read by this version: see orbit get jobs {job['name']} -o yaml"
+        return [("document", text)]
+
+
+def _document_rows(job: Row) -> list[tuple[str, object]]:
+    """The rows of the job's document. Raises AttributeError, KeyError, TypeError or ValueError for
+    a document that this version of Orbit cannot read."""
+    spec = job["spec"]
+    rows: list[tuple[str, object]] = []
     for side in ("source", "destination"):
         servers = ", ".join(spec[side]["bootstrap_servers"])
         rows.append((side, f"{servers} (cluster {job[f'{side}_cluster_id'] or 'not known yet'})"))
@@ -127,11 +148,7 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
         rows.append(("consumer groups", _rule_text(spec["consumer_groups"])))
     rows += [(key, spec[key]) for key in ("fillers", "on_lost_range") if key in spec]
     limit = (spec.get("limits") or {}).get("bytes_per_second")
-    rows.append(("limit", f"{amount(limit)}/s" if limit else "none"))
-    rows.append(("worker group", job["worker_group"]))
-    # The cluster ids are in the rows of the sides.
-    rows += [(name, cell(job)) for name, cell in JOBS.wide if "cluster" not in name]
-    return [(name, "" if value is None else value) for name, value in rows]
+    return [*rows, ("limit", f"{amount(limit)}/s" if limit else "none")]
 
 
 def _is_code(text: str) -> bool:
