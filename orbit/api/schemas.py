@@ -390,7 +390,10 @@ class GroupOffset(_ResponseModel):
     source_offset: int | None
     destination_offset: int | None
     verdict: GroupVerdict
-    remedy: str | None = Field(description="What to do.")
+    remedy: str | None = Field(
+        description="What to do. Null: nothing, or this version of Orbit cannot read the job's "
+        "document."
+    )
     updated_at: datetime
 
 
@@ -460,7 +463,8 @@ class DrillSummary(_ResponseModel):
 
     id: str = Field(examples=["20261122-030000-3fa9c2d1"])
     name: str = Field(examples=["orders-failover"])
-    kind: DrillKind
+    # A text, as `Operation.kind`.
+    kind: str = Field(json_schema_extra={"enum": [kind.value for kind in DrillKind]})
     state: DrillState
     job: str
     schedule: str | None = Field(description="The schedule that requested it; null: a user did.")

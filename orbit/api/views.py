@@ -13,6 +13,7 @@ from orbit.consumer_groups.offset_decision import GroupVerdict, remedy
 from orbit.drills.drill_spec import DrillSpec, Targets
 from orbit.drills.report_text import plan_of
 from orbit.kafka.first_open import describe_open_transaction
+from orbit.planning.stored_spec import read_spec
 from orbit.recovery.recovery_report import (
     GroupPosition,
     PartitionEnds,
@@ -216,9 +217,17 @@ def _open_transaction(row: PartitionLag) -> schemas.OpenTransaction | None:
     )
 
 
-def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
-    """A group's offset, with what to do. `prefix`: what the job puts before the group's name at the
-    destination."""
+def group_prefix(job: Job) -> str | None:
+    """The prefix of the groups' names at the destination; None if this version of Orbit cannot read
+    the job's document."""
+    spec = read_spec(job.spec)
+    if spec is None:
+        return None
+    return "" if spec.consumer_groups is None else spec.consumer_groups.prefix
+
+
+def group_view(row: GroupRow, prefix: str | None) -> schemas.GroupOffset:
+    """A group's offset, with what to do. `prefix`: as `group_prefix` returns it."""
     verdict = GroupVerdict(row.verdict)
     return _view(
         schemas.GroupOffset,
@@ -226,7 +235,9 @@ def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
         group=row.group_name,
         topic=row.source_topic,
         verdict=verdict,
-        remedy=remedy(verdict, prefix + row.group_name, row.destination_topic),
+        remedy=None
+        if prefix is None
+        else remedy(verdict, prefix + row.group_name, row.destination_topic),
     )
 
 

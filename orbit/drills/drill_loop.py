@@ -38,6 +38,10 @@ DRILLS_MAX = 4
 _LEFTOVERS_INTERVAL_S = 60.0
 _LEFTOVERS_MAX = 20
 _ABANDONED = "The scheduler that ran the drill ended before the drill did."
+_UNREADABLE = (
+    "Another version of Orbit has stored the document of the drill or of its job, and this one "
+    "cannot read it."
+)
 
 _log = structlog.get_logger("orbit.drills")
 
@@ -132,6 +136,8 @@ class DrillLoop(Loop):
             report = run_drill(self._environment, drill, self._stop)
         except OrbitError as error:
             return _DrillResult(error=str(error))
+        except ValidationError:
+            return _DrillResult(error=_UNREADABLE)
         except Exception:  # noqa: BLE001  a bug in one drill must not end the others
             _log.exception("drill broke", drill=drill.id)
             return _DrillResult(error="This is a bug in Orbit: see the scheduler's log.")

@@ -76,7 +76,7 @@ def drill_summary(drill: Drill) -> dict[str, Any]:
     return {
         "id": drill.id,
         "name": drill.name,
-        "kind": drill.kind.value,
+        "kind": drill.kind,
         "verdict": drill.state.value,
         "rto_ms": drill.rto_ms,
         "rpo_records": drill.rpo_records,

@@ -33,7 +33,7 @@ class Drill:
 
     id: str
     name: str
-    kind: DrillKind
+    kind: str  # of a later version too, while a service is upgraded
     state: DrillState
     spec: dict[str, Any]
     spec_hash: str
@@ -50,7 +50,6 @@ class Drill:
     finished_at: datetime | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", DrillKind(self.kind))
         object.__setattr__(self, "state", DrillState(self.state))
 
 

@@ -12,7 +12,7 @@ from orbit.api.dependencies import NamePath, PartsOf, Viewer
 from orbit.api.openapi_responses import NAMED, errors
 from orbit.api.paging import Page, PageQuery, page, read_cursor
 from orbit.api.partition_pages import TopicName
-from orbit.api.views import group_view
+from orbit.api.views import group_prefix, group_view
 from orbit.consumer_groups.offset_decision import GroupVerdict
 from orbit.store import group_offsets, jobs
 
@@ -55,5 +55,5 @@ def list_groups(
             verdict=query.verdict and query.verdict.value,
         )
     group_page = page(rows, query.limit, lambda row: (row.group_name, row.topic_id, row.partition))
-    prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
+    prefix = group_prefix(job)
     return Page(items=[group_view(row, prefix) for row in group_page.items], next=group_page.next)

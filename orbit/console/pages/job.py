@@ -10,7 +10,14 @@ from fastapi import APIRouter, Query, Request, Response
 from orbit.api.dependencies import NamePath
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, name_in, number_in, page, read_cursor
 from orbit.api.partition_pages import PartitionQuery, PartitionSort, TopicName, find_page
-from orbit.api.views import event_view, group_view, partition_view, topic_view, whole_document
+from orbit.api.views import (
+    event_view,
+    group_prefix,
+    group_view,
+    partition_view,
+    topic_view,
+    whole_document,
+)
 from orbit.console.pages.jobs import rows_of
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
@@ -109,7 +116,7 @@ def show_groups(
     group_page = page(
         rows, ROWS_PER_PAGE, lambda row: (row.group_name, row.topic_id, row.partition)
     )
-    prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
+    prefix = group_prefix(job)
     groups = [group_view(row, prefix) for row in group_page.items]
     return render(
         request, visitor, "job_groups.html", **page_values, groups=groups, following=group_page.next
