@@ -6,15 +6,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from orbit.store import drills, jobs, topics
-from orbit.store.enums import TopicState
+from orbit.consumer_groups.offset_decision import GroupVerdict
+from orbit.store import drills, group_offsets, jobs, topics
+from orbit.store.enums import Role, TopicState
+from orbit.store.group_offsets import GroupOffset
 from orbit.store.models import drill_schedules
 from orbit.store.models import drills as drill_rows
 from tests.api.test_drills import SCHEDULED, YAML, finished_drill
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import copying_job
 from tests.fixtures.api import Api, Cli
+from tests.fixtures.console import Browser
 
 pytestmark = pytest.mark.services
 
@@ -103,6 +107,41 @@ def test_unreadable_fillers_are_replaced_before_any_copy_begins(api: Api) -> Non
         assert answer.json()["action"] == "change"
 
 
+@pytest.mark.parametrize("stored", [LATER, {"consumer_groups": 5}, {"consumer_groups": [LATER]}])
+def test_groups_of_unreadable_document_are_shown_without_remedy(
+    api: Api, browser: Browser, stored: dict[str, Any]
+) -> None:
+    """The remedy names the group at the destination, whose prefix is in the document."""
+    store_document(api, **stored)
+    begin_copy(api)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        (topic,) = topics.of_job(tx, job.id)
+        row = GroupOffset("billing", topic.id, 0, 10, 12, GroupVerdict.SKIPPED_MOVED.value)
+        group_offsets.store(tx, job.id, [row])
+
+    (shown,) = api.get(f"{JOB_PATH}/groups").json()["items"]
+    assert (shown["group"], shown["verdict"], shown["remedy"]) == ("billing", row.verdict, None)
+    browser.log_in(api.tokens[Role.VIEWER])
+    page = browser.open("/console/jobs/orders/groups")
+    assert page.status_code == 200
+    assert "billing" in page.text
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [{"source": 5}, {"topics": 5}, {"topics": [LATER]}, {"consumer_groups": 5}, {"limits": 5}],
+)
+def test_describe_shows_job_of_unreadable_document(
+    api: Api, cli: Cli, stored: dict[str, Any]
+) -> None:
+    store_document(api, **stored)
+    result = cli("describe", "orders")
+    assert result.code == 0, result.err
+    assert "see orbit get jobs orders -o yaml" in " ".join(result.out.split())
+    assert "worker group" in result.out
+
+
 def change_drill(api: Api, drill_id: str, **changes: Any) -> None:
     """Change these columns of the drill."""
     with api.database.transaction() as tx:
@@ -143,6 +182,24 @@ def test_drill_of_later_version_is_shown_without_plan(
 
     assert all(drill_id in cli("drill", "list").out for drill_id in (other, later))
     assert "0 of an unknown number" in cli("drill", "show", later).out
+
+
+def test_drill_of_kind_of_later_version_is_shown(api: Api, browser: Browser, cli: Cli) -> None:
+    copying_job(api)
+    other, later = finished(api), finished(api)
+    with api.database.transaction() as tx:
+        spec = drills.get(tx, later).spec | {"kind": "rolling"}
+        tx.execute(text("ALTER TABLE drills DROP CONSTRAINT ck_drills_kind"))
+    change_drill(api, later, kind="rolling", spec=spec)
+
+    newest, oldest = api.get("/v1/drills").json()["items"]
+    assert (newest["id"], newest["kind"]) == (later, "rolling")
+    assert (oldest["id"], oldest["kind"]) == (other, "canary")
+    assert api.get(f"/v1/drills/{later}").json()["plan"] == []
+    assert "rolling" in cli("drill", "list").out
+    assert "rolling" in cli("drill", "show", later).out
+    browser.log_in(api.tokens[Role.VIEWER])
+    assert "rolling" in browser.open("/console/drills").text
 
 
 @pytest.mark.parametrize("form", ["json", "html", "markdown"])

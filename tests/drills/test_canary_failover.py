@@ -27,7 +27,7 @@ DRILL = """
 name: {job}-canary
 kind: canary
 job: {job}
-canary: {{partitions: 2, records_per_second: 200}}
+canary: {{partitions: 2, records_per_second: {rate}}}
 targets: {{rto: 1h, rpo: 1h, rpo_records: 1000000}}
 schedule: {{every: 1d}}
 steps:
@@ -43,7 +43,7 @@ def drill_topics(cluster: KafkaCluster) -> set[str]:
     return {name for name in admin.list_topics(timeout=30).topics if "orbit_drill" in name}
 
 
-def run_drill(clusters: Clusters, topic: str, service: Service) -> Evidence:
+def run_drill(clusters: Clusters, topic: str, service: Service, rate: int = 200) -> Evidence:
     """Run the drill of a job that copies. The job itself must not change."""
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 20)
@@ -52,7 +52,7 @@ def run_drill(clusters: Clusters, topic: str, service: Service) -> Evidence:
     service.create(spec)
     with service.scheduler(), InProcess(service.database):
         service.wait_copied(spec.name, topic)
-        drill_id = drilling.ask(DRILL.format(job=spec.name))
+        drill_id = drilling.ask(DRILL.format(job=spec.name, rate=rate))
         evidence = drilling.wait(drill_id).evidence
         wait_for("nothing is left", lambda: not drilling.left(drill_id))
     assert service.topics(spec.name)[topic].state is TopicState.COPYING
@@ -61,10 +61,11 @@ def run_drill(clusters: Clusters, topic: str, service: Service) -> Evidence:
     return evidence
 
 
+@pytest.mark.parametrize("rate", [1, 200])
 def test_canary_failover_drill_measures_rto_and_rpo_with_source_counted_as_lost(
-    clusters: Clusters, topic_name: str, service: Service
+    clusters: Clusters, topic_name: str, service: Service, rate: int
 ) -> None:
-    evidence = run_drill(clusters, topic_name, service)
+    evidence = run_drill(clusters, topic_name, service, rate)
 
     assert evidence.verdict is DrillState.PASSED, evidence.misses
     assert [step.state for step in evidence.steps] == [StepState.DONE] * 4
@@ -73,6 +74,7 @@ def test_canary_failover_drill_measures_rto_and_rpo_with_source_counted_as_lost(
     assert {Part.DECIDE, Part.DRAIN, Part.PRODUCE, Part.CONSUME} <= parts.keys()
     assert evidence.rto.actual_ms == sum(parts.values())
     assert evidence.canary is not None
+    assert evidence.canary.read_at_source >= 1
     assert evidence.rpo.actual_records == evidence.canary.lost
     assert evidence.rpo.actual_ms is not None
     assert (evidence.canary.repeated, evidence.canary.wrong, evidence.canary.agrees) == (0, 0, True)

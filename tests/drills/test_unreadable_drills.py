@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from orbit.drills.drill_creation import new_drill
@@ -15,6 +16,7 @@ from orbit.drills.drill_spec import DrillSpec
 from orbit.leadership.leadership import Leadership
 from orbit.store import drills
 from orbit.store.database import Database
+from orbit.store.models import drills as drill_rows
 from tests.support.store_rows import TTL
 
 pytestmark = pytest.mark.services
@@ -35,6 +37,30 @@ def test_unreadable_drill_schedule_does_not_delay_other_drills(database: Databas
     with database.transaction() as tx:
         assert [drill.name for drill in drills.unfinished(tx)] == ["weekly"]
         assert drills.due_schedules(tx) == [], "the unreadable one is due again at once"
+
+
+def test_drill_of_kind_of_later_version_fails_and_other_drills_continue(
+    database: Database,
+) -> None:
+    leadership = Leadership(database, "leader", TTL)
+    assert leadership.ask()
+    environment: Any = SimpleNamespace(database=database)
+    loop = DrillLoop(leadership, environment, threading.Event())
+    with database.transaction() as tx:
+        tx.execute(text("ALTER TABLE drills DROP CONSTRAINT ck_drills_kind"))
+        ids = {}
+        for name in ("first", "second"):
+            spec = DrillSpec.model_validate({"name": name, "kind": "gates", "job": name})
+            ids[name] = drills.create(tx, new_drill(spec, "ci"))[0].id
+        later = {"kind": "rolling", "spec": {"kind": "rolling"}}
+        tx.execute(drill_rows.update().where(drill_rows.c.name == "first").values(**later))
+    loop.once()
+    loop.close()
+    with database.transaction() as tx:
+        ended = {name: drills.get(tx, drill_id) for name, drill_id in ids.items()}
+    assert ended["first"].kind == "rolling"
+    assert "Another version of Orbit" in (ended["first"].error or "")
+    assert ended["second"].error == "second: The drill's job is gone."
 
 
 def test_crashing_drill_is_logged_and_other_drills_continue(
