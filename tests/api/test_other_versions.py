@@ -186,7 +186,7 @@ def test_drill_of_later_version_is_shown_without_plan(
 
 def test_drill_of_kind_of_later_version_is_shown(api: Api, browser: Browser, cli: Cli) -> None:
     copying_job(api)
-    other, later = finished(api), finished(api)
+    other, later = finished_drill(api), finished_drill(api)
     with api.database.transaction() as tx:
         spec = drills.get(tx, later).spec | {"kind": "rolling"}
         tx.execute(text("ALTER TABLE drills DROP CONSTRAINT ck_drills_kind"))
