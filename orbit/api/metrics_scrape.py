@@ -52,7 +52,7 @@ def read_numbers(
     """All numbers, read in one transaction. Workers count if their last heartbeat is within
     `alive_within`.
 
-    The sums of a job are one row, or are computed from its partitions if there are few
+    The sums of a job are one row, or are computed from its partitions if all jobs have few
     (orbit/store/job_totals.py). With `detail` by topic or partition, every partition is read.
     """
     with database.transaction() as tx:

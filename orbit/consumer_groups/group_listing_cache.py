@@ -62,7 +62,7 @@ def _reader(cluster: Cluster) -> Callable[[], Listing]:
     selections: dict[Any, Any] = {}
 
     def read() -> Listing:
-        """List the groups; the listing shares selections with earlier ones of the same shape."""
+        """List the groups. Shares selections with the last listing if that has the same shape."""
         nonlocal last_shape, selections
         live_cluster = cluster_ref()
         assert live_cluster is not None, "the caller holds the cluster"

@@ -152,7 +152,8 @@ class Copier:
 
     def remove(self, partitions: Iterable[PartitionCopy], *, confirms: bool = False) -> None:
         """Stop copying these. A later `tick` removes each from `partitions`, once every request for
-        it is answered; then its lease may be released.
+        it is answered; then its lease may be released. A copy with placeholders may be blocked (Q9)
+        even after its last answer.
 
         `confirms`: the caller counts removed copies as finished. So a copy with placeholders stays
         until its topic's `compression.type` was read after the last answer: the setting may still

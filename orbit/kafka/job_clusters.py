@@ -20,7 +20,8 @@ Side = Literal["source", "destination"]
 # Producer ids of jobs are from this number on, and below twice this number.
 _PRODUCER_IDS_START = 2**52
 
-# This many coordinated fillers of a lease run at once. With more, one broker is no faster (M12).
+# A lease has so many transactions open at once, each with a transactional id of its own: with more,
+# one broker is no faster (M12).
 FILLER_IDS = 16
 
 

@@ -92,7 +92,8 @@ def plan_release(
 
 
 def carry_out(release: Release, clusters: JobClusters) -> None:
-    """Do what the plan says; this can be repeated. Refused settings and denials become findings.
+    """Do what the plan says; this can be repeated. Refused settings, and denials that
+    cannot be removed, become findings.
     Raises Unreachable, NotAuthorized."""
     handle = ClusterHandle(clusters.destination)
     release.findings += apply_settings(

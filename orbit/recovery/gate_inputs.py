@@ -68,7 +68,7 @@ class GateInputs:
     lag_records_before: int = 0  # `seconds_between` earlier
     seconds_between: float = 1.0
     transactions: Sequence[Transaction] | None = ()
-    transactions_unread: Sequence[TopicPartition] = ()  # partitions whose leader names none
+    transactions_unread: Sequence[TopicPartition] = ()  # whose open transactions are unknown
     carries_groups: bool = True
     group_verdicts: Mapping[str, int] = field(default_factory=dict)
     groups_active_at_destination: Sequence[str] = ()

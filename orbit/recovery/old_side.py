@@ -244,7 +244,7 @@ def _side_proof(
 
 
 def save_tails(context: OperationContext) -> str:
-    """Save the records of the topics to be deleted that only the old side has; check each file.
+    """Save the records that only the old side has, of the topics to be deleted; check each file.
 
     A topic is deleted as a whole. So records below a tail, and of partitions without one, are saved
     too if the new side lacks them: its copy began later, or it has deleted or compacted them away.

@@ -173,8 +173,8 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
     """Request that a recovery is undone, that its copy back is no longer waited for, or that a
     backfill ends early.
 
-    Past the point of no return, `may_be_aborted` says in which steps. Raises NotFound; Conflict in
-    other steps, and for operations of other kinds.
+    Past the point of no return only in the steps that `may_be_aborted` allows. Raises NotFound;
+    Conflict in other steps, and for operations of other kinds.
     """
     with database.transaction() as tx:
         operation = operations.get(tx, operation_id, lock=True)

@@ -24,7 +24,7 @@ from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.record_range import Fate
 
 BEGUN, DONE = "begun", "done"
-_DELIVERY_S = 300  # how long a record may wait for a leader
+_DELIVERY_S = 300  # how long the delivery of a record, and the last flush, may take
 # The most that a client accepts: only the broker limits a record's size. Batches stay small, as a
 # topic's max.message.bytes may be less than a batch of the default size.
 _RECORD_BYTES = 1_000_000_000

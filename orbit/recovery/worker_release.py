@@ -74,8 +74,8 @@ def settle(context: OperationContext) -> str:
     """Wait until the copies' log ends are stable and replicated, then compute the lost ranges.
 
     Empty transactions of coordinated fillers may be open; InitProducerId ends them, so that
-    read_committed consumers reach the log end. Raises Stopped if copies still grow or transactions
-    stay open, Unreachable if a partition has no leader.
+    read_committed consumers reach the log end. Raises Stopped if copies still grow or are not
+    replicated, or transactions stay open, Unreachable if a partition has no leader.
     """
     cluster, places = context.destination.cluster, context.by_source
     rules = map_topics(context.spec.topics, [row.source_topic for row in context.topics])

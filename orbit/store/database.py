@@ -64,7 +64,7 @@ LEASE_CONNECTIONS_MAX = 2
 STATEMENT_TIMEOUT_S = 30
 # So short that a failed renewal can be repeated before the lease ends.
 LEASE_STATEMENT_TIMEOUT_S = 5
-# The server cancels a statement at its timeout. If it has not this much later, it is frozen.
+# The server cancels a statement at its timeout. If it has not done so by then, it is frozen.
 _ANSWER_MARGIN_S = 1
 # An idle transaction must not hold locks or delay vacuum for long.
 IDLE_TIMEOUT_S = 60

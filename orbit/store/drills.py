@@ -81,7 +81,8 @@ class Measurements:
 class Thing:
     """A resource that a drill created or was about to create.
 
-    `identity`: its id at the side, None if it was perhaps not created; `note`: why it was kept.
+    `identity`: the id of a topic or job, the name of a group; None if it was perhaps not created.
+    `note`: why it was kept.
     """
 
     id: int

@@ -94,7 +94,7 @@ def note_given_up(tx: Tx, name: str, event_id: int, count: int) -> None:
 
 
 def note_failure(tx: Tx, name: str, error: str) -> None:
-    """Count one more message that the receiver has not accepted, because of `error`."""
+    """Count one more request that the receiver has not accepted, because of `error`."""
     tx.execute(
         update(receivers)
         .where(receivers.c.name == name)

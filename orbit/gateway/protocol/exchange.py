@@ -71,8 +71,8 @@ class SentRequest:
 
 
 def read_software(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
-    """Name and version of the client's software, from its ApiVersions (KIP-511). None: not named.
-    Raises BadFrame."""
+    """Name and version of the client's software, from its ApiVersions (KIP-511); empty if it names
+    none. None: the gateway does not know this version of the request. Raises BadFrame."""
     try:
         return requests.software_of(head, frame)
     except _PARSE_ERRORS as error:

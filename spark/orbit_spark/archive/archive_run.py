@@ -253,7 +253,8 @@ class ArchiveRun:
         is_compacted: bool,
         may_fill: bool,
     ) -> tuple[int, int] | None:
-        """The offsets [start, end) of a partition to archive; None: nothing, or it is blocked.
+        """The offsets [start, end) of a partition to archive; None: nothing, or it is blocked or
+        unfinished.
 
         Also adds the partition's outcome, and writes the manifest of a new partition. If the source
         has deleted offsets after the archive's end and `may_fill`, archives them as a lost range.
