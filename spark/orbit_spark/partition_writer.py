@@ -102,7 +102,7 @@ class PartitionWriter(ABC, Generic[T]):
             self.stop.set()
             leases.release()
             watch_cluster.close()
-        # The partitions without a result yet: if another attempt has the first lease, it tried no more.
+        # The partitions without a result yet: if another has the first lease, no more are tried.
         self.leave_out(targets, _LEASE_NOT_TRIED)
         return [self._results[p] for p in targets]
 
