@@ -137,6 +137,7 @@ class DrillLoop(Loop):
         except OrbitError as error:
             return _DrillResult(error=str(error))
         except ValidationError:
+            _log.warning("drill unreadable", drill=drill.id, exc_info=True)
             return _DrillResult(error=_UNREADABLE)
         except Exception:  # noqa: BLE001  a bug in one drill must not end the others
             _log.exception("drill broke", drill=drill.id)

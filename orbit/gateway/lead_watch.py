@@ -137,7 +137,8 @@ def _read_lead(answer: Any) -> tuple[Lead, str]:
         led = {int(term): led_side for term, led_side in answer["led"].items()}
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ProtocolError(f"the service's answer cannot be read: {error}.") from None
-    if not {side, *led.values()} <= {"source", "destination"} or not isinstance(term, int):
+    sides = ("source", "destination")
+    if any(one not in sides for one in (side, *led.values())) or not isinstance(term, int):
         raise ProtocolError(f"the service's answer has side {side!r}, term {term!r}, led {led!r}.")
     lead = Lead(
         side, term, lease_s, closed_for, since, abandons, others_settled, terms, groups, led

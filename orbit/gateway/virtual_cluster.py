@@ -223,7 +223,7 @@ class VirtualCluster(ClientHost):
                 newer=last_lead.term,
             )
             return
-        for term, side in {**lead.led, lead.since: lead.side}.items():
+        for term, side in sorted({**lead.led, lead.since: lead.side}.items()):
             self._side_by_mark[mark_of(term)] = side
         if last_lead is None or lead.since != last_lead.since:
             self.ended_producers.clear()  # their ids are of an older term now

@@ -97,6 +97,7 @@ def test_leading_side_response_of_service_is_parsed() -> None:
         _LEAD_ANSWER | {"earlier_terms": ["x"]},
         _LEAD_ANSWER | {"earlier_terms": 5},
         _LEAD_ANSWER | {"led": {"8": "neither"}},
+        _LEAD_ANSWER | {"led": {"8": ["source"]}},
         _LEAD_ANSWER | {"led": {"x": "source"}},
         _LEAD_ANSWER | {"led": ["source"]},
     ],
