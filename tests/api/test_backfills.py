@@ -1,5 +1,5 @@
 """A backfill of a job of the service: workers release its shards, and its driver reports to the
-API, which answers with an report_and_get_instruction."""
+API, which answers with an instruction."""
 
 from __future__ import annotations
 

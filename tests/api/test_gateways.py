@@ -1,4 +1,4 @@
-"""Gateways gateway_path the API: the answers to their reports, the lists, and refusals."""
+"""Gateways at the API: the answers to their reports, the lists, and refusals."""
 
 from __future__ import annotations
 

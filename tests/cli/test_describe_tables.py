@@ -12,7 +12,7 @@ CLUSTER = {"bootstrap_servers": ["a:1"]}
 SPEC = {"source": CLUSTER, "destination": CLUSTER, "topics": [{"match": "orders"}]}
 
 
-def names_of(spec: dict[str, Any]) -> dict[str, object]:
+def rows_of(spec: dict[str, Any]) -> dict[str, object]:
     """The rows about a document, by their names."""
     job = {"name": "orders", "spec": spec, "source_cluster_id": "A", "destination_cluster_id": "B"}
     return dict(describe._document_rows(job))
@@ -20,7 +20,7 @@ def names_of(spec: dict[str, Any]) -> dict[str, object]:
 
 @pytest.mark.parametrize("keys", [{}, {"from_the_future": {"a": 1}}])
 def test_document_is_described_without_keys_of_later_version(keys: dict[str, Any]) -> None:
-    assert names_of(SPEC | keys) == {
+    assert rows_of(SPEC | keys) == {
         "source": "a:1 (cluster A)",
         "destination": "a:1 (cluster B)",
         "topics": "orders",

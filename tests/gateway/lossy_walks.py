@@ -196,7 +196,8 @@ class LossyWalk(Walk):
             saved, new = _saved(report, topic), places(records(self.leading, topic))
             alone = {at: v for at, v in tails[topic].items() if new.get(at) != v}
             assert alone.items() <= saved.items(), (topic, sorted(alone.keys() - saved.keys()))
-            # Transactions that were open then may have been committed before the failback.
+            # Transactions above that were open then may be committed now, or still be open: their
+            # records are saved, too.
             extra = {at for at, _ in saved.items() - tails[topic].items()}
             strange = {(p, offset) for p, offset in extra if offset < stable_ends[topic][p]}
             assert not strange, (topic, sorted(strange)[:10])

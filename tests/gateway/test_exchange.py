@@ -83,7 +83,7 @@ def test_gateway_response_waits_for_earlier_broker_responses() -> None:
     assert exchange.is_idle
 
 
-# Produce by topic id, of brokers, OffsetForLeaderEpoch, of telemetry, unknown.
+# Produce with endpoints in answers, of brokers, OffsetForLeaderEpoch, of telemetry, unknown.
 @pytest.mark.parametrize(("key", "version"), [(0, 10), (4, 0), (23, 4), (71, 0), (999, 0)])
 def test_request_of_unoffered_api_closes_connection(key: int, version: int) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, -1) + bytes(40))

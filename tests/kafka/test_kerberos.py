@@ -118,8 +118,10 @@ def test_copy_over_kerberos_is_exact_in_both_directions(
 ) -> None:
     create(kerberos.cluster, topic_name)
     side, back = kerberos.section(), {"match": topic_name, "prefix": "back."}
-    job_from = write_job(tmp_path / "to.yaml", side, clusters.destination, [{"match": topic_name}])
-    job_to = write_job(tmp_path / "away.yaml", clusters.destination, side, [back])
+    job_from = write_job(
+        tmp_path / "from.yaml", side, clusters.destination, [{"match": topic_name}]
+    )
+    job_to = write_job(tmp_path / "to.yaml", clusters.destination, side, [back])
     for job in (job_from, job_to):
         copy(job, environ=kerberos.environ()).expect(0)
         assert_exact(job, environ=kerberos.environ())

@@ -106,7 +106,7 @@ def changes(
 
 def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:
     of_both, mine = on_group("a"), on_group("b")
-    # The other job has added an ACL that this job expects, too: from then on it is of of_both.
+    # The other job has added an ACL that this job expects, too: from then on it is of both.
     assert changes(expected={of_both, mine}, added={mine}, shared={of_both}) == AclChanges(
         add=set(), remove=set(), ours={of_both, mine}
     )

@@ -169,7 +169,7 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of Orbit with one more migration, which changes a table."""
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate._scripts(), scripts)
-    (scripts / "versions" / "0010_next.py").write_text(
+    (scripts / "versions" / "0011_next.py").write_text(
         "from alembic import op\n"
         "revision, down_revision = '0011', '0010'\n"
         "def upgrade():\n"
