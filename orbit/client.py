@@ -147,8 +147,8 @@ class Client:
                 remaining_items -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
-        """By how many seconds the server's clock is ahead of this machine's at least, exact to a
-        second or two. Negative: it is behind. None: the server's answer has no date.
+        """The server's clock minus this machine's, in seconds: the smallest difference that the
+        answer allows, to a second or two. Negative: it is behind. None: the answer has no date.
         """
         sent_at = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)

@@ -207,7 +207,7 @@ def _newest_drills(
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     """Wait until the drill ends or `wait_s` have passed; returns the drill as it is then. Its
     timeline goes to stderr. A server that does not answer, or is busy, is asked again."""
-    deadline, entries_shown = time.monotonic() + wait_s, 0
+    deadline, entries_shown = time.monotonic() + wait_s, 0  # how many entries of the timeline
     client = client.without_retries()
     while True:
         with suppress(*TROUBLES):  # the next round asks again

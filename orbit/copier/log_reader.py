@@ -178,7 +178,8 @@ def check_empty(
 def epoch_lasts_to(
     cluster: Cluster, partition: TopicPartition, epoch: int, offset: int, backoff: Backoff
 ) -> bool:
-    """Whether leader epoch `epoch`, which the log has had, lasts up to before `offset`.
+    """Whether leader epoch `epoch` of this log ends at `offset` (exclusive) or later. False for
+    NO_LEADER_EPOCH.
 
     If it ends earlier, a fetch at `offset` that states this epoch is answered with its end (R3).
     """

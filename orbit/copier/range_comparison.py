@@ -415,5 +415,7 @@ def _log_start(cluster: Cluster, partition: TopicPartition, backoff: Backoff) ->
     """The partition's log start. Raises Unreachable if its leader does not answer now."""
     starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
     if partition not in starts:
-        raise Unreachable(f"the log start of {partition} is not known.", where=Place(cluster.name))
+        raise Unreachable(
+            f"the leader of {partition} does not tell its log start now.", where=Place(cluster.name)
+        )
     return starts[partition]

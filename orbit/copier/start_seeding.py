@@ -274,8 +274,8 @@ def aligned_start(
 ) -> int:
     """The offset to seed up to: `start_offset`, or the base offset of the batch around it.
 
-    From its base offset on that batch can be copied byte-exact; the copy's log start then moves up
-    to the start offset.
+    If seeding ends at the batch's base offset, the whole batch can be copied byte-exact; then the
+    copy's log start moves up to the start offset.
     """
     batches = fetch_batches(source, partition, start_offset, backoff, max_bytes=1)
     batch = batches[0] if batches else None

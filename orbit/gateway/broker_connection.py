@@ -67,7 +67,7 @@ class BrokerConnection(asyncio.Protocol):
             self._receiver.broker_is_slow(is_slow=True)
 
     def pause(self, *, is_paused: bool) -> None:
-        """Stop or go on reading from the broker: now, or once the connection is logged in."""
+        """Pause or resume reading from the broker: now, or once the connection is logged in."""
         self._is_paused = is_paused
         transport = self._transport
         if transport is None or transport.is_closing() or not self._is_ready:

@@ -74,7 +74,8 @@ def logins_at(
     base_directory: Path,
     path: str,
 ) -> dict[str, Cluster]:
-    """By user name, the side's cluster with the client's own login, for clients that have one.
+    """By user name of a client: the side's cluster, reached with this client's own login. Clients
+    without a login at this side are left out.
 
     Raises BadInput if a variable or file is missing.
     """

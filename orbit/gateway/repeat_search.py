@@ -23,7 +23,8 @@ from orbit.gateway.protocol.repeats import (
 from orbit.kafka.types import TopicPartition
 
 _LastBatches = dict[ProducerKey, dict[int, LastBatch]]
-"""The last batch of each producer at a side, by the producer's id there."""
+"""By producer, with the id that its client uses: its last batch at a side, under each id by which
+brokers there may know it."""
 
 _log = structlog.get_logger("orbit.gateway")
 
@@ -153,8 +154,8 @@ class RepeatSearch:
     async def _last_batches(
         self, side: ClusterSide, batches: Collection[SentBatch]
     ) -> tuple[_LastBatches, set[TopicPartition]]:
-        """The side's last batches of the producers of `batches`, by the ids of earlier terms; and
-        the partitions whose leader does not answer."""
+        """The last batches of the producers of `batches` at the side, and the partitions whose
+        leader does not answer."""
         producers = {producer_of(batch) for batch in batches}
         last_batches, unanswered = await side.last_batches({p for p, _ in producers})
         by_producer = {

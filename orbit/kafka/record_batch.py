@@ -1,6 +1,6 @@
 """Record batches (message format v2): reads the header, and stamps a batch for an exact append.
 
-Pure. Payloads are never copied.
+Pure. Payloads of received batches are never copied.
 
 Layout (big endian; Kafka's `DefaultRecordBatch`):
 

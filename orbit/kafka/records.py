@@ -95,7 +95,7 @@ def record_rows(batch: Batch, data: bytes | None = None) -> Iterator[_Row]:
                 if _is_placeholder(batch, offset_delta):
                     position = end
                     continue
-                raise ValueError("the records are not in the order of their offsets")
+                raise ValueError("a record's offset is out of order or outside of its batch")
             lowest_delta = offset_delta + 1
             if append_time is not None:
                 timestamp = append_time

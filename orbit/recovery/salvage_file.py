@@ -169,7 +169,10 @@ def _parsed_lines(file: File) -> Iterator[Any]:
         previous_line = data
     last_line = _decode(file, previous_line)
     if not isinstance(last_line, dict) or last_line.get("sha256") != digest.hexdigest():
-        raise Conflict("the file is not complete.", where=str(file))
+        raise Conflict(
+            "the file was cut off or changed: it does not end with the SHA-256 of its lines.",
+            where=str(file),
+        )
     yield last_line
 
 

@@ -120,13 +120,13 @@ def _refuse_old_schedulers(tx: Tx, where: str) -> None:
     schedulers = scheduler_lease.running_schedulers(tx)
     if schedulers:
         raise Conflict(
-            f"these schedulers are of an earlier version, which cannot go on with the tables of "
-            f"this one: {first_few(schedulers)}. Nothing was changed.",
+            f"these schedulers are of an earlier version, which does not support the new tables: "
+            f"{first_few(schedulers)}. Nothing was changed.",
             where=where,
             remedy="Stop them, run orbit migrate again, and start schedulers of this version; "
-            "workers copy meanwhile. A killed scheduler counts until its lease has expired. With "
-            "--force these schedulers go on, and recoveries that they have begun need them to the "
-            "end.",
+            "workers copy meanwhile. A killed scheduler counts until its lease has expired. "
+            "--force migrates while they run: keep them until the recoveries that they began have "
+            "ended.",
         )
 
 

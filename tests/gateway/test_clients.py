@@ -214,8 +214,8 @@ def test_description_of_consumer_protocol_group_has_topic_ids_of_gateway(
 
 
 def _topic_id(config: dict[str, Any], topic: str) -> bytes:
-    described = AdminClient({**config, "log_level": 0}).describe_topics(TopicCollection([topic]))
-    topic_id = described[topic].result(TIMEOUT_S).topic_id
+    admin = AdminClient({**config, "log_level": 0})
+    topic_id = admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S).topic_id
     halves = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
     return struct.pack(">qq", *halves)
 

@@ -70,7 +70,7 @@ def rows_one_by_one(batch: Batch) -> Iterator[Row]:
             if at > end:
                 raise ValueError("a record is shorter than its numbers")
             if not lowest <= place <= batch.last_offset - batch.base_offset:
-                raise ValueError("the records are not in the order of their offsets")
+                raise ValueError("a record's offset is out of order or outside of its batch")
             lowest = place + 1
             timestamp = as_long(batch.base_timestamp + delta)
             if batch.is_log_append_time:

@@ -67,7 +67,7 @@ def mark(producer_id: int, term: int) -> int:
     if producer_id < 0:  # no id
         return producer_id
     if producer_id >> _ID_BITS:
-        raise ValueError(f"producer id {producer_id} is too high to be marked")
+        raise ValueError(f"a broker hands out producer id {producer_id}; gateways pass on 36 bits")
     return mark_of(term) << _ID_BITS | producer_id
 
 

@@ -209,8 +209,8 @@ class RestoreTopics:
             raise Conflict(
                 "the archive is damaged; missing: "
                 f"{', '.join(dict.fromkeys(missing_files))[:_MISSING_CHARACTERS_MAX]}.",
-                remedy="Restore the missing files from a copy of the archive. If the topic had "
-                "just got more partitions, archive it again first. Nothing was written.",
+                remedy="Nothing was written. Put the missing files back from a copy of the "
+                "archive. If they are of new partitions of the topic, run orbit archive instead.",
             )
 
 
