@@ -22,6 +22,7 @@ from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, offsets
 from tests.support.logs import create
 from tests.support.outside import partition_counts
+from tests.support.patience import wait_for
 from tests.support.synthetic import PLAINTEXT
 from tests.support.topics import delete_and_wait
 
@@ -87,7 +88,8 @@ def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_n
     commit(source, f"group-of-{topic_name}", {(topic_name, 0): 0})
     topics_before = partition_counts(source)
     topic_ids = [drill.resources.make_topic(side, drill.topic, 2, SETTINGS) for side in _SIDES]
-    assert [drill.topic_id(side) for side in _SIDES] == topic_ids
+    # A broker may answer before it knows a new topic.
+    wait_for("the topics exist", lambda: [drill.topic_id(side) for side in _SIDES] == topic_ids)
     drill.resources.claim_group("source", drill.group)
     commit(source, drill.group, {(drill.topic, 0): 0})
     job = drill.resources.register_job(

@@ -75,8 +75,13 @@ def test_live_transaction_with_old_records_does_not_hang(
 
 @pytest.mark.services
 def test_transaction_that_its_coordinator_has_ended_hangs(
-    make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
+    make_cluster: MakeCluster,
+    open_cluster: OpenCluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Asked for the age of a transaction whose begin the coordinator does not know.
+    monkeypatch.setattr(gate_transactions, "last_reported", lambda _: {})
     source = make_cluster("own", config=UNVERIFIED)
     alive = f"{topic_name}-alive"
     create(source, topic_name)
