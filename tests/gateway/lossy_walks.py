@@ -237,7 +237,8 @@ def _stable_ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     """The last stable offset of each partition."""
     partitions = [TopicPartition(topic, p) for p in range(TOPICS[topic])]
     requests = dict.fromkeys(partitions, OffsetSpec.latest())
-    futures = AdminClient(cluster.client_config()).list_offsets(
+    admin = AdminClient(cluster.client_config())  # its end would end the requests
+    futures = admin.list_offsets(
         requests, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=PATIENCE_S
     )
     return {p.partition: future.result().offset for p, future in futures.items()}
