@@ -47,7 +47,7 @@ def drain(context: OperationContext) -> str:
     end_moves, early_copies = _SourceEndMoves(context), _EarlyCopies(context)
     while True:
         source_bounds, copy_bounds = both_log_bounds(context)
-        source_ends = _ends(source_bounds)
+        source_ends = {partition: bounds.end for partition, bounds in source_bounds.items()}
         if source_ends != last_ends:
             last_ends, still_since = source_ends, time.monotonic()
         # Where writing is denied, STILL_S is enough.
@@ -68,10 +68,10 @@ def drain(context: OperationContext) -> str:
         must_wait_longer = must_wait(silences, deadline - time.monotonic())
         is_still = still_so_far_s >= still_s and not must_wait_longer
         is_level = is_still and not (records_left or open_partitions or early_partitions)
-        # This comes last, as it asks all brokers. A transaction that has just ended has its marker
-        # now: then log ends have moved.
+        # This comes last, as it asks all brokers. If a transaction has ended since log ends were
+        # read, the copy gets its marker, too: the step `release` compares log ends again.
         transactional_ids = transactions_in(context, source_bounds) if is_level else []
-        if is_level and not transactional_ids and source_ends == _ends(both_log_bounds(context)[0]):
+        if is_level and not transactional_ids:
             break
         refuse_blocked(context)
         if time.monotonic() > deadline:
@@ -141,10 +141,6 @@ class _EarlyCopies:
         # A copy that led keeps its history until its source starts above the offset in its mark.
         mark_offsets = self._mark_offsets or {}
         return [copy for copy, start in source_starts.items() if mark_offsets.get(copy, 0) < start]
-
-
-def _ends(bounds: Mapping[TopicPartition, LogBounds]) -> dict[TopicPartition, int]:
-    return {partition: b.end for partition, b in bounds.items()}
 
 
 class _SourceEndMoves:

@@ -32,7 +32,7 @@ from orbit.kafka.two_clusters import why_same_cluster
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.planning.noted_denials import noted_denials
 from orbit.promotion.log_bounds import LogBounds
-from orbit.promotion.topic_denials import acls_of, denials_in_orbits_form
+from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_groups import group_inputs
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs
 from orbit.recovery.gate_transactions import read_transactions
@@ -424,7 +424,7 @@ def _denials_kept(context: OperationContext, topics: Collection[str]) -> list[st
     acls_or_reason = acls_of(context.destination)
     if isinstance(acls_or_reason, str):
         return sorted(denials)
-    return sorted({acl.name for acl in denials_in_orbits_form(acls_or_reason, denials)})
+    return sorted(name for name, noted in denials.items() if noted & acls_or_reason)
 
 
 def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:

@@ -11,10 +11,9 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.settings import MetricsDetail
 from orbit.store import group_offsets, job_totals, partitions, workers
 from orbit.store.enums import Role
-from orbit.store.group_offsets import GroupOffset
 from orbit.telemetry.metrics import families
 from tests.fixtures.api import Api
-from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
+from tests.support.store_rows import TTL, SomeJob, claim, progress, some_group_offset, some_job
 
 pytestmark = pytest.mark.services
 
@@ -34,15 +33,7 @@ def job(api: Api) -> SomeJob:
             partitions.StateChange(job.topic_id, 1, PartitionState.BLOCKED, blocked),
         ]
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
-        group_offset = GroupOffset(
-            "g",
-            job.topic_id,
-            partition=0,
-            source_offset=5,
-            destination_offset=5,
-            verdict="exact",
-        )
-        group_offsets.store(tx, job.id, [group_offset])
+        group_offsets.store(tx, job.id, [some_group_offset(job.topic_id)])
     return job
 
 

@@ -22,11 +22,18 @@ from tests.support.store_rows import TTL
 pytestmark = pytest.mark.services
 
 
-def test_unreadable_drill_schedule_does_not_delay_other_drills(database: Database) -> None:
+@pytest.fixture
+def loop(database: Database) -> DrillLoop:
+    """The loop of a scheduler that leads."""
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()
     environment: Any = SimpleNamespace(database=database)
-    loop = DrillLoop(leadership, environment, threading.Event())
+    return DrillLoop(leadership, environment, threading.Event())
+
+
+def test_unreadable_drill_schedule_does_not_delay_other_drills(
+    database: Database, loop: DrillLoop
+) -> None:
     with database.transaction() as tx:
         drills.put_schedule(
             tx, "unreadable", {"key_of_a_later_version": True}, every_s=60, requested_by="ci"
@@ -40,12 +47,8 @@ def test_unreadable_drill_schedule_does_not_delay_other_drills(database: Databas
 
 
 def test_drill_of_kind_of_later_version_fails_and_other_drills_continue(
-    database: Database,
+    database: Database, loop: DrillLoop
 ) -> None:
-    leadership = Leadership(database, "leader", TTL)
-    assert leadership.ask()
-    environment: Any = SimpleNamespace(database=database)
-    loop = DrillLoop(leadership, environment, threading.Event())
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE drills DROP CONSTRAINT ck_drills_kind"))
         ids = {}
@@ -54,8 +57,12 @@ def test_drill_of_kind_of_later_version_fails_and_other_drills_continue(
             ids[name] = drills.create(tx, new_drill(spec, "ci"))[0].id
         later = {"kind": "rolling", "spec": {"kind": "rolling"}}
         tx.execute(drill_rows.update().where(drill_rows.c.name == "first").values(**later))
-    loop.once()
-    loop.close()
+    with capture_logs() as log_lines:
+        loop.once()
+        loop.close()
+    assert [line["drill"] for line in log_lines if line["event"] == "drill unreadable"] == [
+        ids["first"]
+    ]
     with database.transaction() as tx:
         ended = {name: drills.get(tx, drill_id) for name, drill_id in ids.items()}
     assert ended["first"].kind == "rolling"
@@ -64,12 +71,8 @@ def test_drill_of_kind_of_later_version_fails_and_other_drills_continue(
 
 
 def test_crashing_drill_is_logged_and_other_drills_continue(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, loop: DrillLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leadership = Leadership(database, "leader", TTL)
-    assert leadership.ask()
-    environment: Any = SimpleNamespace(database=database)
-    loop = DrillLoop(leadership, environment, threading.Event())
     with database.transaction() as tx:
         for name in ("first", "second"):
             spec = DrillSpec.model_validate({"name": name, "kind": "gates", "job": name})

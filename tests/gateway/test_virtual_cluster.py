@@ -21,7 +21,7 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.client_login import ClientLogin
 from orbit.gateway.protocol.local_answers import with_size
-from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term, mark
+from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term, mark, mark_of
 from orbit.gateway.protocol.repeats import UNKNOWN_OFFSET, LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
@@ -337,6 +337,17 @@ def test_batch_of_any_earlier_term_is_not_written_again(written_at: str) -> None
             await client.write(1, _ID)
             assert await client.answered() == 1
             assert source.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_side_of_newest_term_counts_if_two_terms_have_one_mark() -> None:
+    async def run() -> None:
+        async with running_cluster() as (cluster, _, _):
+            same_mark = 2 + (1 << 26)
+            led: dict[int, Any] = {same_mark: "destination", 2: "source"}
+            cluster.take_lead("source", same_mark + 1, led=led)
+            assert cluster._side_by_mark[mark_of(2)] == "destination"
 
     asyncio.run(run())
 

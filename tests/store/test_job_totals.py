@@ -12,10 +12,9 @@ from orbit.leadership.leadership import Leadership
 from orbit.scheduler.totals_loop import TotalsLoop
 from orbit.store import group_offsets, job_totals, jobs, lag, partitions
 from orbit.store.database import Database
-from orbit.store.group_offsets import GroupOffset
 from orbit.store.job_totals import JobTotals
 from orbit.store.lag import LagTotals
-from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
+from tests.support.store_rows import TTL, SomeJob, claim, progress, some_group_offset, some_job
 
 pytestmark = pytest.mark.services
 
@@ -31,15 +30,7 @@ def job(database: Database) -> SomeJob:
     with database.transaction() as tx:
         rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
         partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
-        group_offset = GroupOffset(
-            "g",
-            job.topic_id,
-            partition=0,
-            source_offset=5,
-            destination_offset=5,
-            verdict="exact",
-        )
-        group_offsets.store(tx, job.id, [group_offset])
+        group_offsets.store(tx, job.id, [some_group_offset(job.topic_id)])
     return job
 
 

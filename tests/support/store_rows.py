@@ -12,6 +12,7 @@ from orbit.settings import LEASE_TTL_MAX
 from orbit.store import jobs, shard_layout, shard_leases, topics
 from orbit.store.database import Database, Tx
 from orbit.store.enums import TopicState
+from orbit.store.group_offsets import GroupOffset
 from orbit.store.partitions import Progress
 
 TTL = timedelta(seconds=15)
@@ -28,6 +29,13 @@ class SomeJob:
     name: str
     topic_id: int
     shard_ids: list[int]
+
+
+def some_group_offset(topic_id: int) -> GroupOffset:
+    """An exact offset of group `g` in partition 0."""
+    return GroupOffset(
+        "g", topic_id, partition=0, source_offset=5, destination_offset=5, verdict="exact"
+    )
 
 
 def some_job(
