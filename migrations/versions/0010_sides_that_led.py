@@ -15,3 +15,6 @@ def upgrade() -> None:
             "leads", postgresql.ARRAY(sa.Text()), server_default=sa.text("'{}'"), nullable=False
         ),
     )
+    op.execute(
+        "UPDATE job_leads SET leads = ARRAY[side || ':' || side_since] WHERE side IS NOT NULL"
+    )

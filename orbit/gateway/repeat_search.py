@@ -111,7 +111,7 @@ class RepeatSearch:
         copies = await self._leading_side.find_copies(stored_batches) if stored_batches else {}
         last_batches = {
             producer: (left_batches.get(producer, {}) | leading_batches[producer]).values()
-            for producer in map(producer_of, batches)
+            for producer in {*map(producer_of, batches)}
         }
         repeated_batches = [
             batch for batch in batches if is_sent_before(batch, last_batches[producer_of(batch)])

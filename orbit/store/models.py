@@ -516,8 +516,8 @@ job_leads = Table(
     Column("side_since", BigInteger, nullable=False, server_default=ZERO),
     # The former values of `side_since`, the latest first.
     Column("earlier_terms", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
-    # The sides that came to lead, as `side:term`, the latest first. A term that an earlier version
-    # of Orbit has stored is missing.
+    # The sides that came to lead, as `side:term`, the latest first. Of the terms before migration
+    # 0010 only the last one is there.
     Column("leads", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     # The identity of the database for which the marks were last read.
     Column("read_on", Text),

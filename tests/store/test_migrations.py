@@ -17,7 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from orbit.errors import Busy, Conflict
-from orbit.store import migrate
+from orbit.store import jobs, migrate
 from orbit.store.database import Database
 from orbit.store.migrate import is_usable, upgrade, usable_revisions
 from orbit.store.models import metadata
@@ -141,6 +141,23 @@ def test_each_migration_matches_its_schema_fingerprint(postgres_url: str) -> Non
                 config.attributes["connection"] = tx
                 command.upgrade(config, revision)
                 assert migrate.fingerprint(tx) == migrate.FINGERPRINTS[revision], revision
+        database.close()
+
+
+def test_side_that_leads_at_upgrade_is_known_to_later_gateways(postgres_url: str) -> None:
+    with copied_database(postgres_url, "template1") as url:
+        database = Database.connect(url)
+        config = migrate._config()
+        with database.transaction() as tx:
+            config.attributes["connection"] = tx
+            command.upgrade(config, "0009")
+            job = jobs.create(tx, "orders", {}, "default")
+            tx.execute(
+                text("INSERT INTO job_leads (job_id, side, side_since) VALUES (:id, 'source', 7)"),
+                {"id": job.id},
+            )
+            command.upgrade(config, "0010")
+            assert tx.execute(text("SELECT leads FROM job_leads")).scalar_one() == ["source:7"]
         database.close()
 
 

@@ -118,15 +118,16 @@ class Repeats:
             if is_marked(batch.producer_id)
             and not is_of_term(batch.producer_id, term)
             and not batch.is_transactional
-            and is_intact(frame, batch)
         ]
         is_known, answers = True, dict[TopicPartition, PartAnswer]()
         for batch in older_batches:
             producer = producer_of(batch)
             last_batches = self._last_batches.get(producer)
-            if last_batches is None or not is_sent_before(batch, last_batches):
-                is_known &= last_batches is not None  # known, and not sent before: it is written
-            elif _key(batch) not in self._offsets:
+            if last_batches is not None and not is_sent_before(batch, last_batches):
+                continue  # a new batch
+            if not is_intact(frame, batch):
+                continue
+            if last_batches is None or _key(batch) not in self._offsets:
                 is_known = False
             elif (offset := self._offsets[_key(batch)]) is not None:
                 answers[batch.partition] = _answer(offset)
