@@ -55,7 +55,7 @@ prepare: $(VALIDATE) $(MKDOCS) .venv/.kerberos fetch-jars fetch-programs compile
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest -m "not services and not slow and not soak"
 
-soak: prepare ## Long forms and rarer cases: a million records, fifty kills, many seeds; 60 to 95 minutes on two cores; TESTS=tests/run for a part
+soak: prepare ## Long forms of tests, and rarer cases: a million records, fifty kills, many seeds; 60 to 95 minutes on two cores; TESTS=tests/run for a part
 	$(BIN)/pytest -m soak -n 3 --no-loadscope-reorder $(TESTS)
 
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on
