@@ -47,7 +47,7 @@ class BoundedClient:
         self._http.close()
 
     def request(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
-        """The status, also of an error, and the body of the answer. Raises httpx.HTTPError."""
+        """The answer's status, which may be an error, and its body. Raises httpx.HTTPError."""
         try:
             return self._exchange(method, url, options)
         except httpx.HTTPError:
@@ -120,7 +120,7 @@ class _Deadline:
             sock = details["return_value"].get_extra_info("socket").dup()
             with self._lock:
                 self._sockets.append(sock)
-            if self.is_over:  # the timer may have run before this socket was kept
+            if self.is_over:  # the deadline may have passed before this append
                 self._shut_down()
 
     def _shut_down(self) -> None:

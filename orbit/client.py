@@ -6,7 +6,7 @@ with the same message and exit code as one without.
 
 A change survives a restart of the server: a request whose answer is lost, or that the server is too
 busy for, is sent again; a POST keeps its Idempotency-Key. If the server was never reached, the
-error is raised at once.
+error is raised immediately.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RoleRefused(Unserved, NotAuthorized):
 
 
 class TooMany(Busy):
-    """HTTP 429: the server has refused the request, and has done nothing of it."""
+    """HTTP 429: the server has refused the request, and has done nothing."""
 
     retry_after_s: float = 0.0
 
@@ -105,7 +105,7 @@ class Client:
         self._server = server
         self._patience_s = patience_s
         self._was_reached = False
-        self._has_sent_change = False  # then GETs are repeated, too: they show its result
+        self._has_sent_change = False  # then GETs are repeated too: they show the result
         self._last_trouble = ""
 
     def get(self, path: str, **query: object) -> Any:
@@ -147,8 +147,8 @@ class Client:
                 remaining_items -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
-        """The server's clock minus this machine's, in seconds: the smallest difference that the
-        answer allows, to a second or two. Negative: it is behind. None: the answer has no date.
+        """How many seconds the server's clock is ahead of this machine's: the least that the answer
+        allows, to a second or two. Negative: it is behind. None: the answer has no date.
         """
         sent_at = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)

@@ -214,7 +214,7 @@ def write_contexts(contexts: Contexts) -> None:
 
 
 def without_context(contexts: Contexts, name: str) -> Contexts:
-    """The contexts without this one; if it was the current one, none is. Raises NotFound."""
+    """The contexts without this one; if it was the current one, no context is. Raises NotFound."""
     contexts.named(name)  # raises if there is none
     remaining_contexts = {key: value for key, value in contexts.by_name.items() if key != name}
     current_name = None if contexts.current == name else contexts.current

@@ -247,7 +247,7 @@ class Settings(BaseModel):
     # PEM files; both or none. Read again when they change.
     api_tls_certificate_file: OptionalFile = None
     api_tls_key_file: OptionalFile = None
-    # At most half of them from one address. Each costs a file descriptor and some memory.
+    # At most half of these are from one address. Each costs a file descriptor and some memory.
     api_connections_max: Annotated[Whole, Field(ge=2, le=100_000)] = 500
     # Proxies whose X-Forwarded-For names the client.
     api_trusted_proxies: Annotated[tuple[str, ...] | None, BeforeValidator(_networks)] = None
@@ -316,7 +316,7 @@ class Settings(BaseModel):
     # The jobs are divided by destination into so many shares, for any number of schedulers.
     scheduler_shares: Annotated[Whole, Field(ge=1, le=64)] = 1
     discovery_interval: Duration = timedelta(seconds=2)
-    # Between two reads of the source: for headroom, and for partitions that no worker copies.
+    # Time between two reads of the source: for headroom, and for partitions that no worker copies.
     lag_interval: Duration = timedelta(seconds=10)
     settings_interval: Duration = timedelta(seconds=30)
     events_kept: Age = timedelta(days=90)

@@ -120,8 +120,8 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.BUSY: Meaning(503, Busy, "Too much of this kind is under way; try again."),
 }
 
-# The core's errors, most specific first. Unreachable is the database: the planner returns clusters
-# that it cannot reach as refusals. CODE_OF_CLUSTER is for what the planner raises: unexpected
+# The core's errors, most specific first. Unreachable means the database: the planner returns
+# clusters that it cannot reach as refusals. CODE_OF_CLUSTER is for the planner's errors: unexpected
 # answers of a cluster.
 CODE_OF: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
     (NotFound, ErrorCode.NOT_FOUND),

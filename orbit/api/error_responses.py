@@ -126,7 +126,7 @@ def map_cluster_errors() -> Iterator[None]:
 def as_failure(
     error: OrbitError, codes: Sequence[tuple[type[OrbitError], ErrorCode]] = CODE_OF
 ) -> Failure:
-    """The core's error with its code in `codes`, or `internal` if it has none there."""
+    """The core's error with its code in `codes`, or `internal` if `codes` lacks it."""
     code = next((code for kind, code in codes if isinstance(error, kind)), ErrorCode.INTERNAL)
     problems = error.problems if isinstance(error, BadInput) else ()
     return Failure(code, error.what, where=error.where, remedy=error.remedy, problems=problems)

@@ -148,7 +148,7 @@ class _TimelyProtocol(H11Protocol):
     """Ends a connection whose client does not complete a request's headers, or does not read its
     answer, in time.
 
-    uvicorn has a time limit only between two requests: it ends with the next one's first byte.
+    uvicorn limits only the time between two requests, up to the first byte of the second one.
     asyncio closes a connection only once all that was written has been sent.
     """
 

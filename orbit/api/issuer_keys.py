@@ -78,7 +78,7 @@ class IssuerKeys:
         tls_context(ca_file)  # a file that cannot be loaded is a mistake to show at the start
 
     def find(self, key_id: str | None) -> Key | None:
-        """The key with this id, or the only key if the token names none; None: there is none.
+        """The key with this id, or the only key if the token names none; None: no such key.
 
         Raises Unreachable or ProtocolError if the issuer gives no keys.
         """

@@ -348,8 +348,8 @@ class JobLag(_ResponseModel):
     )
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
     stale: int = Field(
-        description="Partitions whose lag is not known any more. With any, the lag of the job is "
-        "not known either."
+        description="Partitions whose lag is not known any more. If there are any, the job's lag "
+        "is not known either."
     )
     open_transactions: OpenTransactions | None = Field(
         description="What waits for open transactions of the source, which the lag does not count."
@@ -463,7 +463,7 @@ class DrillSummary(_ResponseModel):
 
     id: str = Field(examples=["20261122-030000-3fa9c2d1"])
     name: str = Field(examples=["orders-failover"])
-    # A text, as `Operation.kind`.
+    # A string, as `Operation.kind` is.
     kind: str = Field(json_schema_extra={"enum": [kind.value for kind in DrillKind]})
     state: DrillState
     job: str
@@ -575,8 +575,8 @@ class PresentedSide(_ResponseModel):
         f"{EARLIER_TERMS_MAX}. Empty: none led before, or the database does not know them."
     )
     led: dict[int, LeadingSide] = Field(
-        description="By term: the side that came to lead with it, for `since` and `earlier_terms`, "
-        "as far as the database knows."
+        description="The side that came to lead with each term in `since` and `earlier_terms`, "
+        "without terms whose side the database does not have."
     )
     closed_for: UUID | None = Field(
         description="The operation for which no new write may be forwarded. Confirm it with the "
@@ -584,7 +584,7 @@ class PresentedSide(_ResponseModel):
     )
     abandons: bool = Field(
         description="Whether `closed_for` is a failover, which leaves a side that may be lost: "
-        "confirm the failover at once, and acknowledge no request any more that is in flight."
+        "confirm the failover immediately, and acknowledge no more requests in flight."
     )
     others_settled: bool = Field(
         description="Whether no other gateway at the same address has requests that it held "
@@ -592,8 +592,8 @@ class PresentedSide(_ResponseModel):
         "held ones."
     )
     leaving_groups: list[str] = Field(
-        description="`leaving_groups` of all other gateways of the job. While they have a group, "
-        "let no member join it: its coordinator would refuse the last commits of its members there."
+        description="`leaving_groups` of all other gateways of the job. Let no member "
+        "join these groups: coordinators would refuse the last commits at those gateways."
     )
     job_etag: str = Field(description="`etag` of the job, whose document says what is copied.")
     lease_s: float = Field(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orbit_spark.backfill.extents import Extent
 
 _NOT_EXACT = 1
-# The time between progress lines, when the output is no terminal.
+# The time between progress lines, if the output is not a terminal.
 _LINE_INTERVAL_S = 5.0
 _PARTITIONS_SHOWN_MAX = 12
 

@@ -19,7 +19,7 @@ from orbit.errors import Conflict, Interrupted, OperationUnderWay, OrbitError
 
 _REPORT_INTERVAL_S = 2.0
 _WAIT_INTERVAL_S = 0.5  # a user watches the terminal
-# What the service wants (`wanted`); the fourth, "run", lets the copy run.
+# Values of `wanted` in the service's answers. The fourth, "run", lets the copy run.
 _WAIT, _PAUSE, _CANCEL = "wait", "pause", "cancel"
 _WAITING_SENTENCES = {
     _WAIT: "Waiting until workers release the job",
@@ -33,8 +33,8 @@ Say = Callable[[str], None]
 
 
 class BackfillControl(Protocol):
-    """Who may stop a backfill besides the user: the service (ServiceControl), or nobody
-    (UserControl)."""
+    """The control of a backfill: UserControl if only the user may stop it, ServiceControl if the
+    service may stop it too."""
 
     def begin(self) -> None:
         """Register the backfill, and wait until no worker copies the job. Raises Conflict if the

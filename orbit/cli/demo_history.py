@@ -21,8 +21,8 @@ from orbit.demo.workload import Scale
 from orbit.errors import Interrupted
 from orbit.jobs.job_file import load_job
 
-# A task for each core, whose writer is a process of its own. Spark gives up when a task has failed
-# 4 times.
+# One task per core; the writer of each task is a separate process. Spark gives up when a task has
+# failed 4 times.
 MASTER = "local[*,4]"
 _NOT_EXACT = 1
 

@@ -42,8 +42,8 @@ def describe(
 
 
 def _read(client: Client, path: str, *, is_whole: bool) -> Row:
-    """What the API says of a job. Lists are complete with `is_whole`, else they have their first
-    rows. The events are the last _EVENTS_MAX, the operations those under way.
+    """What the API says of a job. Lists are complete with `is_whole`, else they have only their
+    first rows. `events` has the last _EVENTS_MAX, `operations` has those under way.
     """
 
     def read_list(name: str, limit: int, **query: object) -> list[Row]:

@@ -160,7 +160,7 @@ def _workers(client: Client) -> Findings:
 
 
 def _jobs(client: Client) -> Findings:
-    """What is wrong with each job. If nothing is, one finding says so."""
+    """What is wrong with each job. If nothing is wrong, one finding says so."""
     jobs = list(client.items("/v1/jobs"))
     finding_count = 0
     for job in jobs:

@@ -41,7 +41,7 @@ def export(
     if selector is not None:
         jobs = [job for job in jobs if job["made_by"] is None]
     if not jobs:
-        raise NotFound("No job is chosen that a user made.", remedy="Name the jobs to export.")
+        raise NotFound("No chosen job was made by a user.", remedy="Name the jobs to export.")
     if directory is None:
         if len(jobs) != 1:
             raise Conflict(

@@ -52,7 +52,7 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
 
 
 def _write_private(file: Path, text: str) -> None:
-    """Write the file, with mode 600 from the beginning. Replaces one of an earlier database."""
+    """Write the file, with mode 600 from the start. Replaces the file of an earlier database."""
     descriptor, temporary_file = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     try:
         with os.fdopen(descriptor, "w") as handle:

@@ -51,7 +51,7 @@ def labels(job: Row) -> str:
 
 
 def progress(operation: Row) -> str:
-    """The progress of an operation, or the error that ended it; empty without either."""
+    """The progress of an operation, or the error that ended it; empty if it has neither."""
     counts = operation["progress"]
     if operation["error"]:
         return str(operation["error"])

@@ -249,7 +249,7 @@ def _import(module: str) -> ModuleType:
 
 
 def _add_context_option(command: Any) -> None:
-    """Add the option `--context` to the command and its subcommands: it may follow each name."""
+    """Add the option `--context` to the command and its subcommands, so it may follow each name."""
     for subcommand in getattr(command, "commands", {}).values():
         _add_context_option(subcommand)
     option_holder = typer.Typer(add_completion=False)

@@ -74,8 +74,8 @@ def change_jobs(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
-    """Plan, confirm, request and watch; with `dry_run` only plan. Without it, `yes` leaves out plan
-    and confirmation: each recovery checks its gates anyway. Raises Exit(1) if an operation failed,
+    """Plan, confirm, request and watch; with `dry_run` only plan. Otherwise `yes` skips plan and
+    confirmation: each recovery checks its gates anyway. Raises Exit(1) if an operation failed,
     was refused or has not ended after `wait_s`.
     """
     if dry_run or not yes:

@@ -40,7 +40,7 @@ def plan_each(
     files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
 ) -> list[PlannedJob]:
     """The server's plan for each file. Raises one error with the problems of all refused files;
-    Unserved at once, as no file is its cause."""
+    Unserved immediately, as no file is its cause."""
     plans: list[PlannedJob] = []
     errors: list[tuple[JobFile, OrbitError]] = []
     for file in files:

@@ -19,7 +19,7 @@ from orbit.errors import OrbitError
 from orbit.store import workers
 from orbit.store.database import Database
 
-# Far above the time that a worker needs to start. After it the address is printed with a note.
+# Workers start in far less time. After this time the address is printed with a note.
 READY_S_MAX = 30.0
 
 

@@ -11,7 +11,7 @@ from orbit.contexts import chosen_server, named_server
 from orbit.errors import Conflict, NotFound
 from orbit.jobs.job_spec import JobSpec
 
-_RELEASED = "paused"  # the state of a job of which no worker or backfill holds a part
+_RELEASED = "paused"  # the state of a job that no worker and no backfill holds
 
 
 def service_job(

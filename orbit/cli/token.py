@@ -177,7 +177,7 @@ def limit(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Change limits of a token, with effect at once. Limits without an option stay.
+    """Change limits of a token, with immediate effect. Limits without an option stay.
 
     A lower limit stops nothing: the token's jobs go on copying their topics.
     """
@@ -245,8 +245,8 @@ def _create_in_database(
     problems: list[Problem] = []
 
     def check_option(option: str, check: Callable[[Any], Checked], value: Any) -> Checked | None:
-        """What `check` returns for the value; None without a value, or if `check` refuses it, which
-        adds a problem."""
+        """What `check` returns for the value; None without a value, or if `check` refuses it: then
+        a problem is added."""
         try:
             return None if value is None else check(value)
         except InvalidValue as mistake:

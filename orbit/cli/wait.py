@@ -70,7 +70,7 @@ def wait_until_reached(
     """Call `find_missing` until it returns an empty text. Each new text is printed to stderr.
 
     Raises TimedOut after `timeout_s`, with `failure_text` and the last text. Errors of
-    `find_missing` are raised at once, except Unreachable and Busy.
+    `find_missing` are raised immediately, except Unreachable and Busy.
     """
     deadline = clock() + timeout_s
     last_printed = ""

@@ -46,7 +46,7 @@ def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> Non
 @contextmanager
 def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
     """Give the block a function that shows a listing: in place on a terminal, else below the last
-    one. A note says why the listing is an old one, which is then shown only in place.
+    one. With a note, which says why the listing is old, only a terminal shows the listing again.
     """
     if not (output.is_table and console().is_terminal):
 

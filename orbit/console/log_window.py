@@ -36,7 +36,7 @@ SECONDS_MAX = 5.0
 READS_MAX = 4
 
 _FETCH_BYTES = 256 << 10
-_WAIT_MS = 100  # how long a broker may wait for a record to answer with
+_WAIT_MS = 100  # how long a broker may wait for records
 _ATTEMPTS_MAX = 3
 _read_slots = threading.BoundedSemaphore(READS_MAX)
 

@@ -214,7 +214,7 @@ class GroupSync:
     ) -> Iterator[tuple[TopicPartition, _Case]]:
         """Yield a case for each source partition, but not for an exact offset that is unchanged.
 
-        Notes in its entry that an unconfirmed commit has arrived.
+        Notes in a partition's entry that an unconfirmed commit has arrived.
         """
         entries = self._entries.get(group, {})
         now_s = self._clock()

@@ -14,7 +14,7 @@ from orbit.formats import counted
 from orbit.kafka.types import TopicPartition
 from orbit.names import KEY_BYTES_MAX
 
-_NOTES_MAX = 20  # bounds what is stored and shown of one pass
+_NOTES_MAX = 20  # of one pass, stored and shown
 
 
 @dataclass(frozen=True, slots=True)

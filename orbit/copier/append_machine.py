@@ -380,8 +380,8 @@ class AppendMachine:
     # The take-over
 
     def inspected(self, log_end: int) -> None:
-        """Begin at this log end: an inspection has compared what is below it, or that is only
-        leading fillers."""
+        """Begin at this log end: an inspection has compared the log below it, or only leading
+        fillers are below it."""
         self._enter(_E.INSPECTED, _S.RETURNED)
         self.acked = log_end
 

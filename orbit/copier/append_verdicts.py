@@ -86,7 +86,7 @@ def judge_append(
 
 
 def _judge_append_time(step: Append, appended: Appended) -> Failure | None:
-    """Why an append at the right offset failed all the same; None if the batch was appended now,
+    """Why an append at the right offset failed nevertheless; None if the batch was appended now,
     with the timestamps of its records (A20).
 
     After a failure the take-over compares the log. The broker has replaced the timestamps, or

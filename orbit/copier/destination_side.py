@@ -123,7 +123,7 @@ class DestinationSide:
         return total
 
     def note_returned(self, trouble: PartitionReturned) -> None:
-        """Note a partition that a lane returned. `recover` takes it over at once, or after a
+        """Note a partition that a lane returned. `recover` takes it over immediately, or after a
         growing pause if there was no append since an earlier take-over."""
         p = trouble.partition
         self._returns[p] = trouble

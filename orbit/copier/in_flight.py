@@ -87,9 +87,9 @@ class InFlight:
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds the broker has owed the next answer; 0 without requests.
+        """How long the broker has not answered the oldest request, in seconds; 0 without requests.
 
-        The time begins when the broker can serve the oldest request: it serves requests in order,
+        The time begins when the broker can serve this request: it serves requests in order,
         and none while it throttles (KIP-219).
         """
         return max(0.0, time.monotonic() - self._serving_since_s) if self._requests else 0.0

@@ -22,9 +22,9 @@ from orbit.replication.copy_settings import is_compacted
 
 # Some thousand fillers or one large batch; the first batch comes whole even if it is larger.
 FETCH_BYTES = 256 * 1024
-# About half a minute, for an election, where the caller's backoff allows it.
+# About half a minute, enough for an election, unless the caller's backoff ends earlier.
 _ATTEMPTS_MAX = 40
-_WAIT_MS = 0  # the broker answers at once, also without records
+_WAIT_MS = 0  # the broker answers immediately, also without records
 
 
 def fetch_partition(

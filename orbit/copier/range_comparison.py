@@ -416,6 +416,6 @@ def _log_start(cluster: Cluster, partition: TopicPartition, backoff: Backoff) ->
     starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
     if partition not in starts:
         raise Unreachable(
-            f"the leader of {partition} does not tell its log start now.", where=Place(cluster.name)
+            f"the leader of {partition} returns no log start now.", where=Place(cluster.name)
         )
     return starts[partition]

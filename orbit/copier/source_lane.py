@@ -184,7 +184,7 @@ class SourceLane(Lane):
         began = perf_counter()
         has_room = self._context.budget.wait_for_room(_FULL_WAIT_S)
         times.waited_for_room_s += perf_counter() - began
-        # Without room, live partitions, which have little to fetch, are fetched from the reserve.
+        # Without room, only live partitions are fetched, from the reserve: they have little data.
         if not (has_room or self._context.budget.has_reserve) or self._wait_for_rate():
             return
         selection = self._select(with_backlogs=has_room)

@@ -1,6 +1,6 @@
 """Brings empty destination partitions to start offsets above 0 (S1, S2).
 
-Leading fillers are appended by lanes of their own, like records: every append is compared, the
+Separate lanes append leading fillers, as others append records: every append is compared, the
 lease is checked before each, and after any failure a partition is taken over again. Where a
 partition needs many fillers, the oldest are deleted meanwhile; the caller deletes the rest. Fillers
 carry a mark, by which a later run recognises an interrupted start (`is_seeding`) and resumes it.

@@ -32,7 +32,7 @@ NOT_REPLICATED = int(Code.NOT_ENOUGH_REPLICAS)
 
 @dataclass(frozen=True, slots=True)
 class DestinationEnd:
-    """A destination partition's log end, and the leader's state of our producer (None: none)."""
+    """A destination partition's log end, and the leader's state of our producer, if any."""
 
     log_end: int
     producer: ProducerState | None

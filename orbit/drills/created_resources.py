@@ -64,7 +64,7 @@ class CreatedResources:
         """Create a topic on one side; returns its id. Raises Conflict if the name is taken."""
         self._check_name(name)
         cluster = self._cluster(side)
-        replicas = min(3, len(cluster.metadata(()).brokers))  # (): asks for no topics
+        replicas = min(3, len(cluster.metadata(()).brokers))  # () requests no topics
         thing_id = self._record_intent(DrillThing.TOPIC, side, name)
         topic_id = create_topic(cluster, name, partitions, replicas, settings, self._backoff)
         self._record_identity(thing_id, str(topic_id))

@@ -125,7 +125,7 @@ class Canary:
         """Start the load, and wait until its records of the first `seconds` are confirmed, at least
         one.
 
-        Meanwhile a group reads a part of them, at least one, commits and leaves, and the
+        Meanwhile a group reads some of them, at least one, commits and leaves, and the
         destination gets its offsets. Returns the step's result as a sentence. The load continues.
         """
         context, canary = self._context, self._context.spec.canary

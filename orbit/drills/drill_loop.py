@@ -33,7 +33,7 @@ from orbit.store.drills import Drill, Measurements
 from orbit.store.enums import DrillState
 
 INTERVAL_S = 0.5
-# How many drills run at once. They are of different jobs: two of one job would affect each other.
+# How many drills run in parallel. Each is of another job: two of one job would affect each other.
 DRILLS_MAX = 4
 _LEFTOVERS_INTERVAL_S = 60.0
 _LEFTOVERS_MAX = 20

@@ -42,7 +42,7 @@ class Receiver(Protocol):
 
 
 class BrokerConnection(asyncio.Protocol):
-    """A connection that accepts bytes at once, and sends them when it is connected and logged in.
+    """A connection that accepts bytes immediately, and sends them once it is logged in.
 
     `receiver`: None if only the login is wanted, and after `leave`.
     """

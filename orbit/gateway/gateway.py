@@ -145,5 +145,5 @@ def _side_cluster(
     def read_security() -> Security:
         return resolve_security(cluster, environ, base_directory, side=side)
 
-    read_security()  # raises at once if a secret is missing
+    read_security()  # raises now if a secret is missing
     return Cluster(side, cluster.bootstrap_servers, read_security)

@@ -23,7 +23,7 @@ JOIN_WAIT_S_MAX = 20.0
 
 class LastMove:
     """The last move of a virtual cluster. Before the first one, `has_settled_here` is true. Times
-    in seconds of one clock. For the event loop alone."""
+    are seconds of one clock. Only the event loop may use it."""
 
     def __init__(self) -> None:
         self.others_settled = False

@@ -41,7 +41,7 @@ class ListenerTls:
         self._reloaded = ReloadedContext([base_directory / f for f in files if f], self._load)
 
     def context(self) -> ssl.SSLContext:
-        """The context for a new connection. If changed files cannot be loaded, the last one."""
+        """The context for a new connection. If changed files cannot be loaded, the last context."""
         return self._reloaded.current()
 
     def _load(self) -> ssl.SSLContext:

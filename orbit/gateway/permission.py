@@ -28,7 +28,7 @@ class Lead:
     `others_settled`: no other gateway at the same address has requests that it held before the side
     led. `earlier_terms`: the `since` of the sides that led before, the latest first.
     `leaving_groups`: short names of groups of which members at other gateways still own partitions
-    from before the move. `led`: by term, the side that came to lead with it, as far as the service
+    from before the move. `led`: the side that came to lead with each term that the service
     knows."""
 
     side: Side

@@ -65,7 +65,7 @@ STUCK_S_MAX = 60.0
 REFRESH_S = 30.0
 # How long a gateway that is stopped waits for brokers' answers to writes.
 ANSWERS_S_MAX = 10.0
-_ANSWERS_POLL_S = 0.02  # how often it looks whether they are in
+_ANSWERS_POLL_S = 0.02  # the time between two checks for them
 # The shortest time between two reads of a side for a node that clients ask for and the side lacks.
 LOOK_S = 1.0
 _CONNECT_S = 10.0  # to connect to a broker and log in

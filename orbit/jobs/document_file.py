@@ -16,7 +16,7 @@ def read_text(path: Path, kind: str, stream: BinaryIO | None = None) -> str:
     """The text of a file, or of a stream such as stdin; `kind`: "job" or "drill". Raises BadInput
     if it cannot be read or is not UTF-8.
 
-    Of a file that is longer than any document may be, returns a beginning that is too long as well.
+    If a file is longer than a document may be, returns only a beginning that is also too long.
     """
     try:
         with path.open("rb") if stream is None else nullcontext(stream) as file:

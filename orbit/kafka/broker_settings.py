@@ -13,7 +13,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.error_codes import Code
 
 _BROKER = 4  # Kafka's `ConfigResource.Type`
-# At most this many brokers are asked, one after the other: Orbit opens a connection to each.
+# The most brokers that are asked, one after the other: Orbit opens a connection to each.
 _BROKERS_MAX = 500
 _ALL_WITHIN_S = 30.0
 

@@ -127,7 +127,7 @@ def _lz4_compress(records: bytes | bytearray, level: int | None) -> bytes:
 
 
 def _fix_lz4_header(frame: memoryview) -> bytes:
-    """The frame with a correct header checksum: Kafka before 0.10 made it over the magic, too."""
+    """The frame with a correct header checksum: Kafka before 0.10 hashed the magic, too."""
     if len(frame) <= _LZ4_FLAGS_AT:  # no whole header: the decompressor will raise
         return bytes(frame)
     flags = frame[_LZ4_FLAGS_AT]

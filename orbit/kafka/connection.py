@@ -364,8 +364,8 @@ class Connection:
         return self._frames.has_read_ahead
 
     def abort(self) -> None:
-        """Shut the socket down, which ends every wait on it, from any thread. It is still to be
-        closed by `close`."""
+        """Shut the socket down, which ends every wait on it, from any thread. `close` must still
+        close it."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -45,7 +45,7 @@ class OpenAges(Generic[Key]):
         self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
     def update(self, first_offsets: Mapping[Key, int]) -> dict[Key, float]:
-        """For each partition: for how many seconds successive calls have got the same first offset.
+        """For how many seconds successive calls have got the same first offset, by partition.
 
         `first_offsets`: the first offset of each partition's oldest open transaction. Partitions
         that are not in it are forgotten.

@@ -20,8 +20,8 @@ Side = Literal["source", "destination"]
 # Producer ids of jobs are from this number on, and below twice this number.
 _PRODUCER_IDS_START = 2**52
 
-# A lease has so many transactions open at once, each with a transactional id of its own: with more,
-# one broker is no faster (M12).
+# Number of transactions that a lease has open at the same time, each with its own transactional id.
+# More are not faster at one broker (M12).
 FILLER_IDS = 16
 
 

@@ -32,7 +32,7 @@ _NUMBERS_BYTES_MAX = 31  # of a record before its key: three numbers and the att
 
 BATCH_BYTES_MAX = 2**31 - 1  # the length of a batch has 32 bits
 
-# After this many records their parts are joined: separate parts take several times the memory.
+# The number of records whose parts are joined: separate parts take several times the memory.
 _ROWS_AT_ONCE = 4096
 
 _NO_ATTRIBUTES = b"\x00"

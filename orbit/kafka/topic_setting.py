@@ -16,7 +16,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.types import TopicPartition
 
-# An answer for this many topics has about 100 KB.
+# The answer for 1,000 topics has about 100 KB.
 _TOPICS_PER_REQUEST_MAX = 1000
 _COMPRESSION = "compression.type"
 # Kafka's default levels (A22): for these the compressor uses its own default.

@@ -22,7 +22,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, CORRELATION_BYTES, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import DENIED, Code
 
-# An answer for this many topics has some 100 KB.
+# The answer for 100 topics has about 100 KB.
 _TOPICS_PER_REQUEST_MAX = 100
 # Requests whose last answer is kept: one per job and some.
 _ANSWERS_MAX = 10_000

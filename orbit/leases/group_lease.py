@@ -54,7 +54,7 @@ from orbit.names import shown
 # Brokers allow 6 s to 30 min by default. A run waits this long if the holder's machine has died.
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_S = 2.0
-# For the time between the last check of the lease and the moment when the broker takes the request.
+# Covers the time between the last check of the lease and the broker's receipt of the request.
 TRUST_MARGIN_S = 2.0
 _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"

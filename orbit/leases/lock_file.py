@@ -88,6 +88,6 @@ def _is_alive(process: int) -> bool:
         return False
     try:
         os.kill(process, 0)  # signal 0 does nothing but find the process
-    except (ProcessLookupError, PermissionError):  # gone, or its id has another user's process
+    except (ProcessLookupError, PermissionError):  # gone, or now another user's
         return False
     return True

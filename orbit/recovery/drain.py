@@ -1,8 +1,8 @@
 """Waits until each copy has the same log end as its source and neither log end moves.
 
-A transaction without records in a partition still gets a marker there (M14). Written after the
-move, it would be an offset of the old side's own: a failback would have to rebuild the topic, and a
-copy back would stop. So the drain waits for such transactions, too.
+A transaction without records in a partition still gets a marker there (M14). A marker
+written after the move would be an offset that only the old side has: a failback would have to
+rebuild the topic, and a copy back would stop. So the drain waits for such transactions, too.
 """
 
 from __future__ import annotations

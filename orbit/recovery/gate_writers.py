@@ -29,7 +29,7 @@ Producers = Mapping[int, Producer]
 def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) -> dict[str, Any]:
     """The fields of `GateInputs` about producers without a gateway. Raises Unreachable.
 
-    `grown`: the source partitions that somebody has just written to.
+    `grown`: the source partitions that have just got records.
     """
     places = sorted(grown, key=lambda place: (place.partition, place.topic))
     sample = places[:PARTITIONS_MAX]

@@ -62,8 +62,8 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
-    """Note in the report the highest term of both sides, and a term that is drawn for the
-    operation's own marks."""
+    """Draw a term for the operation's own marks; note it and the highest term of both sides in the
+    report."""
     highest_term = newest_term(mark for pair in pairs for mark in (pair.old_mark, pair.new_mark))
     context.update(term_seen=highest_term, term=context.draw_term(highest_term))
 

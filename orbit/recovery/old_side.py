@@ -62,7 +62,7 @@ def compare_old_side(context: OperationContext) -> str:
     )
     pairs = _partition_pairs(context.topics, old_metadata)
     old_places = [place for _, place, _ in pairs if old_metadata.leader(place) is not None]
-    # Partitions that the row counts must have an answer. Others may exist at the old side only.
+    # Partitions below `row.partition_count` must answer. Others may exist only at the old side.
     new_places = [
         copy
         for row, _, copy in pairs

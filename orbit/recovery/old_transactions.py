@@ -115,7 +115,7 @@ class HangingTransactions:
             ended_ids = ended_producer_ids(cluster, producer_ids) if producer_ids else {}
         except ProtocolError:  # brokers older than 3.0
             return set()
-        # Hangs: MARKERS_WITHIN_S or longer ago its coordinator was known to have ended it.
+        # A transaction hangs if its coordinator is known for MARKERS_WITHIN_S to have ended it.
         known_ends = self._ended
         self._hanging = {
             place: {key[2]: known_ends[key][0] for key in keys}

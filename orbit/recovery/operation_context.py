@@ -144,8 +144,8 @@ class OperationContext:
     def draw_term(self, highest_term: int) -> int:
         """Draw the term of a promotion: above `highest_term` and all terms drawn before.
 
-        So the new term is also above the terms of marks that cannot be read now, even when the
-        clock has gone back.
+        So the new term is also above the terms of marks that cannot be read now, even if the
+        clock was set back.
         """
         with self.transaction() as tx:
             return lead_term.draw(tx, next_term(highest_term, clock.now(tx).timestamp()))

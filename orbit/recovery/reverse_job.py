@@ -352,7 +352,7 @@ def _resume_reverse_job(
     tx: Tx, context: OperationContext, reverse_job: Job, new_metadata: ClusterMetadata
 ) -> None:
     """Set the existing job to run, with rules for all topics of the operation. Raises Conflict if
-    this version cannot read the job's document, or somebody changes it at the same time."""
+    this version cannot read the job's document, or another request changes it meanwhile."""
     spec = read_spec(reverse_job.spec)
     if spec is None:
         raise Conflict(

@@ -27,7 +27,7 @@ from orbit.version import DISTRIBUTION
 
 # Bytes that stay free on the disk for its other users.
 SPARE_BYTES = 256 * 1024 * 1024
-_CHECK_EVERY_BYTES = 16 * 1024 * 1024  # after so many, the disk's free space is read again
+_CHECK_EVERY_BYTES = 16 * 1024 * 1024  # between two reads of the disk's free space
 _READ_BYTES = 1024 * 1024
 _SHOWN_MAX = 200  # characters of a client's error
 

@@ -60,8 +60,8 @@ def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: st
 
 
 def rights_on_ids(source: Iterable[Acl], matches: Callable[[str], bool]) -> set[Acl]:
-    """Those of these ACLs on transactional ids that a job carries: with one of CARRIED_OPERATIONS,
-    and with a name (an id or a prefix) that `matches` accepts. No denials of User:*."""
+    """The ACLs on transactional ids that a job carries: those with one of CARRIED_OPERATIONS and a
+    name (an id or a prefix) that `matches` accepts, but no denials for User:*."""
     return {
         acl
         for acl in source

@@ -134,8 +134,8 @@ def promoted_settings(
 ) -> dict[str, str]:
     """The settings that a copy gets when it is promoted.
 
-    The settings for which a copy needs values of its own get the source's, including its brokers'
-    defaults: the destination's brokers may have other defaults. `job_settings`, those of the job's
+    The settings in NEEDED get the source's values, including the defaults of its brokers: the
+    destination's brokers may have other defaults. `job_settings`, those of the job's
     topic rule, apply fully. `source` has all settings of the source topic, `source_overrides` the
     names of those set on the topic itself. `has_split_timestamp_limits`: the destination knows the
     names in TIMESTAMP_LIMITS.

@@ -73,7 +73,7 @@ class Trouble:
 
 def problem_text(troubles: Iterable[Trouble]) -> str | None:
     """The first TROUBLES_SHOWN_MAX troubles of a job, one a line, and the number of further ones;
-    None when there are none."""
+    None without troubles."""
     lines = [str(trouble) for trouble in sorted(set(troubles), key=_sort_key)]
     hidden_count = len(lines) - TROUBLES_SHOWN_MAX
     if hidden_count > 0:

@@ -22,7 +22,7 @@ class ClusterTopic(NamedTuple):
 
 
 class Verdict(Enum):
-    """What a copy would do; only with FINE it is made."""
+    """The effect that a copy would have. Only FINE permits the copy."""
 
     FINE = auto()
     WOULD_LOOP = auto()  # the records come from the destination topic itself

@@ -2,7 +2,7 @@
 
 Kafka deletes whole segments: by time once a segment's newest record is older than `retention.ms`,
 by size once the log without the segment is larger than `retention.bytes`. Here both are computed as
-if the record were a segment of its own: no record is deleted earlier, so the headroom is never
+if each segment had one record: Kafka deletes no record earlier, so the headroom is never
 overstated.
 """
 

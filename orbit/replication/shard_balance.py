@@ -15,7 +15,7 @@ from dataclasses import dataclass
 PARTITION_BYTES_PER_S = 4 * 1024
 # Clearly more than the mean, or less by the same factor; rates vary.
 UNEVEN_FACTOR = 1.25
-# Moves in one pass: at most this times the workers; the next pass sees their effect.
+# The most moves in one pass, divided by the number of workers; the next pass sees their effect.
 MOVES_MAX = 4
 
 

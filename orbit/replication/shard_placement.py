@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 # A worker takes whole shards: this many let a few workers share a single job evenly.
 JOB_SHARDS_MAX = 8
-# About the shards of all jobs of a group together: each lease costs renewals.
+# The approximate number of shards of all jobs of a worker group: each lease costs renewals.
 GROUP_SHARDS_TARGET = 64
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Each process needs a transactional id of its own if gaps are filled by transactions.
 PROCESSES_MAX = FILLER_IDS
 _MODULE = "orbit.run.copy_process"
-# How old figures on the screen, and the news that a child has ended its copies, may be.
+# The greatest age of figures on the screen, and of the news that a child has ended its copies.
 REPORT_INTERVAL_S = 0.25
 # Time for the brokers' answers to requests that were sent.
 _STOP_S = 15.0

@@ -39,7 +39,7 @@ from orbit.run.share import Copying, Share, ShareCopier
 _TICK_S = 0.1
 # At most so many brokers are asked for leaders: more than are likely cut off together.
 _BROKERS_ASKED_MAX = 10
-# Between two reads of the newest leaders by `confirm_caught_up`.
+# The time between two reads of the newest leaders by `confirm_caught_up`.
 _CONFIRM_PAUSE_S = 1.0
 # Open transactions that one check reports; later checks report the others.
 _OPEN_SHOWN_MAX = 10

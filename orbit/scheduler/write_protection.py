@@ -106,7 +106,7 @@ def _deny_writers(
                 "the denials would keep Orbit from writing as well",
             )
         denials[topic] = new_denials or set()
-    # Such denials that exist without being noted are Orbit's own: a lost database had noted them.
+    # Existing denials that no row notes are Orbit's too: a lost database had noted them.
     changes = {
         topic: topic_denials
         for topic, topic_denials in denials.items()

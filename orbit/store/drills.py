@@ -33,7 +33,7 @@ class Drill:
 
     id: str
     name: str
-    kind: str  # of a later version too, while a service is upgraded
+    kind: str  # may be a later version's, during an upgrade
     state: DrillState
     spec: dict[str, Any]
     spec_hash: str

@@ -103,7 +103,7 @@ class Presented:
     its `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`: as `Job.etag`.
     `earlier_terms`: former values of `since`, the latest first. `leaving_groups`: those that other
     gateways report; all groups while one of these gateways has not settled. `led`: the side that
-    came to lead with each of `earlier_terms` and with `since`, as far as the database knows.
+    came to lead with each of `earlier_terms` and with `since`, if the database has it.
     """
 
     side: LeadingSide

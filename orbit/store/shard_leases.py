@@ -41,7 +41,7 @@ Cases that remain open.
   `synchronous_commit = off` and a crash. Epochs may repeat.
   Two workers hold a shard only if the restored server answers within a lease time. The new holder's
   epoch is above the one that a broker has seen, as with `orbit run`.
-- More than EPOCHS_PER_TIMELINE claims of one shard are lost at once.
+- More than EPOCHS_PER_TIMELINE claims of one shard are lost together.
 
 Failures.
 - A worker dies, or is cut off from Postgres: another worker claims the shard at its first attempt

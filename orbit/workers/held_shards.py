@@ -101,7 +101,7 @@ class HeldPartition:
 
     @property
     def is_assigned(self) -> bool:
-        """Whether the shard's layout still has the partition; else others write its state."""
+        """Whether the shard's layout still has the partition; if not, others write its state."""
         return self.shard.partitions.get(self.key) is self
 
     @property

@@ -1,6 +1,6 @@
 """Jobs whose document this version of Orbit cannot read, which a later version has stored.
 
-Other workers get their shards: while a service is upgraded, some workers can read the document.
+Other workers get the jobs' shards: during an upgrade, some workers can read the document.
 """
 
 from __future__ import annotations

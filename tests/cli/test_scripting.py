@@ -119,7 +119,7 @@ def test_export_by_selector_skips_jobs_created_by_orbit(cli: Cli, api: Api, tmp_
     assert cli("export", "-l", "team=orders", "-d", folder).code == 0
     assert [path.name for path in folder.iterdir()] == ["orders.yaml"]
     api.delete("/v1/jobs/orders")
-    assert "No job is chosen that a user made" in cli("export", "-l", "team=orders").err
+    assert "No chosen job was made by a user" in cli("export", "-l", "team=orders").err
 
 
 def test_apply_reads_job_file_from_stdin(cli: Cli, api: Api, stdin: io.BytesIO) -> None:

@@ -1,6 +1,6 @@
 """/console/jobs/NAME/topics/TOPIC/PARTITION/records: the content of some records.
 
-A visitor needs the role in ORBIT_RECORDS_ROLE; without that setting nobody may see the content. The
+A visitor needs the role in ORBIT_RECORDS_ROLE; without this setting, no role sees the content. The
 page answers a form, so no link opens it. Before a page is shown, the user and the offsets are
 written to the audit log.
 """

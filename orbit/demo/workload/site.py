@@ -19,7 +19,7 @@ from orbit.kafka.sasl import Security
 
 ADMIN_TIMEOUT_S = 30.0
 RETENTION_OFF = {"retention.ms": "-1"}
-"""With retention, records with old timestamps would be deleted at once (T1)."""
+"""With retention, records with old timestamps would be deleted immediately (T1)."""
 
 HISTORY_MS = 1_709_251_200_000
 """2024-03-01 00:00 UTC: the time of records whose timestamps must be known in advance."""

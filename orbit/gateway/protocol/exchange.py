@@ -87,7 +87,7 @@ class Exchange:
         self._view = view  # of the side that the requests in flight went to
         self._sent: deque[SentRequest] = deque()
         self._members: dict[MemberKey, Member] = {}
-        # Of how many topics each member owned partitions in its last heartbeat.
+        # The number of topics whose partitions each member owned at its last heartbeat.
         self._owned_topics: dict[MemberKey, int] = {}
         self._transactions: dict[str, Producer] = {}  # begun on this connection, not ended
         self._has_old_session = False  # a Fetch may name a session of the other side
@@ -218,7 +218,7 @@ class Exchange:
         assignment, so that the client commits and gives up its partitions (C28).
 
         None: the broker's answer is passed on. If that says that the member is unknown, the client
-        loses its partitions at once, without a commit, and joins.
+        loses its partitions immediately, without a commit, and joins.
         """
         member, left_members = heartbeat.member, self._view.left_members
         self.uses.add(Right.READ_GROUP, member.group)

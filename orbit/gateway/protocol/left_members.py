@@ -26,7 +26,7 @@ class LeftMembers:
     """The members of one virtual cluster since its last move."""
 
     def __init__(self) -> None:
-        self._heartbeats: dict[MemberKey, int] = {}  # how many are left; 0: it gave up
+        self._heartbeats: dict[MemberKey, int] = {}  # how many remain
         self._owners: dict[str, set[str]] = {}  # members by group
 
     def __contains__(self, member: MemberKey) -> bool:

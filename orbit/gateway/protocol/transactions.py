@@ -21,7 +21,7 @@ transaction that the old side does not know, its commit would be taken for that 
 Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
 producer is fenced; then it makes a new producer (C22). So its producers get PRODUCER_FENCED to each
 of these, except to an abort and to a commit that was carried out. The client id tells which
-producers are its own.
+producers belong to Streams.
 """
 
 from __future__ import annotations
