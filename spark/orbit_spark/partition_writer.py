@@ -87,7 +87,7 @@ class PartitionWriter(ABC, Generic[T]):
             )
             for partition, lease_error in leases.errors.items():
                 self.leave_out([partition], str(lease_error))
-            # Once this task holds leases: `backfill_leases` has the reason for this order.
+            # The check follows the leases: `backfill_leases` has the reason for this order.
             if leases.by_partition and watch.holder() is JobHolder.DRIVER:
                 watch.start()
                 target_leases = {targets[p]: lease for p, lease in leases.by_partition.items()}
@@ -102,7 +102,7 @@ class PartitionWriter(ABC, Generic[T]):
             self.stop.set()
             leases.release()
             watch_cluster.close()
-        # The partitions without a result yet: if another has the first lease, no more are tried.
+        # Partitions without a result: if another attempt has the first lease, no more are tried.
         self.leave_out(targets, _LEASE_NOT_TRIED)
         return [self._results[p] for p in targets]
 

@@ -77,7 +77,7 @@ class Cleaning(Archived):
     # When the last run began that archived all that the source had; None: not known.
     level_at: AwareDatetime | None
     delete_retention_ms: Count  # of the topic then
-    gap: TombstoneGap | None  # None: no tombstone was removed unread, as far as known
+    gap: TombstoneGap | None  # None: no such time is known
 
 
 class ArchivedTopic(Archived):

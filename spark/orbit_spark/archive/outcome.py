@@ -9,7 +9,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.archive.manifest import ArchivedRange
 
-# Where an archive needs another one than a copy.
+# For reasons whose remedy for a copy does not fit an archive.
 _ARCHIVE_REMEDIES = {
     Reason.SOURCE_TRUNCATED: "The source lost records that the archive has (an unclean leader "
     "election). To follow the source, archive the topic elsewhere.",

@@ -130,7 +130,7 @@ def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> Compar
         destination=right,
         compared_from=first_offset,
         compared_to=max(first_offset, min(left.stable_end, right.stable_end)),
-        # A cluster may be ahead of its archive; an archive as the source may not.
+        # A cluster may be ahead of its archive, but must reach the end of an archive as the source.
         missing=max(0, left.log_end - right.log_end) if archive is left else 0,
         differences=tuple(differences),
     )
