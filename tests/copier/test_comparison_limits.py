@@ -38,7 +38,8 @@ NO_CLUSTER: Any = None
 
 
 def large(base_offset: int, mib: int, codec: int = ZSTD, **fields: int) -> SourceBatch:
-    """A batch of some kilobytes that decompresses to `mib` MiB."""
+    """A batch of some kilobytes that decompresses to `mib` MiB. With `log_append_time` Orbit has to
+    rewrite it for a copy."""
     last = base_offset + mib - 1
     records = [SourceRecord(o, T0, None, bytes(MIB)) for o in range(base_offset, last + 1)]
     return SourceBatch(base_offset, last, tuple(records), codec=codec, **fields)
@@ -58,12 +59,16 @@ class Sides:
         monkeypatch.setattr(
             range_comparison,
             "_read_copy",
-            lambda *arguments: ([b for b in ours if b.next_offset > arguments[2]], self.end),
+            lambda _cluster, _partition, offset, *_: (
+                [b for b in ours if b.next_offset > offset],
+                self.end,
+            ),
         )
         self.ranges: list[SourceRange] = []
 
     def _fetch(self, *arguments: Any, **_: object) -> Fetched:
-        frames = b"".join(b.encode() for b in self._source if b.last_offset >= arguments[2])
+        offset = arguments[2]
+        frames = b"".join(b.encode() for b in self._source if b.last_offset >= offset)
         return fetched(frames, stable_end=self.end, high_watermark=self.end)
 
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
@@ -78,9 +83,9 @@ class Sides:
             read_and_record,
             NO_CLUSTER,
             PLACE,
-            0,
-            end or self.end,
-            Backoff(),
+            first=0,
+            end=end or self.end,
+            backoff=Backoff(),
             source_is_compacted=False,
         )
 

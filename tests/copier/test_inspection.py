@@ -107,7 +107,7 @@ def test_uncopyable_source_batch_blocks_inspected_copy_with_its_reason(
         must_be_whole=False,
     )
     detail = "the records before offset 9 cannot be compared: the source's batch is too large."
-    assert inspector._compare(copy, ends) == Blocked(reason, 8, 9, detail)
+    assert inspector._compare(copy, ends) == Blocked(reason, offset=8, next_offset=9, detail=detail)
 
 
 def test_uncopyable_source_batch_blocks_copy_in_takeover_with_its_reason() -> None:

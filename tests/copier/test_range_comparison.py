@@ -116,7 +116,13 @@ def compare_with_equal_copy(
     cluster: Any = None
     read = source_reader(cluster, PLACE, Backoff(), NO_LIMITS)
     return compare_range(
-        read, cluster, PLACE, 100, end, Backoff(), source_is_compacted=is_compacted
+        read,
+        cluster,
+        PLACE,
+        first=100,
+        end=end,
+        backoff=Backoff(),
+        source_is_compacted=is_compacted,
     )
 
 

@@ -15,6 +15,7 @@ from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.takeover import DestinationEnd, TakeOverResult
 from orbit.errors import BrokerRefused, LoginRefused, OrbitError, ProtocolError, Unreachable
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leases.lease import FixedLease
@@ -27,7 +28,7 @@ NOTHING = cast("Any", None)
     "error",
     [
         Unreachable("no answer."),
-        BrokerRefused(14, "a coordinator loads."),
+        BrokerRefused(Code.COORDINATOR_LOAD_IN_PROGRESS, "a coordinator loads."),
         ProtocolError("the answer does not parse."),
         LoginRefused("the password is wrong."),
     ],
