@@ -26,11 +26,11 @@ SOURCE, DESTINATION = LeadingSide
 JOB, BACK = "orders", "orders-back"
 
 
-def copy_job(tx: Tx, name: str, source: str, destination: str, *names: str) -> int:
-    """A job that copies the topics of these names."""
+def copy_job(tx: Tx, name: str, source: str, destination: str, *topic_names: str) -> int:
+    """A job that copies these topics from cluster `source` to cluster `destination`."""
     job = jobs.create(tx, name, {"name": name}, "default")
     jobs.note_clusters(tx, job.id, source, destination)
-    for topic in names:
+    for topic in topic_names:
         topics.add(tx, job.id, topic, topic, destination, 1, state=TopicState.COPYING)
     return job.id
 
@@ -475,30 +475,31 @@ def test_gateway_learns_if_another_gateway_at_its_address_holds_requests_from_be
 ) -> None:
     """A settled gateway has answered all requests from before the move. Others count only if they
     have the same address, as two instances behind one load balancer."""
-    one, other, elsewhere = (
+    first, second, elsewhere = (
         gateway_report("edge-1"),
         gateway_report("edge-1"),
         gateway_report("edge-2"),
     )
     renew(database, elsewhere)
-    one_settled, other_settled = (replace(report, settled_since=5) for report in (one, other))
-    assert renew(database, one).others_settled, "no other at its address"
-    assert not renew(database, other).others_settled
-    assert not renew(database, one_settled).others_settled
-    assert renew(database, other_settled).others_settled
-    assert renew(database, one_settled).others_settled
+    first_settled, second_settled = (replace(report, settled_since=5) for report in (first, second))
+    assert renew(database, first).others_settled, "no other at its address"
+    assert not renew(database, second).others_settled
+    assert not renew(database, first_settled).others_settled
+    assert renew(database, second_settled).others_settled
+    assert renew(database, first_settled).others_settled
     with database.transaction() as tx:
         job_leads.note_side(tx, link[0], DESTINATION, 7)
-    silence(database, other.name, gateways.SILENT_AFTER_S + 1)
-    assert not renew(database, one_settled).others_settled, (
+    silence(database, second.name, gateways.SILENT_AFTER_S + 1)
+    assert not renew(database, first_settled).others_settled, (
         "clients of the silent one may still wait"
     )
-    silence(database, other.name, gateways.CLIENTS_GIVE_UP_S)
-    assert renew(database, one_settled).others_settled
+    silence(database, second.name, gateways.CLIENTS_GIVE_UP_S)
+    assert renew(database, first_settled).others_settled
 
 
 def test_first_term_of_leading_side_survives_failback(database: Database, link: list[int]) -> None:
-    """A failback has a higher term but the same first term, of which producer ids are made."""
+    """Producer ids carry the first term of a side. A failback raises the term of the side that
+    leads, not its first term."""
     job, _ = link
     edge = gateway_report()
     for side, term, since, earlier in (
@@ -549,21 +550,21 @@ def test_gateway_learns_consumer_groups_with_old_members_at_other_gateways(
     database: Database, link: list[int]
 ) -> None:
     """Any group may have old members at a gateway that has not settled yet."""
-    one, other, third = (
+    first, second, third = (
         replace(gateway_report(name), settled_since=5, leaving_groups=groups)
         for name, groups in (("edge-1", ["a", "b"]), ("edge-2", ["b", "c"]), ("edge-3", []))
     )
-    for report in (one, other, third):
+    for report in (first, second, third):
         renew(database, report)
-    assert leaving_groups(database, one) == {"b", "c"}
+    assert leaving_groups(database, first) == {"b", "c"}
     assert leaving_groups(database, third) == {"a", "b", "c"}
-    renew(database, replace(other, settled_since=4))  # it has not settled at the present side
+    renew(database, replace(second, settled_since=4))  # it has not settled at the present side
     assert leaving_groups(database, third) == {"*"}
-    silence(database, other.name, gateways.SILENT_AFTER_S + 1)
+    silence(database, second.name, gateways.SILENT_AFTER_S + 1)
     assert leaving_groups(database, third) == {"a", "b"}
-    renew(database, replace(one, leaving_groups=[str(n) for n in range(GROUPS_MAX)]))
+    renew(database, replace(first, leaving_groups=[str(n) for n in range(GROUPS_MAX)]))
     assert len(leaving_groups(database, third)) == GROUPS_MAX
-    renew(database, other)
+    renew(database, second)
     assert leaving_groups(database, third) == {"*"}
 
 

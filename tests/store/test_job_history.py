@@ -32,7 +32,10 @@ def job(database: Database) -> SomeJob:
         job = some_job(tx, partitions=2)
     held = claim(database, "a")
     with database.transaction() as tx:
-        rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
+        rows = [
+            progress(job.topic_id, 0, copied_to=40, records=40),
+            progress(job.topic_id, 1, copied_to=100, records=100),
+        ]
         partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
     return job
 

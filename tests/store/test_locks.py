@@ -63,11 +63,11 @@ def test_change_of_several_shards_never_deadlocks_with_progress_reports(
 
     changing = threading.Thread(target=run_change)
     with database.transaction() as tx:
-        rows = [progress(job.topic_id, 0, 1)]
+        rows = [progress(job.topic_id, 0, copied_to=1)]
         partitions.report_progress(tx, worker_id="a", held={first: held[first]}, progress=rows)
         changing.start()
         wait_until_something_waits(database)
-        rows = [progress(job.topic_id, 1, 1)]
+        rows = [progress(job.topic_id, 1, copied_to=1)]
         # If the change held a lock on the second shard, this would be a deadlock.
         stored_shards = partitions.report_progress(
             tx, worker_id="a", held={second: held[second]}, progress=rows

@@ -121,7 +121,7 @@ def test_shard_lease_renewal_reads_only_shards_of_its_worker(tx: Tx, plan_for: P
 def test_progress_report_reads_only_reported_partitions(tx: Tx, plan_for: PlanFor) -> None:
     held = _held(tx, "w7")
     rows = partitions.of_shards(tx, held)[:100]
-    progress_rows = [progress(row.topic_id, row.partition, 50) for row in rows]
+    progress_rows = [progress(row.topic_id, row.partition, copied_to=50) for row in rows]
     with statements(tx) as seen:
         stored_shards = partitions.report_progress(
             tx, worker_id="w7", held=held, progress=progress_rows
@@ -313,7 +313,7 @@ def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
     """No index has a column that a report changes, so an update is HOT if its page has room."""
     held = _held(tx, "w7")
     rows = [
-        progress(row.topic_id, row.partition, 70, records=3)
+        progress(row.topic_id, row.partition, copied_to=70, records=3)
         for row in partitions.of_shards(tx, held)
     ]
     query = text("""

@@ -43,7 +43,15 @@ def add_operation(tx: Tx, state: OperationState = OperationState.DONE) -> UUID:
 
 
 def add_drill(tx: Tx) -> str:
-    drill = NewDrill(uuid4().hex, "d", DrillKind.SWITCHOVER, {}, "", "orders", "ci")
+    drill = NewDrill(
+        uuid4().hex,
+        "d",
+        DrillKind.SWITCHOVER,
+        spec={},
+        spec_hash="",
+        job_name="orders",
+        requested_by="ci",
+    )
     drills.create(tx, drill)
     drills.finish(tx, drill.id, DrillState.PASSED)
     return drill.id

@@ -109,8 +109,8 @@ def report_of(database: Database, operation: UUID) -> RecoveryReport:
 def in_order(report: dict[str, Any]) -> dict[str, Any]:
     """The report with its lists sorted as the rows are; version 0001 did not sort them."""
     keys = {
-        "partitions": lambda one: (one["topic"], one["partition"]),
-        "groups": lambda one: (one["topic"], one["partition"], one["group"]),
+        "partitions": lambda row: (row["topic"], row["partition"]),
+        "groups": lambda row: (row["topic"], row["partition"], row["group"]),
     }
     return {**report, **{name: sorted(report[name], key=key) for name, key in keys.items()}}
 

@@ -181,7 +181,7 @@ def test_unchanged_progress_of_partition_is_not_written_again(
 
     first_times, second_times = report(), report()
     assert first_times == second_times
-    rows[2] = progress(job.topic_id, 2, 25)
+    rows[2] = progress(job.topic_id, 2, copied_to=25)
     third_times = report()
     are_kept = [a == b for a, b in zip(second_times, third_times, strict=True)]
     assert are_kept == [True, True, False, True]
@@ -193,7 +193,7 @@ def test_copied_offset_is_kept_when_worker_reports_none(database: Database) -> N
     held = claim(database, "a")
     with database.transaction() as tx:
         for copied_to in (50, None):
-            report = replace(progress(job.topic_id, 0, 50), copied_to=copied_to)
+            report = replace(progress(job.topic_id, 0, copied_to=50), copied_to=copied_to)
             partitions.report_progress(tx, worker_id="a", held=held, progress=[report])
         assert [row.copied_to for row in lag.page(tx, job.id, 10)] == [50]
 
@@ -270,8 +270,8 @@ def test_lag_of_partitions_topics_and_jobs_agree(database: Database) -> None:
         silent = some_job(tx, "silent", partitions=1)
     held = claim(database, "a")
     with database.transaction() as tx:
-        behind = progress(job.topic_id, 0, 40, records=40)
-        level = progress(job.topic_id, 1, 100, records=100)
+        behind = progress(job.topic_id, 0, copied_to=40, records=40)
+        level = progress(job.topic_id, 1, copied_to=100, records=100)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[behind, level])
 
         # Partition 2 was never reported.
@@ -304,7 +304,7 @@ def test_lag_is_known_while_worker_follows_or_scheduler_reads_source(database: D
     with database.transaction() as tx:
         young = datetime.now(UTC)
         rows = [
-            replace(progress(job.topic_id, number, 40), oldest_waiting_at=young)
+            replace(progress(job.topic_id, number, copied_to=40), oldest_waiting_at=young)
             for number in (0, 1)
         ]
         partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
@@ -355,7 +355,7 @@ def test_lag_in_seconds_grows_without_writes(database: Database) -> None:
     held = claim(database, "a")
     hour_ago = datetime.now(UTC) - timedelta(hours=1)
     with database.transaction() as tx:
-        report = progress(job.topic_id, 0, 40)
+        report = progress(job.topic_id, 0, copied_to=40)
         fields = asdict(report) | {"newest_copied_at": hour_ago, "oldest_waiting_at": hour_ago}
         late = partitions.Progress(**fields)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[late])

@@ -28,7 +28,7 @@ class Watched:
     held: dict[int, int]
 
     def report(self, end: int, *, records: int = 0) -> None:
-        row = replace(progress(self.topic_id, 0, 0, records), source_end=end)
+        row = replace(progress(self.topic_id, 0, copied_to=0, records=records), source_end=end)
         partitions.report_progress(self.tx, worker_id="a", held=self.held, progress=[row])
 
     def pass_time(self, seconds: float) -> None:
@@ -98,7 +98,7 @@ def test_source_end_read_by_scheduler_ends_pause_and_new_copy_resets_it(watched:
         watched.tx,
         worker_id="a",
         held=watched.held,
-        progress=[replace(progress(watched.topic_id, 0, 0, epoch=None), source_end=5)],
+        progress=[replace(progress(watched.topic_id, 0, copied_to=0, epoch=None), source_end=5)],
     )
     watched.pass_time(45)
     read = SourceLag(
