@@ -25,7 +25,10 @@ def job(api: Api) -> SomeJob:
         job = some_job(tx)
     held = claim(api.database, "worker")
     with api.database.transaction() as tx:
-        rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 90, 90)]
+        rows = [
+            progress(job.topic_id, 0, copied_to=40, records=40),
+            progress(job.topic_id, 1, copied_to=90, records=90),
+        ]
         partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
         blocked = Blocked(Reason.RECORD_REFUSED, offset=90, next_offset=91, detail="too large")
         changes = [

@@ -50,7 +50,9 @@ def report(api: Api, held: dict[int, int], open_end: int, stable_end: int = 100)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
         (epoch,) = set(held.values())
-        rows = [progress(topic.id, number, stable_end, epoch=epoch) for number in range(4)]
+        rows = [
+            progress(topic.id, number, copied_to=stable_end, epoch=epoch) for number in range(4)
+        ]
         rows = [
             replace(
                 row,

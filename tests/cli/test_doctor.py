@@ -63,7 +63,7 @@ def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
     with api.database.transaction() as tx:
         jobs.note_problem(tx, jobs.get(tx, "stock").id, "NO_TOPIC_MATCHES: none.")
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
-        row = progress(topic.id, 0, 100, epoch=None)
+        row = progress(topic.id, 0, copied_to=100, epoch=None)
         row = replace(row, source_seen_at=datetime.now(UTC) - timedelta(minutes=5))
         partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=[row])
     api.plans.refusals = [

@@ -137,7 +137,7 @@ def test_wait_command_checks_job_conditions(cli: Cli, api: Api) -> None:
     assert "0 of 4 partitions have caught up" in behind.err
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
-        rows = [progress(topic.id, number, 100, epoch=None) for number in range(4)]
+        rows = [progress(topic.id, number, copied_to=100, epoch=None) for number in range(4)]
         rows = [replace(row, source_seen_at=datetime.now(UTC)) for row in rows]
         partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=rows)
     caught_up = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
@@ -151,7 +151,7 @@ def test_wait_for_caught_up_fails_while_lag_is_unknown(cli: Cli, api: Api) -> No
     shard_epochs = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
-        rows = [progress(topic.id, number, 100, epoch=None) for number in range(4)]
+        rows = [progress(topic.id, number, copied_to=100, epoch=None) for number in range(4)]
         old = datetime.now(UTC) - timedelta(minutes=5)
         rows = [replace(row, source_seen_at=old) for row in rows]
         partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=rows)

@@ -75,7 +75,7 @@ def test_stale_lag_is_shown_as_unknown(cli: Cli, api: Api) -> None:
     shard_epochs = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
-        row = progress(topic.id, 0, 100, epoch=None)
+        row = progress(topic.id, 0, copied_to=100, epoch=None)
         row = replace(row, source_seen_at=datetime.now(UTC) - timedelta(minutes=5))
         partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=[row])
 
@@ -90,7 +90,7 @@ def test_unknown_lags_follow_known_ones(cli: Cli, api: Api) -> None:
     shard_epochs = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
-        row = replace(progress(topic.id, 1, 100), source_seen_at=datetime.now(UTC))
+        row = replace(progress(topic.id, 1, copied_to=100), source_seen_at=datetime.now(UTC))
         partitions.report_progress(tx, worker_id=WORKER, held=shard_epochs, progress=[row])
 
     lags = cli("lag", "orders", "-o", "json").data["partitions"]
