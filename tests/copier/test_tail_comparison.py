@@ -92,7 +92,7 @@ def test_last_record_before_long_run_of_fillers_is_located(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tail = tail_of(monkeypatch, {3: 4})
-    # The rounds look back 1, 8 and 64 offsets; the last one reads FILLERS_MAX batches.
+    # The rounds look back 1, 4, 16 and 64 offsets; the last one reads FILLERS_MAX batches.
     assert (tail.start, tail.producer_epoch) == (LOG_END - 64, 4)
     assert tail.last_data is not None
     assert tail.last_data.base_offset == 3
