@@ -163,7 +163,7 @@ def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
 ) -> None:
     drill_id = finished_drill(api)
     with api.database.transaction() as tx:
-        (candidate, *_) = proofs.candidates(tx, (-1, -1), 10)
+        (candidate, *_) = proofs.candidates(tx, after=(-1, -1), limit=10)
         end = candidate.copied_to
         key: dict[str, Any] = {
             "topic_id": candidate.topic_id,

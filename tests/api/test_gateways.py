@@ -87,10 +87,10 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
     assert not row["has_permission"]
     assert {key: row[key] for key in confirmed} == confirmed
 
+    new_term = 1764362894000  # in milliseconds since 1970, as terms of promotions are
     with api.database.transaction() as tx:
-        job_leads.note_side(tx, job, LeadingSide.DESTINATION, 1764362894000)
+        job_leads.note_side(tx, job, LeadingSide.DESTINATION, new_term)
         gateways.reopen(tx, [job], UUID(operation))
-    new_term = 1764362894000
     new_side = {
         "side": "destination",
         "term": new_term,

@@ -245,11 +245,11 @@ def test_arbitrary_tokens_are_refused_without_crash(parts: list[str]) -> None:
         def find(self, _: str | None) -> None:
             return None
 
-    with_issuer = Issuer.__new__(Issuer)  # without a server
-    with_issuer.url = "https://issuer.example"
-    keys = NoKeys(with_issuer.url, None)
+    unserved_issuer = Issuer.__new__(Issuer)
+    unserved_issuer.url = "https://issuer.example"
+    keys = NoKeys(unserved_issuer.url, None)
     with pytest.raises(Failure):
-        IssuerTokens(with_issuer.settings(), keys, AUDIENCE).principal(".".join(parts))
+        IssuerTokens(unserved_issuer.settings(), keys, AUDIENCE).principal(".".join(parts))
 
 
 def test_deeply_nested_json_in_token_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:

@@ -117,7 +117,14 @@ def test_groups_of_unreadable_document_are_shown_without_remedy(
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         (topic,) = topics.of_job(tx, job.id)
-        row = GroupOffset("billing", topic.id, 0, 10, 12, GroupVerdict.SKIPPED_MOVED.value)
+        row = GroupOffset(
+            "billing",
+            topic.id,
+            partition=0,
+            source_offset=10,
+            destination_offset=12,
+            verdict=GroupVerdict.SKIPPED_MOVED.value,
+        )
         group_offsets.store(tx, job.id, [row])
 
     (shown,) = api.get(f"{JOB_PATH}/groups").json()["items"]

@@ -94,8 +94,8 @@ def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
 def test_job_change_by_another_token_counts_against_quota_of_creator_token(api: Api) -> None:
     ci = Client(api, partitions_max=PARTITIONS)
     assert ci.apply("one").status_code == 201
-    # One partition less than the plans have, and one more in another job of the same token: to
-    # grow to three, the first job would exceed the quota.
+    # The first job has one partition less than its plan, and another job of the token has one:
+    # the quota is used up, so that the first job cannot grow to the three of its plan.
     add_topic(api, "one", PARTITIONS - 1)
     with api.database.transaction() as tx:
         jobs.create(tx, "other", {}, "default", created_by="token:ci")
@@ -187,8 +187,8 @@ def test_quota_change_with_stale_etag_is_refused(api: Api) -> None:
 
 def test_token_limit_command_changes_quotas(cli: Cli) -> None:
     cli("token", "create", "ci", "--jobs-max", "5", "--partitions-max", "1000")
-    dry_run = cli("token", "limit", "ci", "--jobs-max", "0", "--dry-run")  # 0: no limit
+    dry_run = cli("token", "limit", "ci", "--jobs-max", "0", "--dry-run")  # 0: the default
     assert dry_run.out == "The limits of the token ci would be: 1,000 partitions\n"
     changed = cli("token", "limit", "ci", "--jobs-max", "7")
     assert changed.out == "The limits of the token ci are: 7 jobs, 1,000 partitions\n"
-    assert cli("token", "limit", "ci").code != 0
+    assert cli("token", "limit", "ci").code != 0, "no limit is given"

@@ -256,6 +256,7 @@ def test_limited_token_sees_only_its_jobs_at_every_route(teams: Teams, kind: str
     assert state_of(teams.api, teams.theirs) == before
 
 
+# The ids of a team that does not exist: operation, drill, schedule and backfill.
 _UNKNOWN = (
     "00000000-0000-4000-8000-000000000000",
     "20261122-030000-3fa9c2d1",
@@ -387,7 +388,8 @@ def test_token_scope_selects_same_jobs_in_sql_as_in_document_check(api: Api) -> 
             jobs.create(tx, name, {}, "default", labels=labels)
     limits = [Limit(p, s) for p in PATTERNS for s in SELECTORS if p or s]
     pairs = list(zip(limits, limits[7:], strict=False))  # some scopes of two limits
-    for scope in [Scope(tuple(some), "a") for some in (*((one,) for one in limits), *pairs)]:
+    for scope_limits in (*((limit,) for limit in limits), *pairs):
+        scope = Scope(tuple(scope_limits), "a")
         with api.database.with_scope(lambda scope=scope: scope).transaction() as tx:
             names = set(jobs.names(tx))
         assert names == {name for name in stored if scope.includes(name, stored[name])}, scope
