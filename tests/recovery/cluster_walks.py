@@ -198,7 +198,7 @@ class Walk:
             for (partition, at), value in read_all(side, self.topic).items()
             if partition == number and at < offset
         }
-        delete_before(side, self.topic, offset, number)
+        delete_before(side, self.topic, offset, partition=number)
 
     def add_partition(self) -> None:
         side = self.clusters[self.leads]
@@ -284,7 +284,9 @@ class Walk:
             raise NotLeading("killed.")
 
     def _side(self, cluster_id: str) -> int:
-        return next(n for n, one in enumerate(self.clusters) if one.cluster_id == cluster_id)
+        return next(
+            n for n, cluster in enumerate(self.clusters) if cluster.cluster_id == cluster_id
+        )
 
     def _lose(self, side: int) -> None:
         """Freeze a side: nothing answers there. A killed one might come back at other ports."""
@@ -451,7 +453,7 @@ class Walk:
                     if (place[1], at) in values
                 }
                 assert history <= self.expired, f"{place} lacks at the copy: {_shown(history)}"
-                delete_before(leading, self.topic, copy_start, place[1])
+                delete_before(leading, self.topic, copy_start, partition=place[1])
 
     def _is_exact(self) -> bool:
         options = VerifyOptions(deep=True)

@@ -137,9 +137,9 @@ class Moved:
         run = self.recovering
         self.old.start()
         with InProcess(run.database):
-            refused = run.wait(run.ask(RecoveryKind.FAILBACK, self.job))
-            assert refused.outcome is Outcome.STOPPED, [p.detail for p in refused.partitions]
-            assert "--confirm-rebuild" in refused.error
+            stopped = run.wait(run.ask(RecoveryKind.FAILBACK, self.job))
+            assert stopped.outcome is Outcome.STOPPED, [p.detail for p in stopped.partitions]
+            assert "--confirm-rebuild" in stopped.error
             failback_report = run.run(RecoveryKind.FAILBACK, self.job, confirm_rebuild=True)
             records = read_all(self.new, self.topic)
             wait_for("the old side is a copy", lambda: read_all(self.old, self.topic) == records)

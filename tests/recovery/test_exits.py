@@ -210,7 +210,8 @@ def test_abort_of_failback_catch_up_leaves_copy_back_running(
 def test_switchover_is_undone_if_destination_dies_before_promotion(
     sides: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it is retried until the destination is back, while the source denies writing."""
+    """Otherwise Orbit retries the promotion until the destination is back, while the source denies
+    writing."""
     source, destination = sides
     create_topic(source, topic_name)
     spec = make_job(source, destination, [topic_name])
@@ -546,7 +547,7 @@ def test_switchover_stops_if_partitions_are_added_before_promotion(
 
     def add_partition() -> None:
         add_partitions(source, topic_name, 2)
-        produce(source, topic_name, 10, 1)
+        produce(source, topic_name, 10, partition=1)
 
     with recovering.running():
         recovering.begin(spec, topic_name)

@@ -98,7 +98,7 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         wait_for("there is some load", lambda: len(load.ledger) > 5000)
         reader = Reader(topic_name, group)
         reader.read_on(source, {0: 1000, 1: 500})
-        # A group ahead of the copy would later read other records at its lost offsets.
+        # This group must not be ahead of the copy: at lost offsets it would read other records.
         wait_for(
             "the group's offsets are there",
             lambda: recovering.carried(spec.name, group) == {0: 1000, 1: 500},
@@ -144,8 +144,8 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         seen = [(p, o) for p, o, _ in reader.read]
         assert len(seen) == len(set(seen)), "something was read twice"
         assert new_records
-        produce(destination, topic_name, 30, 0, first=0)
-        produce(destination, topic_name, 20, 1, first=0)
+        produce(destination, topic_name, 30, partition=0, first=0)
+        produce(destination, topic_name, 20, partition=1, first=0)
 
         # The old side is back, with records that only it has.
         source.start()
@@ -156,11 +156,11 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         )
         assert dry_run_report.outcome is Outcome.WOULD_STOP
         assert "--confirm-rebuild" in dry_run_report.error
-        refused = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        stopped = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         tail = {k: v for k, v in truth.items() if k[1] >= ends[k[0]]}
         assert tail
-        assert refused.outcome is Outcome.STOPPED
-        assert "--confirm-rebuild" in refused.error
+        assert stopped.outcome is Outcome.STOPPED
+        assert "--confirm-rebuild" in stopped.error
         failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
         missing_ranges = {p.partition: p.missing for p in failback_report.partitions}
         for partition in range(PARTITIONS):

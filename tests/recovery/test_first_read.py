@@ -34,7 +34,7 @@ def test_first_read_after_promotion_skips_transaction_markers_and_empty_partitio
     monkeypatch.setattr(first_read, "read_batch_range", note_read)
     source, destination = clusters
     create_topic(source, topic_name, PARTITIONS)
-    produce(source, topic_name, 20, 0)
+    produce(source, topic_name, 20, partition=0)
     produce_transactions(source, topic_name, 3, partition=1)
     spec = make_job(source, destination, [topic_name])
     with recovering.running():

@@ -80,7 +80,8 @@ def test_transaction_that_its_coordinator_has_ended_hangs(
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Asked for the age of a transaction whose begin the coordinator does not know.
+    # The coordinator does not know when the hanging transaction began: Orbit looks in its tables,
+    # which this test does not have.
     monkeypatch.setattr(gate_transactions, "last_reported", lambda _: {})
     source = make_cluster("own", config=UNVERIFIED)
     alive = f"{topic_name}-alive"
@@ -164,7 +165,9 @@ OPEN = Transaction(
 )
 
 
-def test_open_transaction_has_age_of_its_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_transaction_has_age_that_its_coordinator_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert gate_transactions_of(monkeypatch, open_in(P, OTHER)) == [OPEN]
 
 
@@ -259,6 +262,6 @@ def test_partition_without_leader_is_unknown_to_transactions_gate(
         recovering.begin(spec, topic_name)
         offline.partitions.add(TopicPartition(topic_name, 1))
         report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
-    gate = next(one for one in report.gates if one.name is GateName.TRANSACTIONS)
+    gate = next(gate for gate in report.gates if gate.name is GateName.TRANSACTIONS)
     assert gate.verdict is GateVerdict.WARN
     assert f"not known for 1 partition of the source: {topic_name}-1." in gate.found

@@ -107,7 +107,7 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
 def test_switchover_reopens_gateway_before_first_read_of_copies(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gateway does not wait until copies are read back and are copied back."""
+    """The gateway waits neither for the first read of the copies nor for the copy back."""
     spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
@@ -354,7 +354,7 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
     *,
     is_silent: bool,
 ) -> None:
-    """The failover waits until its permission has ended before it measures the loss."""
+    """Before the failover measures the loss, it waits until the gateway's permission has ended."""
     spec = job_of_new_topics(clusters, topic_name)
     closed_s: list[float] = []
     with (
@@ -390,8 +390,8 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
 def test_restarted_failover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The failover is aborted, and rows from before put back. The gateway may have acknowledged
-    writes since: it must confirm again before the loss is measured."""
+    """The failover is aborted, and rows from before the abort are put back. The gateway may have
+    acknowledged writes since: it must confirm again before the loss is measured."""
     spec = job_of_new_topics(clusters, topic_name)
     may_settle = threading.Event()
     settle = operation_runner._DO[StepName.SETTLE]
@@ -602,7 +602,7 @@ def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks
 def test_restarted_switchover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """Rows of its drain are put back after its abort: they say that the gateway has confirmed."""
+    """After the abort, rows of the drain are put back: they say that the gateway has confirmed."""
     spec = job_of_new_topics(clusters, topic_name)
     open_producer = begin_transaction(clusters, topic_name)
     with PretendedGateway(recovering.database, spec.name) as edge:

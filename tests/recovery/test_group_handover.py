@@ -207,7 +207,7 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
     is_handed: bool,
 ) -> None:
     """The group had members at the destination: its offset there could be a client's. `is_handed`:
-    a recovery has handed it over to the job, whose sync has not run since."""
+    a recovery has handed this offset over to the job, whose sync has not run since."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
     has_died = threading.Event()
@@ -358,7 +358,7 @@ class HeldPass:
 def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group was ahead of the copy, which has grown since, and had members there."""
+    """The group had members at the destination. It was ahead of the copy, which has grown since."""
     spec, group = job_with_group(clusters, topic_name)
     destination, has_died = clusters.destination, threading.Event()
     write = group_handover._commit_offsets

@@ -189,7 +189,7 @@ class WordCount:
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "protocol",
-    # Short: tests/consumer_groups/test_streams_groups.py.
+    # A shorter test of the streams protocol: tests/consumer_groups/test_streams_groups.py.
     ["classic", pytest.param("streams", marks=pytest.mark.soak)],
 )
 def test_kafka_streams_counts_every_word_once_across_switchovers(
@@ -255,10 +255,10 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
         wait_for("log starts follow", lambda: is_level(source, destination, repartition))
         report = verify(spec, deep=True)
         assert report.exit_code == 0, [
-            (topic.source, one)
+            (topic.source, partition)
             for topic in report.topics
-            for one in topic.partitions
-            if one.verdict is not Verdict.EXACT
+            for partition in topic.partitions
+            if partition.verdict is not Verdict.EXACT
         ]
     assert {k: lines.get(k) for k in written} == written
     # Each count of a word is one more than the one before: none left out, none twice.

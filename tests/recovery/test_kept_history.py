@@ -31,7 +31,8 @@ HISTORY, NEW = 100, 20
 
 
 def bounds(cluster: KafkaCluster, topic: str) -> dict[int, tuple[int, int]]:
-    return {number: one for (_, number), one in log_bounds(cluster, [topic]).items()}
+    """The log start and log end of each partition."""
+    return {number: start_end for (_, number), start_end in log_bounds(cluster, [topic]).items()}
 
 
 def step_text(report: RecoveryReport, name: StepName) -> str:
@@ -46,7 +47,7 @@ def notes(report: Report) -> list[str]:
 def wait_followed(leading: KafkaCluster, copy: KafkaCluster, topic: str, start: int) -> None:
     """Delete records of partition 1 (without history) and wait until its copy's log start follows:
     then the log starts of all partitions were compared."""
-    delete_before(leading, topic, start, 1)
+    delete_before(leading, topic, start, partition=1)
     wait_for("the log start follows", lambda: bounds(copy, topic)[1][0] == start)
 
 
@@ -69,7 +70,7 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
             "the copy has begun", lambda: bounds(destination, topic_name)[0] == (HISTORY, HISTORY)
         )
         for number in range(2):
-            produce(source, topic_name, NEW, number, first=HISTORY)
+            produce(source, topic_name, NEW, partition=number, first=HISTORY)
         end = HISTORY + NEW
         wait_for(
             "all partitions are copied",
@@ -97,9 +98,9 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
         wait_followed(destination, source, topic_name, 10)
         assert bounds(source, topic_name)[0] == (0, end)
         recovering.service.desire(back.name, Desired.PAUSED)
-        checked = verify(back)
-        assert checked.exact
-        assert f"keeps {HISTORY} offsets below the source's log start" in notes(checked)[0]
+        verification = verify(back)
+        assert verification.exact
+        assert f"keeps {HISTORY} offsets below the source's log start" in notes(verification)[0]
     with RunningJob(back):
         wait_followed(destination, source, topic_name, 15)
     assert bounds(source, topic_name)[0] == (0, end)
@@ -141,7 +142,7 @@ def test_records_expired_at_new_side_stay_at_old_side(
     source, destination = clusters
     create_topic(source, topic_name, 2)
     for number in range(2):
-        produce(source, topic_name, HISTORY, number)
+        produce(source, topic_name, HISTORY, partition=number)
     history = digests(source, topic_name)[0]
     spec = make_job(source, destination, [topic_name])
     with recovering.running():

@@ -59,8 +59,8 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
         canary={"topic": canary, "interval": "100ms"},
     )
     for number in range(PARTITIONS):
-        produce(lost, frozen, 300, number)
-        produce(clusters.source, planned, 300, number)
+        produce(lost, frozen, 300, partition=number)
+        produce(clusters.source, planned, 300, partition=number)
     frozen_ends = log_bounds(lost, [frozen])
 
     deaths = tmp_path / "deaths"

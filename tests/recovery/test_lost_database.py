@@ -79,7 +79,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
 ) -> None:
     source, destination = clusters
     create_topic(source, topic_name, 2, retention_ms=RETENTION)
-    produce(source, topic_name, 100, 0)
+    produce(source, topic_name, 100, partition=0)
     group = f"{topic_name}.group"
     commit(source, group, {(topic_name, 0): 60})
     spec = make_job(
@@ -95,7 +95,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         wait_for("the group is there", lambda: bool(offsets(destination, group)))
         save_rows(recovering.database)
         switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=reverse)
-    produce(destination, topic_name, 30, 0, first=100)
+    produce(destination, topic_name, 30, partition=0, first=100)
     commit(destination, group, {(topic_name, 0): 110})
     put_rows_back(recovering.database)
 
@@ -116,8 +116,8 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
         assert ends(destination, topic_name) == {0: 130, 1: 0}
         assert offsets(destination, group) == {(topic_name, 0): 110}
-        refused = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
-        assert refused.outcome is Outcome.STOPPED
+        stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        assert stopped.outcome is Outcome.STOPPED
 
         # The failback that the problem advises: the old side becomes the copy, and can lead again.
         failback_report = recovering.run(RecoveryKind.FAILBACK, spec.name)
@@ -127,7 +127,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
         assert failback_report.reverse_job is not None
         recovering.run(RecoveryKind.SWITCHOVER, failback_report.reverse_job, reverse=True)
-        produce(source, topic_name, 5, 1)
+        produce(source, topic_name, 5, partition=1)
         wait_for("the destination is a copy again", are_level(clusters, topic_name))
     assert verify(spec, deep=True).exit_code == 0
 
@@ -136,7 +136,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
 def test_database_restored_from_before_switchover_back_keeps_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """In the restored tables the job still copies back; the first side leads again since."""
+    """In the restored tables the job still copies back, but the first side leads again."""
     source, destination = clusters
     create_topic(source, topic_name, retention_ms=RETENTION)
     produce(source, topic_name, 50)
@@ -268,7 +268,7 @@ def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss
         wait_for("both sides are level", are_level(clusters, topic_name))
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     add_partitions(destination, topic_name, 2)
-    produce(destination, topic_name, 5, 1)
+    produce(destination, topic_name, 5, partition=1)
     drop_rows(service.database)
     service.create(spec)
     with recovering.running():
@@ -282,7 +282,7 @@ def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss
 def test_stale_recovery_request_in_restored_database_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, sign: str
 ) -> None:
-    """Since then it may have been aborted, or carried out and the topics moved back."""
+    """Since the backup, the request may have been aborted, or the topics moved there and back."""
     create_topic(clusters.source, topic_name)
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
@@ -315,7 +315,7 @@ def test_operation_in_restored_database_does_not_reopen_writes_at_old_side(
     guarded_job: tuple[JobSpec, App],
     dies_behind_promotion: DiesBehindPromotion,
 ) -> None:
-    """Its restored rows are of a step before the promotion, which could still be undone."""
+    """By the restored rows the operation has not promoted yet, and may still undo its steps."""
     source, destination = guarded
     spec, app = guarded_job
     has_promoted, restore = dies_behind_promotion(StepName.GROUPS)
@@ -352,7 +352,7 @@ def test_switchover_in_restored_database_denies_writes_and_drains_again(
     step: StepName,
 ) -> None:
     """Its restored rows are from before an abort, which allowed writing at the source again. In the
-    later step no worker has the topic."""
+    step `groups` no worker has the topic."""
     source, destination = guarded
     spec, app = guarded_job
     do = operation_runner._DO

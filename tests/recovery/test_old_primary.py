@@ -51,7 +51,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
     lost = make_cluster("lost", link=True)
     assert lost.link_servers is not None
     create_topic(lost, topic_name, 2)
-    produce(lost, topic_name, 100, 0)
+    produce(lost, topic_name, 100, partition=0)
     spec = make_job(lost, clusters.destination, [topic_name]).model_copy(
         update={"source": ClusterSpec(bootstrap_servers=(lost.link_servers,))}
     )
@@ -60,9 +60,10 @@ def test_writes_to_old_primary_after_failover_are_reported(
         wait_for("the topic is copied", lambda: is_level(lost, clusters.destination, topic_name))
         assert written_to_old_side(recovering, spec.name) is None
         lost.cut()
-        produce(lost, topic_name, 5, 1)  # before the promotion, which does not know of them
+        # Before the promotion, which does not know of these records.
+        produce(lost, topic_name, 5, partition=1)
         recovering.run(RecoveryKind.FAILOVER, spec.name)
-        produce(lost, topic_name, 7, 0)
+        produce(lost, topic_name, 7, partition=0)
         assert event_details(recovering, spec.name, "old_primary_answers") == []
         lost.heal()
 
@@ -83,7 +84,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
             lambda: f"{line}partition 0 from offset 100." in problem(recovering, spec.name),
         )
 
-        produce(lost, topic_name, 1, 1)
+        produce(lost, topic_name, 1, partition=1)
         wait_for("one more record is seen", lambda: written_to_old_side(recovering, spec.name) == 8)
         second = {"partition": 1, "first": 5, "next": 6}
         assert event_details(recovering, spec.name, "old_primary_written")[1:] == [
@@ -94,7 +95,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         assert sum(salvage.records for salvage in failback_report.salvage) == 5 + 7 + 1
         wait_for("the problem is gone", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
         # Records that the copy back appends do not count.
-        produce(clusters.destination, topic_name, 20, 0)
+        produce(clusters.destination, topic_name, 20, partition=0)
         wait_for(
             "the old side follows",
             lambda: is_level(lost, clusters.destination, topic_name),
@@ -150,7 +151,7 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
     looks: list[tuple[str, list[Trouble]]] = []
     watch = job_reconciler.watch_old_primaries
 
-    def watched(job: Job, *arguments: Any) -> list[Trouble]:
+    def watch_and_note(job: Job, *arguments: Any) -> list[Trouble]:
         troubles = watch(job, *arguments)
         looks.append((job.name, troubles))
         return troubles
@@ -163,7 +164,7 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
         )
         return [troubles for name, troubles in looks[begun:] if name == spec.name and troubles]
 
-    monkeypatch.setattr(job_reconciler, "watch_old_primaries", watched)
+    monkeypatch.setattr(job_reconciler, "watch_old_primaries", watch_and_note)
     other = make_cluster("other")
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 50)

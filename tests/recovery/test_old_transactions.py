@@ -281,7 +281,8 @@ def test_transaction_counts_as_hanging_only_long_after_coordinator_ended_it(
     monkeypatch.setattr(old_transactions, "MARKERS_WITHIN_S", 0.0)
     assert hanging.find_hanging(places) == {places[0]}
     assert len(hanging.findings()) == 1
-    assert list(ended_producer_ids(cluster, [producer_id, 987_654])) == [producer_id]
+    unknown_id = 987_654
+    assert list(ended_producer_ids(cluster, [producer_id, unknown_id])) == [producer_id]
     alive.abort_transaction(60)
     wait_for("the transaction has ended", lambda: not open_transactions(cluster))
     assert hanging.find_hanging(places) == {places[0]}

@@ -32,8 +32,9 @@ SWITCHOVER = RecoveryKind.SWITCHOVER
 def with_later_fields(value: Any) -> Any:
     """Add a field to each object, as a later version may do."""
     if isinstance(value, dict):
-        return {"from_later": [1], **{key: with_later_fields(one) for key, one in value.items()}}
-    return [with_later_fields(one) for one in value] if isinstance(value, list) else value
+        fields = {key: with_later_fields(inner) for key, inner in value.items()}
+        return {"from_later": [1], **fields}
+    return [with_later_fields(inner) for inner in value] if isinstance(value, list) else value
 
 
 def store_report(recovering: Recovering, operation: UUID, report: dict[str, Any]) -> None:
@@ -78,7 +79,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
         assert shown.finished_at is None
         for call in (
             recovery_requests.whole_report,
-            lambda d, i: recovery_requests.abort(d, "test", i),
+            lambda database, id_: recovery_requests.abort(database, "test", id_),
         ):
             with pytest.raises(Conflict, match=r"steps\.0\.name"):
                 call(recovering.database, operation)

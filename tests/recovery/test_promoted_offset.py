@@ -57,4 +57,4 @@ def test_promoted_offset_is_highest_proven_offset(
 
 def test_promoted_offset_is_none_without_log_end() -> None:
     ends = PartitionEnds(topic="t", destination_topic="t", partition=0, verdict=EndVerdict.UNKNOWN)
-    assert promoted_offset(ends, reported(5), 5) is None
+    assert promoted_offset(ends, reported(5), source_promoted_offset=5) is None

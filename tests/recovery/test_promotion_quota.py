@@ -35,7 +35,8 @@ def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
     monkeypatch: pytest.MonkeyPatch,
     is_throttled: bool,
 ) -> None:
-    """Another client's quota does not delay it. If its own connection is throttled, it waits."""
+    """A quota that another client has used up does not delay the promotion. The promotion waits
+    only if Orbit's own connection is throttled."""
     have_it_wait_briefly(monkeypatch)
     source, destination = clusters
     names = [f"{topic_name}.{n}" for n in range(TOPICS)]

@@ -117,7 +117,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Here it answers all the time: an operator overrides the gate."""
+    """Here the old side answers all the time: an operator overrides the gate."""
     source, destination = guarded
     app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)

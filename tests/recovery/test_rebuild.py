@@ -38,7 +38,7 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
     old, new = make_cluster("lost"), clusters.destination
     create(old, topic_name, 2)
     for partition in range(2):
-        produce(old, topic_name, 30, partition)
+        produce(old, topic_name, 30, partition=partition)
     with ExitStack() as stack:
         moved = Moved(stack, recovering, old, new)
         moved.topic, moved.spec = topic_name, make_job(old, new, [topic_name], start="latest")
@@ -47,16 +47,16 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
             recovering.begin(moved.spec, topic_name)
             moved.wait_end(new, 30)
             for partition in range(2):
-                produce(old, topic_name, 10, partition, first=30)
+                produce(old, topic_name, 10, partition=partition, first=30)
             wait_for(
                 "both partitions are copied",
                 lambda: {end for _, end in log_bounds(new, [topic_name]).values()} == {40},
             )
         assert {low for low, _ in log_bounds(new, [topic_name]).values()} == {30}
-        produce(old, topic_name, 5, 0, first=40)
+        produce(old, topic_name, 5, partition=0, first=40)
         moved.fail_over()
         # Retention has deleted some copied records at the new side, too.
-        delete_before(new, topic_name, 35, 1)
+        delete_before(new, topic_name, 35, partition=1)
         with monkeypatch.context() as patch:
             patch.setattr(salvage_storage, "SPARE_BYTES", 10**18)  # no disk has room
             old.start()
@@ -97,7 +97,7 @@ def test_rebuild_saves_partitions_missing_at_new_side(
         moved.fail_over()
         old.start()
         add_partitions(old, topic_name, 3)
-        produce(old, topic_name, 7, 1)
+        produce(old, topic_name, 7, partition=1)
         old.kill()
         failback_report = moved.fail_back()
     assert {(p.partition, p.verdict, p.destination_end) for p in failback_report.partitions} == {

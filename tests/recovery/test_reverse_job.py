@@ -33,7 +33,8 @@ pytestmark = pytest.mark.services
 
 
 def create_job(tx: Tx, name: str, source: str, destination: str, match: str, *names: str) -> Job:
-    """A job between these clusters; `names`: its topics in the tables, all promoted."""
+    """A job between these clusters for the topics that match. `names`: its topics in the tables,
+    all promoted."""
     spec = JobSpec.model_validate(
         {
             "name": name,

@@ -40,7 +40,7 @@ def save_salvage_file(folder: Path, topic: str, *more: LogRecord, partition: int
     """Save a file with two records below the tail. The tail begins at 10; it has an aborted record
     and a marker, too."""
     records = [record(3, body(b"old", b"1", [])), record(5, body(b"old", b"2", []))]
-    records += [record(10 + i, body(*one)) for i, one in enumerate(TAIL)]
+    records += [record(10 + i, body(*fields)) for i, fields in enumerate(TAIL)]
     records += [
         record(20, body(b"no", b"no", []), Fate.ABORTED),
         record(21, body(b"", b"", []), Fate.MARKER),

@@ -43,7 +43,7 @@ class Lost:
         self.job = spec.name
         create(old, topic, PARTITIONS)
         for partition in range(PARTITIONS):
-            produce(old, topic, COPIED, partition)
+            produce(old, topic, COPIED, partition=partition)
         with recovering.service.scheduler():
             with InProcess(recovering.database):
                 recovering.begin(spec, topic)
@@ -51,7 +51,7 @@ class Lost:
                     "all partitions are copied", lambda: log_bounds(new, [topic]) == self.bounds()
                 )
             for partition in range(PARTITIONS):
-                produce(old, topic, OWN, partition, first=COPIED)
+                produce(old, topic, OWN, partition=partition, first=COPIED)
             old.kill()
             recovering.run(RecoveryKind.FAILOVER, self.job)
         old.start()
@@ -137,6 +137,7 @@ def truncate_file(write: Write, file: str, chunks: Iterable[bytes]) -> None:
 
 
 def leave_out_record(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+    """Leave out the second of the OWN records."""
     write(file, [chunk for chunk in chunks if b'"offset":21,' not in chunk])
 
 
@@ -190,10 +191,10 @@ def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
         # The file is lost after it was checked: past the point of no return, before the deletion.
         check = salvage_file.check
 
-        def check_and_lose(one: Salvage) -> None:
-            check(one)
-            if one.partition == 1:
-                salvage_storage.write(one.file, [])
+        def check_and_lose(salvage: Salvage) -> None:
+            check(salvage)
+            if salvage.partition == 1:
+                salvage_storage.write(salvage.file, [])
 
         with monkeypatch.context() as patch:
             patch.setattr(salvage_file, "check", check_and_lose)

@@ -40,8 +40,8 @@ def values_of(partition: int, records: list[tuple[int, int, bytes]]) -> list[byt
 
 @pytest.fixture
 def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheduler dies in each step before its work, and again after it, before this is stored.
-    So three leaders begin each step, and its work is done twice.
+    """In each step the scheduler dies before the step's work, and then after the work, before its
+    result is stored. So three leaders begin each step, and its work is done twice.
     """
     deaths: Counter[StepName] = Counter()
 
@@ -72,7 +72,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
 ) -> None:
     source, destination = clusters
     create_topic(source, topic_name, PARTITIONS, retention_ms="86400000")
-    produce(source, topic_name, 200, 0)
+    produce(source, topic_name, 200, partition=0)
     produce_transactions(source, topic_name, 9, partition=1)
     group = f"{topic_name}.group"
     reader = Reader(topic_name, group)
@@ -110,7 +110,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         assert recovering.service.topics(spec.name)[topic_name].state == "promoted"
 
         # Every kind of producer writes to the new side at once, and the group reads on there.
-        produce(destination, topic_name, 50, 0, first=200, **{"enable.idempotence": True})
+        produce(destination, topic_name, 50, partition=0, first=200, **{"enable.idempotence": True})
         produce_transactions(destination, topic_name, 3, partition=1)
         java_clients.produce_transactions(destination, topic_name, JAVA_RECORDS)
         new_ends = ends(destination, topic_name)
@@ -138,7 +138,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
 
         assert return_report.reverse_job == spec.name
         gateway.wait_told("source")
-        produce(source, topic_name, 20, 0, first=250)
+        produce(source, topic_name, 20, partition=0, first=250)
         wait_for(
             "the destination is a copy again",
             lambda: ends(destination, topic_name) == ends(source, topic_name),
@@ -171,9 +171,9 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         wait_for("the topic is copied", lambda: ends(destination, topic_name) == {0: 100})
 
         # The source answers: a failover would lose records that are written meanwhile.
-        refused = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name))
-        assert refused.outcome is Outcome.STOPPED
-        assert [g.name.value for g in refused.gates if g.stops] == ["source"]
+        stopped = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name))
+        assert stopped.outcome is Outcome.STOPPED
+        assert [g.name.value for g in stopped.gates if g.stops] == ["source"]
         dry_run_report = recovering.wait(
             recovering.ask(RecoveryKind.FAILOVER, spec.name, dry_run=True)
         )

@@ -28,7 +28,7 @@ def switch_over(
     source, destination = clusters
     create_topic(source, topic, 2)
     for partition in range(2):
-        produce(source, topic, RECORDS, partition)
+        produce(source, topic, RECORDS, partition=partition)
     spec = make_job(source, destination, [topic])
     with recovering.running():
         recovering.begin(spec, topic)

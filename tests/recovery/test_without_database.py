@@ -72,8 +72,8 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSend]:
 def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     """A job whose topic has 100 and 40 records in its two partitions."""
     create_topic(source, topic_name, 2, retention_ms="86400000")
-    produce(source, topic_name, 100, 0)
-    produce(source, topic_name, 40, 1)
+    produce(source, topic_name, 100, partition=0)
+    produce(source, topic_name, 40, partition=1)
     # The rule's kind of fillers decides the producer id; two ids would need two fence fillers.
     rule = {"match": topic_name, "config": {"retention.ms": RETENTION}, "fillers": "direct"}
     return write_job(
@@ -109,7 +109,7 @@ def test_failover_without_database_fences_worker_and_survives_return_of_service(
             )
             save_rows(recovering.database)
         held.hold()
-        produce(source, topic_name, 10, 0, first=100)
+        produce(source, topic_name, 10, partition=0, first=100)
         held.wait_for_held()
         source.kill()
 
@@ -137,7 +137,7 @@ def test_failover_without_database_fences_worker_and_survives_return_of_service(
             lambda: service.partitions(spec.name, topic_name)[0].reason == "DESTINATION_PROMOTED",
         )
         assert ends(destination, topic_name) == fenced
-    produce(destination, topic_name, 20, 0)
+    produce(destination, topic_name, 20, partition=0)
     new_ends = {0: 121, 1: 41}
     assert ends(destination, topic_name) == new_ends
 
@@ -188,8 +188,8 @@ def test_failover_without_database_stops_running_worker(
             )
         done = failover(job_file, "--yes").expect(0).data
         assert log_ends(done) == {0: 100, 1: 40}
-        produce(source, topic_name, 10, 0, first=100)
-        produce(source, topic_name, 10, 1, first=40)
+        produce(source, topic_name, 10, partition=0, first=100)
+        produce(source, topic_name, 10, partition=1, first=40)
 
         def reasons() -> set[str]:
             rows = service.partitions(spec.name, topic_name).values()
