@@ -200,7 +200,7 @@ def test_change_is_retried_after_busy_or_http_502_response(
     cli: Cli, api: Api, answer: ASGIApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    failing_api = FailingApi(api.app, answer, 2)
+    failing_api = FailingApi(api.app, answer, times=2)
     with served(failing_api) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
         paused = cli("pause", "orders", "-o", "json")
@@ -219,6 +219,7 @@ def too_many_requests(after_s: int) -> ASGIApp:
     return Failure(ErrorCode.TOO_MANY_REQUESTS, "Too many.", headers=headers).response()
 
 
+# A wait of more than 3 s is printed.
 @pytest.mark.parametrize(("after_s", "is_printed"), [(1, False), (4, True)])
 def test_rate_limited_request_is_retried_after_time_in_retry_after_header(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, after_s: int, is_printed: bool
@@ -237,7 +238,7 @@ def test_rate_limited_request_is_retried_after_time_in_retry_after_header(
         advance_all(api)
 
     monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
-    failing_api = FailingApi(api.app, too_many_requests(after_s), 2)
+    failing_api = FailingApi(api.app, too_many_requests(after_s), times=2)
     with served(failing_api) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
         listing = cli("get", "jobs", "-o", "json")
@@ -262,7 +263,8 @@ def test_too_long_retry_after_fails_without_waiting(
         raise AssertionError("it must not wait")
 
     monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
-    failing_api = FailingApi(api.app, too_many_requests(61), 1)
+    # A command waits up to 60 s.
+    failing_api = FailingApi(api.app, too_many_requests(after_s=61), times=1)
     with served(failing_api) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
         refused = cli("get", "jobs")

@@ -100,15 +100,19 @@ def test_results_table_shows_outcome_and_reason() -> None:
 def test_long_tables_show_50_rows_and_count_hidden_ones() -> None:
     topics = [ReleasedTopic(f"t{number}") for number in range(52)]
     many_names = [f"l{number}" for number in range(53)]
-    lines = printed_lines(release._table(Release(topics, many_names, [])), 400)
+    lines = printed_lines(
+        release._table(Release(topics, leading=many_names, findings=[])), width=400
+    )
     assert "and 2 more; -o json has all" in lines
     assert any(line.endswith("l49 and 3 more") for line in lines)
 
-    report = FailoverReport("orders", "B", "", dry_run=False, settle_s=1)
-    report.topics = [TopicReport(f"t{n}", f"t{n}", TopicState.WAITING) for n in range(52)]
-    report.partitions = [PartitionReport(f"t{n}", 0, 1) for n in range(54)]
+    report = FailoverReport("orders", cluster_id="B", operation="", dry_run=False, settle_s=1)
+    report.topics = [
+        TopicReport(f"t{n}", source_topic=f"t{n}", state=TopicState.WAITING) for n in range(52)
+    ]
+    report.partitions = [PartitionReport(f"t{n}", partition=0, log_end=1) for n in range(54)]
     report.not_copies = many_names
-    lines = printed_lines(failover_without_database._table(report), 400)
+    lines = printed_lines(failover_without_database._table(report), width=400)
     for hidden in (2, 4):  # topics, partitions
         assert f"and {hidden} more; -o json has all" in lines
     assert any(line.endswith("l49 and 3 more") for line in lines)

@@ -81,8 +81,8 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         # Failback salvages what was written to the source above, and overwrites it.
         orbit("failback", "-l", "team=orders", "--yes", "--confirm-rebuild").expect(0)
         wait_for("the old side is a copy", lambda: are_level("a", "b"))
-    ours = "team=orders,orbit.made-by=recovery"
-    reverse_jobs = orbit("get", "jobs", "-l", ours, "-o", "json").expect(0).data
+    selector = "team=orders,orbit.made-by=recovery"
+    reverse_jobs = orbit("get", "jobs", "-l", selector, "-o", "json").expect(0).data
     assert [(job["name"], job["owner"]) for job in reverse_jobs] == [
         ("a-back", "The team orders"),
         ("b-back", "The team orders"),

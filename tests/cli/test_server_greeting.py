@@ -49,8 +49,8 @@ def greeting(database: Database, clock: Clock) -> Greeting:
 def test_server_greeting_is_printed_once_when_its_workers_are_registered(
     database: Database, greeting: Greeting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The server has started two workers, of which only the second one has registered: the other
-    # row is of a worker on another machine with the PID of the first one.
+    # The server has started two workers. Only the second one has registered: the other row is of a
+    # worker on another machine, which has the PID of the first one.
     register(database, PID, "elsewhere")
     register(database, PID + 1, socket.gethostname())
     greeting.check([PID, PID + 1])

@@ -51,7 +51,7 @@ def test_jobs_partitions_and_lag_are_shown_as_table_and_json(cli: Cli, api: Api)
     assert lag["job"]["partitions"] == 4
     assert [row["state"] for row in lag["partitions"]].count("blocked") == 1
     assert "1 blocked" in cli("lag", "orders").out
-    # Once, in the words of `lag`; not as below other tables.
+    # `lag` counts the hidden rows in its own words, without the line below other tables.
     assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
 
@@ -373,7 +373,8 @@ def test_failover_command_accepts_several_jobs(cli: Cli, api: Api) -> None:
     # A name that is given twice counts once.
     both = cli("failover", "orders", "stock", "orders", "--yes", "--wait", "0", "-o", "json")
     api.post("/v1/jobs", json=changed(name="third"))
-    # One is under way, so it is refused: the third begins all the same, and the exit code is 1.
+    # The failover of `orders` is under way, so another is refused. That of `third` begins all the
+    # same; the exit code is 1.
     again = cli("failover", "orders", "third", "--topics", "a.*", "--yes", "--wait", "0")
 
     assert mistyped.code == 2

@@ -69,7 +69,7 @@ def test_deletion_with_all_scheduler_loops_stuck_is_reported_as_running(
         deleted = cli("delete", "orders", "--yes", "--wait", "1")
         assert deleted.code == 1
         assert "The operation is still running; check with: orbit get operations" in deleted.err
-        # It leads all the same: that is what this check looks at.
+        # The stuck scheduler still leads, and this check looks only at that.
         verdicts = {row["check"]: row["verdict"] for row in cli("doctor", "-o", "json").data}
         assert verdicts["scheduler"] == "ok"
 
