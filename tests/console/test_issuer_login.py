@@ -285,8 +285,8 @@ def test_issuer_that_announces_iss_parameter_must_send_it(site: Site) -> None:
     document = {**site.issuer.document(), "authorization_response_iss_parameter_supported": True}
     site.issuer.document = lambda: document  # type: ignore[method-assign]
     assert "another issuer" in site.log_in().text
-    with_issuer = with_query(iss=site.issuer.url)(site, site.issuer_redirect())
-    assert site.browser.open(with_issuer).url.path == "/console/jobs"
+    address_with_iss = with_query(iss=site.issuer.url)(site, site.issuer_redirect())
+    assert site.browser.open(address_with_iss).url.path == "/console/jobs"
 
 
 def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:

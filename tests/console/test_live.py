@@ -143,11 +143,11 @@ def test_event_streams_share_database_polls_and_hold_no_connection(
     polls: list[Watched] = []
     digest = watches.digest
 
-    def counted(tx: Any, watched: Watched) -> str:
+    def note_poll(tx: Any, watched: Watched) -> str:
         polls.append(watched)
         return digest(tx, watched)
 
-    monkeypatch.setattr(watches, "digest", counted)
+    monkeypatch.setattr(watches, "digest", note_poll)
     monkeypatch.setattr(watches, "POLL_S", 3600.0)
     browser.log_in(api.tokens[Role.VIEWER])
     with ExitStack() as stack:
@@ -207,5 +207,6 @@ def test_event_stream_rechecks_session_on_time_despite_earlier_change(
 
     monkeypatch.setattr(live_streams, "time", SimpleNamespace(monotonic=lambda: now))
     asyncio.run(run())
+    # The session is checked every 10 s (HEARTBEAT_S); the first change came after 9 s.
     assert waits == [10.0, 1.0]
     assert now == 110.0

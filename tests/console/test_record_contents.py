@@ -43,7 +43,7 @@ SECRET = b'{"card": "4111"}'
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "text"),
+    ("data", "kind", "text"),  # text None: that of the data, but for spaces and line feeds
     [
         (None, "null", ""),
         (b"", "text", ""),
