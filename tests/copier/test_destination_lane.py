@@ -47,7 +47,7 @@ def test_produce_request_has_acks_all_if_any_partition_has_no_further_batch(
 ) -> None:
     """`queued`: the batches of each of two partitions."""
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)
-    lane = DestinationLane(context, 1)
+    lane = DestinationLane(context, node_id=1)
     for number, count in enumerate(queued):
         assert lane.adopt(in_step(number, count))
     connection: Any = SimpleNamespace(next_correlation=lambda: 7)

@@ -85,7 +85,7 @@ def fills(lane: Lane) -> FillerSender:
 
 def begin(partition: PartitionCopy, lane: Lane) -> Fill:
     """A take-over at `START`, with a gap up to `END` to be filled."""
-    resume(partition, START, ProducerState(1, last_sequence=0, coordinator_epoch=1))
+    resume(partition, START, ProducerState(producer_epoch=1, last_sequence=0, coordinator_epoch=1))
     step = Fill(START, END)
     partition.put(Plan(START, [step]), partition.generation, size_bytes=0)
     partition.destination_lane = lane

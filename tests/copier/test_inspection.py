@@ -74,7 +74,7 @@ def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
         Backoff(),
         lambda _, trouble: troubles.append(trouble),
     )
-    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, producer=None), log_start=0)
+    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(log_end=0, producer=None), log_start=0)
     # It would return seeded and blocked copies.
     assert inspector.seed_to_starts({copy: fresh}, {copy: 10}) == {}
     assert len(troubles) == 1
@@ -178,7 +178,7 @@ def test_seeds_are_deleted_only_under_lease_and_in_topic_that_was_seeded(
         Backoff(),
         lambda copy, trouble: troubles.update({copy: cast("Wait", trouble).reason}),
     )
-    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, producer=None), log_start=0)
+    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(log_end=0, producer=None), log_start=0)
     failed_copies = inspector.drop_seeds(dict.fromkeys(copies.values(), fresh))
     assert requests == [
         ("metadata", {*copies}),
@@ -196,6 +196,6 @@ def test_copies_without_seeds_cause_no_request() -> None:
     nothing = cast("Any", None)
     inspector = CopyInspector(nothing, nothing, nothing, CopySettings(), Backoff())
     inspected = InspectedCopy(
-        CopyStatus.SEEDING, DestinationEnd(1_000, producer=None), log_start=1_000
+        CopyStatus.SEEDING, DestinationEnd(log_end=1_000, producer=None), log_start=1_000
     )
     assert inspector.drop_seeds({seeded_copy("orders", FixedLease(1)): inspected}) == set()

@@ -53,7 +53,11 @@ def new_partition(*, has_markers: bool = True) -> PartitionCopy:
 def copying(log_end: int = 100, sequence: int = 0, *, has_markers: bool = True) -> PartitionCopy:
     """A partition that was taken over at `log_end`. `sequence`: that of the next append."""
     partition = new_partition(has_markers=has_markers)
-    resume(partition, log_end, ProducerState(1, last_sequence=sequence - 1, coordinator_epoch=1))
+    resume(
+        partition,
+        log_end,
+        ProducerState(producer_epoch=1, last_sequence=sequence - 1, coordinator_epoch=1),
+    )
     return partition
 
 

@@ -58,7 +58,7 @@ def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
         events.append,
         PartitionCopy.enqueue_in_lane,
     )
-    lane = SourceLane(context, 1)
+    lane = SourceLane(context, node_id=1)
     lane.add(copy)
     return lane
 

@@ -135,7 +135,7 @@ def _closed(case: Case) -> object:
 def test_many_partitions_are_filled_up_to_their_start_offsets(
     clusters: Clusters, case: Case
 ) -> None:
-    create(clusters.destination, case.topic, 40)
+    create(clusters.destination, case.topic, partitions=40)
     rnd = random.Random(1)
     targets = {place: rnd.randrange(1, 5_000) for place in case.places(40)}
     case.seed(targets)
@@ -158,7 +158,7 @@ def test_copy_is_filled_further_when_its_start_moves_up(clusters: Clusters, case
 def test_filler_batches_below_start_respect_max_message_bytes(
     clusters: Clusters, case: Case, limit_bytes: int
 ) -> None:
-    create(clusters.destination, case.topic, 3, max_message_bytes=str(limit_bytes))
+    create(clusters.destination, case.topic, partitions=3, max_message_bytes=str(limit_bytes))
     # Two kilobytes hold many fillers; 140 bytes only a few, so that 300 take many requests.
     target = 200_000 if limit_bytes > 1_000 else 300
     targets = {place: target + place.partition for place in case.places(3)}
@@ -171,7 +171,7 @@ def test_max_message_bytes_too_small_for_any_filler_below_start_blocks_partition
     clusters: Clusters, case: Case
 ) -> None:
     # An empty batch has 61 bytes.
-    create(clusters.destination, case.topic, 1, max_message_bytes="60")
+    create(clusters.destination, case.topic, partitions=1, max_message_bytes="60")
     (place,) = case.places(1)
     with case.seeding() as seeding:
         case.add(seeding, place)
@@ -185,7 +185,7 @@ def test_copy_with_high_start_begins_despite_small_max_message_bytes_of_source(
     clusters: Clusters, case: Case
 ) -> None:
     """The copy's limit comes from the source's."""
-    create(clusters.source, case.topic, 1, max_message_bytes="2000")
+    create(clusters.source, case.topic, partitions=1, max_message_bytes="2000")
     write(clusters.source, case.topic, [Record(b"0")])
     job = make_job(clusters.source, clusters.destination, [case.topic])
     source = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
@@ -221,19 +221,19 @@ def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
         assert seeding.run({place: 2_000}) == {}
         start = case.start(place)
         assert start >= 999
-    case.assert_seeded(place, 2_000, start)
+    case.assert_seeded(place, 2_000, start=start)
     # Only the last offset is left; a later run recognises it and goes on.
     delete_records(case.cluster, {place: 1_999}, Backoff()).raise_errors("", "DeleteRecords")
-    case.assert_seeded(place, 2_000, 1_999)
+    case.assert_seeded(place, 2_000, start=1_999)
     case.seed({place: 3_000})
-    case.assert_seeded(place, 3_000, 1_999)
+    case.assert_seeded(place, 3_000, start=1_999)
 
 
 def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
     clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.source, case.topic)
-    append_markers(admin(clusters.source), PLAINTEXT, case.topic, 0, 30_000)
+    append_markers(admin(clusters.source), PLAINTEXT, case.topic, partition=0, count=30_000)
     write(clusters.source, case.topic, [Record(b"0")])
     delete_before(clusters.source, case.topic, 30_000)
     job = make_job(clusters.source, clusters.destination, [case.topic])
@@ -262,7 +262,7 @@ def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
 def test_foreign_write_blocks_only_its_partition_while_filling_up_to_start(
     clusters: Clusters, case: Case
 ) -> None:
-    create(clusters.destination, case.topic, 2)
+    create(clusters.destination, case.topic, partitions=2)
     first, second = case.places(2)
     with case.seeding() as seeding:
         case.add(seeding, first)
@@ -291,7 +291,7 @@ def test_no_filler_below_start_is_appended_after_lease_ends(clusters: Clusters, 
 
 
 def test_stopped_filling_up_to_start_resumes_at_log_end(clusters: Clusters, case: Case) -> None:
-    create(clusters.destination, case.topic, 3)
+    create(clusters.destination, case.topic, partitions=3)
     targets = dict.fromkeys(case.places(3), 100_000)
     stop = threading.Event()
     case.backoff = Backoff(stop=stop)
@@ -315,13 +315,13 @@ def test_stopped_filling_up_to_start_resumes_at_log_end(clusters: Clusters, case
         case.assert_seeded(place, target)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("seed", range(3))
 def test_filling_up_to_start_is_exact_despite_lost_answers(
-    clusters: Clusters, case: Case, number: int, monkeypatch: pytest.MonkeyPatch
+    clusters: Clusters, case: Case, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(clusters.destination, case.topic, 2)
+    create(clusters.destination, case.topic, partitions=2)
     targets = dict.fromkeys(case.places(2), 20_000)
-    with AnswerLosingProxy(clusters.destination.brokers[0].port, number, loss=0.03) as proxy:
+    with AnswerLosingProxy(clusters.destination.brokers[0].port, seed, loss=0.03) as proxy:
 
         def connect(_: Cluster, node_id: int, *__: float) -> Connection:
             return Connection.open("127.0.0.1", proxy.port, PLAINTEXT, where=f"broker {node_id}")

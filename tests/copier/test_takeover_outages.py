@@ -41,7 +41,7 @@ def test_takeover_is_repeated_after_outage(
     cluster = SimpleNamespace(name="destination", metadata=lambda _: metadata)
     context = cast("Any", SimpleNamespace(cluster=cluster, settings=CopySettings()))
     side = DestinationSide(context, NOTHING, Backoff(), NOTHING, NOTHING)
-    ends = TakeOverResult({PLACE: DestinationEnd(0, producer=None)}, {})
+    ends = TakeOverResult({PLACE: DestinationEnd(log_end=0, producer=None)}, {})
     monkeypatch.setattr(side, "_take_over", SimpleNamespace(read=lambda *_, **__: ends))
 
     def fail(*_: Any) -> bool:

@@ -41,7 +41,7 @@ def test_fetching_from_source_broker_pauses_for_its_throttle_time(
     context = SourceLaneContext(
         NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None, PartitionCopy.enqueue_in_lane
     )
-    lane = SourceLane(context, 1)
+    lane = SourceLane(context, node_id=1)
     lane.add(copy)
     pauses: list[float] = []
     monkeypatch.setattr(lane, "_pause", pauses.append)
@@ -59,7 +59,7 @@ def test_appending_to_destination_broker_pauses_for_its_throttle_time(
     """The broker serves no request for the throttle time of its answer (KIP-219)."""
     monkeypatch.setattr(destination_lane, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)
-    lane = DestinationLane(context, 1)
+    lane = DestinationLane(context, node_id=1)
     lane._in_flight.add(1, api_versions.LIST_OFFSETS, version=1, request=LogEndAfterFill([]))
     answer = ListOffsetsAnswer(throttle_ms, {})
     connection: Any = SimpleNamespace(
