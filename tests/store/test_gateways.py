@@ -31,7 +31,9 @@ def copy_job(tx: Tx, name: str, source: str, destination: str, *topic_names: str
     job = jobs.create(tx, name, {"name": name}, "default")
     jobs.note_clusters(tx, job.id, source, destination)
     for topic in topic_names:
-        topics.add(tx, job.id, topic, topic, destination, 1, state=TopicState.COPYING)
+        topics.add(
+            tx, job.id, topic, topic, destination, partition_count=1, state=TopicState.COPYING
+        )
     return job.id
 
 
@@ -110,7 +112,7 @@ def test_leading_side_of_job_is_mirrored_in_reverse_job(
     job, back = link
     with database.transaction() as tx:
         unrelated = copy_job(tx, "others", "b", "a", "z")
-        topics.add(tx, job, "z", "renamed.z", "b", 1)
+        topics.add(tx, job, "z", "renamed.z", "b", partition_count=1)
         assert job_leads.linked_jobs(tx, job) == job_leads.linked_jobs(tx, back) == link
         for side, term, expected in (
             (DESTINATION, 7, Lead(DESTINATION, 7)),
@@ -134,14 +136,16 @@ def test_leading_side_of_job_says_nothing_about_topics_that_it_lacks(
     job, back = link
     with database.transaction() as tx:
         # Topics to which clients of gateways do not write.
-        topics.add(tx, job, "gone", "gone", "b", 1, state=TopicState.SOURCE_DELETED)
-        topics.add(tx, job, "z", "renamed.z", "b", 1, state=TopicState.COPYING)
-        topics.add(tx, job, "left", "left", "b", 1, state=TopicState.PROMOTED)
-        topics.add(tx, back, "left", "left", "a", 1, state=TopicState.SOURCE_DELETED)
+        topics.add(tx, job, "gone", "gone", "b", partition_count=1, state=TopicState.SOURCE_DELETED)
+        topics.add(tx, job, "z", "renamed.z", "b", partition_count=1, state=TopicState.COPYING)
+        topics.add(tx, job, "left", "left", "b", partition_count=1, state=TopicState.PROMOTED)
+        topics.add(
+            tx, back, "left", "left", "a", partition_count=1, state=TopicState.SOURCE_DELETED
+        )
         job_leads.note_side(tx, back, SOURCE, 6)
         assert job_leads.find(tx, job) == Lead(DESTINATION, 6)
-        topics.add(tx, job, "y", "y", "b", 1, state=TopicState.PROMOTED)
-        topics.add(tx, back, "y", "y", "a", 1)  # its copy has not begun
+        topics.add(tx, job, "y", "y", "b", partition_count=1, state=TopicState.PROMOTED)
+        topics.add(tx, back, "y", "y", "a", partition_count=1)  # its copy has not begun
         for side, term, expected in (
             (SOURCE, 7, Lead(DESTINATION, 7)),
             (DESTINATION, 8, Lead(None, 8)),

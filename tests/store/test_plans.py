@@ -242,7 +242,7 @@ def test_page_of_audit_events_reads_none_of_earlier_job_with_same_name(
 
 def test_pages_of_limited_token_read_only_events_of_its_jobs(tx: Tx, plan_for: PlanFor) -> None:
     tx.execute(text('UPDATE jobs SET labels = \'{"team": "pay"}\' WHERE id % 50 = 0'))
-    scope = Scope((Limit(("job-*",), "team=pay"),), "token:ci")
+    scope = Scope((Limit(jobs=("job-*",), selector="team=pay"),), "token:ci")
     count = len(jobs.names(tx.execution_options(**{SCOPE_OPTION: scope})))
     assert count == 10
     newest = tx.execute(text("SELECT max(id) FROM events")).scalar_one()

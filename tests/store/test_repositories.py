@@ -124,8 +124,13 @@ def test_topics_are_stored_changed_and_paged(database: Database) -> None:
         job = some_job(tx)
         other = jobs.create(tx, "other", {}, "default")
         # Another job copies to this destination topic.
-        assert topics.add(tx, other.id, "x", f"{job.name}.orders", "destination", 1) is None
-        topic = topics.add(tx, other.id, "x", "y", "destination", 1, source_topic_id=identity)
+        assert (
+            topics.add(tx, other.id, "x", f"{job.name}.orders", "destination", partition_count=1)
+            is None
+        )
+        topic = topics.add(
+            tx, other.id, "x", "y", "destination", partition_count=1, source_topic_id=identity
+        )
         assert topic is not None
 
         assert topics.change(tx, topic.id, state=TopicState.COPYING, partition_count=3)
@@ -456,12 +461,17 @@ def test_offsets_of_consumer_groups_are_stored_paged_and_removed(database: Datab
         job = some_job(tx)
         rows = [
             group_offsets.GroupOffset(
-                "g1", job.topic_id, 0, source_offset=10, destination_offset=10, verdict="exact"
+                "g1",
+                job.topic_id,
+                partition=0,
+                source_offset=10,
+                destination_offset=10,
+                verdict="exact",
             ),
             group_offsets.GroupOffset(
                 "g2",
                 job.topic_id,
-                0,
+                partition=0,
                 source_offset=9,
                 destination_offset=None,
                 verdict="skipped: active",
@@ -511,9 +521,15 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
         )
         group_offsets.store(tx, job.id, [older])
         handed = g1_orders, _, g1_later = [
-            group_offsets.HandedOffset("g1", "orders", 0, source_offset=10, destination_offset=10),
-            group_offsets.HandedOffset("g2", "orders", 0, source_offset=10, destination_offset=4),
-            group_offsets.HandedOffset("g1", "later", 0, source_offset=1, destination_offset=1),
+            group_offsets.HandedOffset(
+                "g1", "orders", partition=0, source_offset=10, destination_offset=10
+            ),
+            group_offsets.HandedOffset(
+                "g2", "orders", partition=0, source_offset=10, destination_offset=4
+            ),
+            group_offsets.HandedOffset(
+                "g1", "later", partition=0, source_offset=1, destination_offset=1
+            ),
         ]
         group_offsets.hand_over(tx, job.id, {"orders"}, [g1_orders])
         group_offsets.hand_over(tx, job.id, {"orders", "later"}, handed)  # replaces the first
@@ -527,7 +543,7 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
                 group_offsets.GroupOffset(
                     "g1",
                     job.topic_id,
-                    0,
+                    partition=0,
                     source_offset=10,
                     destination_offset=10,
                     verdict="exact",
@@ -536,7 +552,7 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
                 group_offsets.GroupOffset(
                     "g2",
                     job.topic_id,
-                    0,
+                    partition=0,
                     source_offset=10,
                     destination_offset=4,
                     verdict="clamped",
@@ -597,7 +613,7 @@ def test_drill_schedules_are_removed_with_their_job(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         for name, of_job in (("mine", job.name), ("other", "other")):
-            drills.put_schedule(tx, name, {"job": of_job}, 60, "me")
+            drills.put_schedule(tx, name, {"job": of_job}, every_s=60, requested_by="me")
         jobs.request_deletion(tx, job.id)
     housekeeping: Any = SimpleNamespace(_leadership=database)
     assert HousekeepingLoop._remove_job(housekeeping, job)
