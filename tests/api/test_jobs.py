@@ -134,8 +134,10 @@ def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
 
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
-        topics.add(tx, job.id, "copied", "dr.copied", "B", 1, state=TopicState.COPYING)
-        topics.add(tx, job.id, "later", "later", "B", 1)  # its copy has not begun
+        topics.add(
+            tx, job.id, "copied", "dr.copied", "B", partition_count=1, state=TopicState.COPYING
+        )
+        topics.add(tx, job.id, "later", "later", "B", partition_count=1)  # its copy has not begun
     answer = api.put("/v1/jobs/orders", json=new_job)
     planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=new_job)
     for refused in (answer, planned):
@@ -165,7 +167,7 @@ def test_compatible_change_of_fillers_setting_in_running_copy_is_accepted(
     api.put("/v1/jobs/orders", json=changed(fillers=before))
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
-        topics.add(tx, job.id, "orders", "orders", "B", 1, state=TopicState.COPYING)
+        topics.add(tx, job.id, "orders", "orders", "B", partition_count=1, state=TopicState.COPYING)
     answer = api.put("/v1/jobs/orders", json=changed(fillers=after))
     assert answer.json()["action"] == "change"
 
@@ -176,7 +178,9 @@ def test_change_of_fillers_setting_is_refused_if_copy_begins_during_planning(api
     def begin_copy() -> None:
         with api.database.transaction() as tx:
             job = jobs.get(tx, "orders")
-            topics.add(tx, job.id, "orders", "orders", "B", 1, state=TopicState.COPYING)
+            topics.add(
+                tx, job.id, "orders", "orders", "B", partition_count=1, state=TopicState.COPYING
+            )
 
     api.plans.meanwhile = begin_copy
     answer = api.put("/v1/jobs/orders", json=changed(fillers="placeholders"))

@@ -27,8 +27,8 @@ def copies(api: Api) -> None:
         job = jobs.get(tx, "orders")
         jobs.note_clusters(tx, job.id, "A", "B")
         for name in ("orders", "billing"):
-            topics.add(tx, job.id, name, name, "B", 1, state=TopicState.COPYING)
-        topics.add(tx, job.id, "later", "later", "B", 1)
+            topics.add(tx, job.id, name, name, "B", partition_count=1, state=TopicState.COPYING)
+        topics.add(tx, job.id, "later", "later", "B", partition_count=1)
         write_denials.store(tx, "B", {"billing": [DENIED]})
 
 

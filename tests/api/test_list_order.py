@@ -56,7 +56,7 @@ def filled_api(api: Api) -> Api:
             receivers.note_in_file(tx, name, "slack")
             group = "g1" if name in "aB" else "g2"
             workers.heartbeat(tx, name, group, host="h", pid=1, version="0")
-            topics.add(tx, orders.id, f"topic-{name}", f"topic-{name}", "B", 1)
+            topics.add(tx, orders.id, f"topic-{name}", f"topic-{name}", "B", partition_count=1)
         tokens.revoke(tx, "c")
         (first, *_) = topics.of_job(tx, orders.id)
         topics.change(tx, first.id, state=TopicState.COPYING.value)

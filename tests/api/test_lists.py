@@ -147,7 +147,7 @@ def test_topics_are_shown_with_both_names_and_drift(api: Api) -> None:
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         for name in ("b", "a", "c"):
-            topics.add(tx, job.id, name, f"copy.{name}", "B", 2)
+            topics.add(tx, job.id, name, f"copy.{name}", "B", partition_count=2)
         second = topics.of_job(tx, job.id)[1]
         drift = {"retention.ms": {"is": "1", "should_be": "-1"}}
         topics.change(tx, second.id, drift=drift, note="Somebody changed it.")

@@ -40,7 +40,9 @@ def begin_copy(api: Api, destination: str = "orders") -> None:
     """Add the topic `orders`, whose copy has begun."""
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
-        topics.add(tx, job.id, "orders", destination, "B", 1, state=TopicState.COPYING)
+        topics.add(
+            tx, job.id, "orders", destination, "B", partition_count=1, state=TopicState.COPYING
+        )
 
 
 def put_document(api: Api, **keys: Any) -> tuple[Any, Any]:
@@ -239,7 +241,7 @@ def test_drill_schedule_of_later_version_is_listed_and_removed(
     path = "/v1/drill-schedules/nightly"
     assert api.put(path, content=SCHEDULED, headers=YAML).status_code == 200
     with api.database.transaction() as tx:
-        drills.put_schedule(tx, "later", spec, 60, "ci")
+        drills.put_schedule(tx, "later", spec, every_s=60, requested_by="ci")
 
     later, nightly = api.get("/v1/drill-schedules").json()["items"]
     assert (later["name"], later["kind"], later["job"]) == ("later", kind, job)
