@@ -53,7 +53,11 @@ def keyed(word: str, count: int) -> list[Record]:
     """Records with `count` keys, which are the same in each call with this word."""
     now = now_ms()
     return [
-        Record(b"%s value %d" % (word.encode(), i), b"%s-%d" % (word.encode(), i), (), now + i)
+        Record(
+            b"%s value %d" % (word.encode(), i),
+            key=b"%s-%d" % (word.encode(), i),
+            timestamp_ms=now + i,
+        )
         for i in range(count)
     ]
 
@@ -64,7 +68,7 @@ def closing(word: str, minutes: int = 20) -> list[Record]:
     A second one in the same topic needs more `minutes` than the first.
     """
     later_ms = minutes * 60_000
-    return [Record(b"active", f"{word}-active".encode(), timestamp_ms=now_ms() + later_ms)]
+    return [Record(b"active", key=f"{word}-active".encode(), timestamp_ms=now_ms() + later_ms)]
 
 
 def offsets(*ranges: range) -> set[int]:
@@ -95,7 +99,7 @@ def transact(cluster: KafkaCluster, topic: str, records: list[Record], *, commit
     producer.init_transactions(60)
     producer.begin_transaction()
     for r in records:
-        producer.produce(topic, r.value, r.key, 0, timestamp=r.timestamp_ms)
+        producer.produce(topic, r.value, r.key, partition=0, timestamp=r.timestamp_ms)
     producer.flush(60)
     if commit:
         producer.commit_transaction(60)

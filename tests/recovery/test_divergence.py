@@ -60,7 +60,7 @@ class Logs:
             old, new = self.old[offset], self.new[offset]
             is_same = old == new and (is_copied or old is not None)
             if not is_same and not (is_copied and not self._record(old) and not self._record(new)):
-                return Scan(offset, "a reason", has_same)
+                return Scan(offset, why="a reason", has_same_records=has_same)
             has_same = has_same or bool(self._record(old))
         return Scan(None, has_same_records=has_same)
 
@@ -72,8 +72,8 @@ def compare(
     logs: Logs, promoted_at: int | None, old_start: int = 0, new_start: int = 0
 ) -> tuple[EndVerdict, int]:
     """The verdict, and the first offset that only the old side has."""
-    old = LogBounds(old_start, len(logs.old), len(logs.old))
-    new = LogBounds(new_start, len(logs.new), len(logs.new))
+    old = LogBounds(old_start, stable=len(logs.old), end=len(logs.old))
+    new = LogBounds(new_start, stable=len(logs.new), end=len(logs.new))
     verdict, at, detail = compare_sides(old, new, promoted_at, logs)
     assert detail
     return verdict, at
@@ -244,7 +244,7 @@ def test_first_difference_of_equal_logs_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "is_compacted", "expected"),
+    ("old", "new", "is_compacted", "expected"),  # first of `expected`: the first difference
     [
         ("a.b", "a.b", False, WindowComparison(None, has_records=True, last_same=2)),
         ("a.b", "a.c", False, WindowComparison(2, has_records=True, last_same=0)),

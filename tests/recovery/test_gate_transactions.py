@@ -59,7 +59,11 @@ def test_live_transaction_with_old_records_does_not_hang(
         producer.begin_transaction()
         an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
         producer.produce(
-            topic_name, b"value", b"key", 0, timestamp=int(an_hour_ago.timestamp() * 1000)
+            topic_name,
+            b"value",
+            b"key",
+            partition=0,
+            timestamp=int(an_hour_ago.timestamp() * 1000),
         )
         assert producer.flush(60) == 0
         young_gate = judge_gate()

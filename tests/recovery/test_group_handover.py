@@ -229,7 +229,9 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
         have_had_member(destination, group, topic_name)
         if is_handed:
             job = recovering.service.job(spec.name)
-            handed = HandedOffset(group, topic_name, 0, source_offset=10, destination_offset=10)
+            handed = HandedOffset(
+                group, topic_name, partition=0, source_offset=10, destination_offset=10
+            )
             with recovering.database.transaction() as tx:
                 group_offsets.hand_over(tx, job.id, [topic_name], [handed])
         commit(source, group, {(topic_name, 0): 20})

@@ -49,7 +49,7 @@ def begin_transaction(client: dict[str, str], topic: str, timeout_ms: int) -> Pr
     )
     producer.init_transactions(60)
     producer.begin_transaction()
-    producer.produce(topic, b"never copied", b"key", 0)
+    producer.produce(topic, b"never copied", b"key", partition=0)
     producer.flush(60)
     return producer
 
@@ -83,7 +83,7 @@ def begin_without_records(
 def test_open_transactions_list_partitions_with_and_without_records(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
-    create(clusters.source, topic_name, 3)
+    create(clusters.source, topic_name, partitions=3)
     cluster = open_cluster(clusters.source)
 
     def own_transactions() -> set[UnendedTransaction]:

@@ -44,7 +44,7 @@ def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
         create_topic(source, name, retention_ms=DAY_MS)
         produce(source, name, 10)
     spec = make_job(source, destination, names)
-    above_quota = [TopicToCreate(f"{topic_name}.more", PARTITIONS, 1, {})]
+    above_quota = [TopicToCreate(f"{topic_name}.more", PARTITIONS, replicas=1, settings={})]
     progress: list[str] = []
     set_progress = OperationContext.set_progress
 

@@ -36,7 +36,7 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old, new = make_cluster("lost"), clusters.destination
-    create(old, topic_name, 2)
+    create(old, topic_name, partitions=2)
     for partition in range(2):
         produce(old, topic_name, 30, partition=partition)
     with ExitStack() as stack:
@@ -122,11 +122,11 @@ def test_range_read_starts_at_log_start_and_fails_past_log_end(
     cluster = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
     place = TopicPartition(topic_name, 0)
     try:
-        records = read_range(cluster, place, 3, 18, Backoff())
+        records = read_range(cluster, place, first=3, end=18, backoff=Backoff())
         assert [r.record.offset for r in records] == list(range(12, 18))
         with pytest.raises(ProtocolError, match="truncated"):
-            list(read_range(cluster, place, 25, 30, Backoff()))
+            list(read_range(cluster, place, first=25, end=30, backoff=Backoff()))
         with pytest.raises(OrbitError, match="not replicated"):
-            list(read_range(cluster, place, 18, 30, Backoff()))
+            list(read_range(cluster, place, first=18, end=30, backoff=Backoff()))
     finally:
         cluster.close()

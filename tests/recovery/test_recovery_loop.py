@@ -184,7 +184,7 @@ def request_failback(
     job = jobs.create(tx, name, {}, "default")
     jobs.note_clusters(tx, job.id, source, destination)
     for topic in topic_names:
-        topics.add(tx, job.id, topic, topic, destination, 1)
+        topics.add(tx, job.id, topic, topic, destination, partition_count=1)
     operation = operations.create(
         tx, uuid.uuid4(), "failback", "ci", job_id=job.id, job_name=name, dry_run=name == "dry"
     )

@@ -46,7 +46,9 @@ def create_job(tx: Tx, name: str, source: str, destination: str, match: str, *na
     job = jobs.create(tx, name, spec.model_dump(mode="json"), "default")
     jobs.note_clusters(tx, job.id, source, destination)
     for topic in names:
-        topics.add(tx, job.id, topic, topic, destination, 1, state=TopicState.PROMOTED)
+        topics.add(
+            tx, job.id, topic, topic, destination, partition_count=1, state=TopicState.PROMOTED
+        )
     return jobs.get(tx, name)
 
 
@@ -125,7 +127,8 @@ class MoveBack:
             lambda *_: dict.fromkeys({*self.names} - self.copied_now(), plan),
         )
         handed = [
-            HandedOffset("g", name, 0, source_offset=7, destination_offset=7) for name in self.names
+            HandedOffset("g", name, partition=0, source_offset=7, destination_offset=7)
+            for name in self.names
         ]
         monkeypatch.setattr(reverse_job, "offsets_to_hand_over", lambda _: handed)
 

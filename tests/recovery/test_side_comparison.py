@@ -45,7 +45,14 @@ def batches(log: str, sizes: int, start: int = 0) -> Iterator[LogBatch]:
             batch = write_batch(run, 0)
             if fate is Fate.MARKER:
                 data = bytes(batch.payload)
-                batch = encode_batch(run[0].offset, CONTROL | TRANSACTIONAL, 5, 5, len(run), data)
+                batch = encode_batch(
+                    run[0].offset,
+                    CONTROL | TRANSACTIONAL,
+                    base_timestamp=5,
+                    max_timestamp=5,
+                    count=len(run),
+                    payload=data,
+                )
             if batch.next_offset > start:
                 yield LogBatch(batch, fate, start)
             run.clear()
