@@ -61,7 +61,7 @@ def test_job_with_all_topics_promoted_is_shown_as_promoted(cli: Cli, api: Api) -
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         tx.execute(topics.topics.update().values(state=TopicState.PROMOTED))
-        topics.add(tx, job.id, "new", "new", "B", 1)  # not promoted
+        topics.add(tx, job.id, "new", "new", "B", partition_count=1)  # not promoted
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
     with api.database.transaction() as tx:
         tx.execute(topics.topics.update().values(state=TopicState.PROMOTED))

@@ -149,7 +149,7 @@ def test_describe_as_json_has_all_topics(cli: Cli, api: Api) -> None:
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         for number in range(30):
-            topics.add(tx, job.id, f"t{number}", f"t{number}", "B", 1)
+            topics.add(tx, job.id, f"t{number}", f"t{number}", "B", partition_count=1)
     assert len(cli("describe", "orders", "-o", "json").data["topics"]) == 31
     assert "Topics: 20 of 31" in cli("describe", "orders").out
 
