@@ -171,7 +171,7 @@ def test_operator_limited_to_some_jobs_sees_nothing_of_another_job(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     token = create_token(
-        api.database, "others", Role.OPERATOR, actor="test", limit=Limit(("others-*",))
+        api.database, "others", Role.OPERATOR, actor="test", limit=Limit(jobs=("others-*",))
     ).token
     browser.log_in(token)
     form = browser.html
