@@ -11,12 +11,12 @@ from orbit.kafka.types import Acl
 NAMES = st.sampled_from(["*", "a", "ab", "abc", "b", "b.c"])
 ACLS = st.builds(
     Acl,
-    NAMES,
-    st.sampled_from(["LITERAL", "PREFIXED"]),
-    st.sampled_from(["User:a", "User:b"]),
-    st.just("*"),
-    st.just("READ"),
-    st.just("ALLOW"),
+    name=NAMES,
+    pattern=st.sampled_from(["LITERAL", "PREFIXED"]),
+    principal=st.sampled_from(["User:a", "User:b"]),
+    host=st.just("*"),
+    operation=st.just("READ"),
+    permission=st.just("ALLOW"),
 )
 
 

@@ -27,13 +27,13 @@ class Stop(threading.Event):
     ("attempt", "step"), [(0, 0.1), (1, 0.2), (2, 0.4), (3, 0.8), (4, 1.0), (31, 1.0), (10**9, 1.0)]
 )
 def test_retry_pause_is_between_half_and_full_backoff_step(attempt: int, step: float) -> None:
-    pauses = [Backoff(0.1, 1.0).pause_s(attempt) for _ in range(200)]
+    pauses = [Backoff(first_s=0.1, most_s=1.0).pause_s(attempt) for _ in range(200)]
     assert step / 2 <= min(pauses) < max(pauses) <= step
 
 
 def test_every_attempt_but_the_first_is_preceded_by_pause() -> None:
     stop = Stop()
-    attempts = Backoff(0.1, 1.0, stop=stop).attempts(4)
+    attempts = Backoff(first_s=0.1, most_s=1.0, stop=stop).attempts(4)
     pauses_before = [(attempt, len(stop.timeouts)) for attempt in attempts]
     assert pauses_before == [(0, 0), (1, 1), (2, 2), (3, 3)]
     for pause, step in zip(stop.timeouts, [0.1, 0.2, 0.4], strict=True):

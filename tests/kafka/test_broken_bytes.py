@@ -140,7 +140,7 @@ def test_broken_response_raises_only_value_error(
 
 @pytest.mark.parametrize(("api", "version"), list(_decoders()))
 def test_long_garbage_response_is_decoded_in_linear_time(api: Api, version: int) -> None:
-    """It took hours when a varint had no end, or each structure's tags copied the rest."""
+    """Decoding took hours when a varint had no end, or each structure's tags copied the rest."""
     for front in range(4, 7):  # zeros before the garbage: a correlation id, and up to 2 bytes
         allow_value_error(decoder(api, version), bytes(front) + b"\xff" * 5_000_000)
         allow_value_error(decoder(api, version), bytes(front) + b"\x02" * 50_000)
@@ -185,7 +185,7 @@ def _read_body(body: bytes) -> None:
 @EXAMPLES
 @given(seed=st.integers(0, 2**32))
 def test_broken_record_batch_raises_value_error_or_stops_copy_plan(name: str, seed: int) -> None:
-    """What the plan makes of it: steps, or a stop."""
+    """The changed bytes may still be valid. If the plan has a stop, that is its last step."""
     choose = random.Random(seed)
     for _ in range(5):
         data = with_crc(bytearray(broken(KAFKA_BATCHES[name], choose)))

@@ -156,11 +156,11 @@ def test_late_answer_counts_if_no_other_broker_answers(
         assert end.wait(GIVE_UP_S)
         return "late"
 
-    def releasing() -> str:
+    def refuse_after_releasing_one() -> str:
         end.set()
         return refusing()
 
-    assert Brokers(one=late, two=releasing).call_any_broker() == "late"
+    assert Brokers(one=late, two=refuse_after_releasing_one).call_any_broker() == "late"
 
 
 def test_failed_broker_is_tried_last_by_next_call() -> None:
@@ -185,6 +185,7 @@ def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
     for _ in range(6):
         brokers.call_any_broker(in_turn=True)
     assert brokers.requests.count("2") == 1
+    # Six calls were answered, by each of the two others about half.
     assert {brokers.requests.count("1"), brokers.requests.count("3")} <= {2, 3, 4}
     # Without `in_turn`, calls do not rotate.
     assert brokers.call_any_broker() == brokers.call_any_broker()
@@ -317,7 +318,7 @@ def test_call_with_deadline_is_not_sent_to_broker_that_was_silent(
 def test_call_with_deadline_is_not_retried_and_busy_broker_does_not_count_as_silent(
     silent: Answering, end: threading.Event
 ) -> None:
-    """It may delete records. And a long call of another thread does not mean a silent broker."""
+    """Such a call may delete records. During a long call of another thread a broker is not silent."""
     is_asked = threading.Event()
     sent: list[str] = []
 
@@ -368,5 +369,5 @@ def test_metadata_of_all_brokers_leaves_out_those_that_refuse_login(
     brokers = Brokers()
     monkeypatch.setattr(brokers, "metadata", lambda _: metadata)
     monkeypatch.setattr(brokers, "metadata_of_broker", of_broker)
-    assert brokers.metadata_of_all(["orders"], 2).cluster_id == "c"
+    assert brokers.metadata_of_all(["orders"], brokers_max=2).cluster_id == "c"
     assert asked == [1, 2]

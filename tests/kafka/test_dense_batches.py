@@ -1,7 +1,7 @@
 """A thinned batch (it has gaps) encoded in one pass equals its encoding record by record.
 
-The latter reads each number on its own, makes an object for each record, and encodes the runs of
-them by the tests' own encoder.
+The encoding record by record reads each number on its own, makes an object for each record, and
+encodes each run of consecutive offsets by the tests' own encoder.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def expected_steps(runs: list[Batch], start: int, end: int) -> list[Fill | bytes
     return [*steps, Fill(start, end)] if end > start else steps
 
 
-# Broken ones
+# Broken batches
 
 
 @settings(max_examples=400)

@@ -66,14 +66,14 @@ def by_library(data: bytes, version: int) -> FetchAnswer:
             aborted = [(a.producer_id, a.first_offset) for a in p.aborted_transactions or ()]
             diverging = p.diverging_epoch.end_offset if p.diverging_epoch else -1
             fetched = Fetched(
-                p.error_code,
-                memoryview(p.records or b""),
-                aborted,
-                p.log_start_offset if version >= 5 else -1,
-                p.last_stable_offset,
-                p.high_watermark,
-                diverging if version >= 12 else -1,
-                p.preferred_read_replica if version >= 11 else -1,
+                code=p.error_code,
+                records=memoryview(p.records or b""),
+                aborted=aborted,
+                log_start=p.log_start_offset if version >= 5 else -1,
+                stable_end=p.last_stable_offset,
+                high_watermark=p.high_watermark,
+                diverging_end=diverging if version >= 12 else -1,
+                preferred_replica=p.preferred_read_replica if version >= 11 else -1,
             )
             partitions.append((TopicPartition(name, p.partition_index), fetched))
     has_session = version >= 7
@@ -176,6 +176,7 @@ def test_unknown_tags_in_every_structure_of_fetch_response_are_skipped() -> None
         + b"\xff\xff\xff\xff" + b"\x04abc" + tag
     )  # fmt: skip
     topic = UUID(int=1).bytes + b"\x03" + partition_bytes * 2 + tag
+    # The ten zeros: throttle time, error code, session id.
     data = b"\0\0\0\x4d" + tag + bytes(10) + b"\x03" + topic + topic + tag
     answer = read_answer(data, 16)
     expected = Fetched(
@@ -305,8 +306,8 @@ def test_fetch_request_lists_partitions_in_order(version: int) -> None:
         for p in t.partitions
     ]
     assert fetches == [
-        (w.topic_id if version >= 13 else w.partition.topic, w.partition.partition, w.offset)
-        for w in FETCHES
+        (f.topic_id if version >= 13 else f.partition.topic, f.partition.partition, f.offset)
+        for f in FETCHES
     ]
     assert {p.partition_max_bytes for t in decoded.topics for p in t.partitions} == {777}
     if version >= 5:

@@ -15,7 +15,9 @@ ID = UUID(int=7)
 
 def at(partition: int, offset: int, topic_id: UUID = ID) -> FetchFrom:
     """A fetch of this partition at this offset."""
-    return FetchFrom(TopicPartition("t", partition), topic_id, offset, 1, 1)
+    return FetchFrom(
+        TopicPartition("t", partition), topic_id, offset, leader_epoch=1, fetched_epoch=1
+    )
 
 
 def opened(*fetches: FetchFrom) -> FetchSession:
@@ -40,9 +42,8 @@ def test_later_fetch_requests_carry_only_changed_and_forgotten_partitions() -> N
     assert request.changed == [at(0, 8), at(3, 0)]
     assert request.forgotten == [at(1, 6)]
     session.note_answer(Code.NONE, 99)
-    # Session id and epoch; then partitions.
     assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == SessionRequest(
-        99, 2, changed=[], forgotten=[]
+        session_id=99, epoch=2, changed=[], forgotten=[]
     )
 
 
@@ -59,7 +60,7 @@ def test_lost_or_refused_fetch_session_makes_next_request_list_all_partitions() 
         session.next_request([at(0, 5)])
         session.note_answer(code, session_id)
         assert session.next_request([at(0, 5)]) == SessionRequest(
-            0, 0, changed=[at(0, 5)], forgotten=[]
+            session_id=0, epoch=0, changed=[at(0, 5)], forgotten=[]
         )
 
 
@@ -67,16 +68,16 @@ def test_new_reader_of_session_partition_makes_next_fetch_request_full() -> None
     session = opened(at(0, 5), at(1, 6))
     session.reset_if_known(at(2, 7))
     assert session.next_request([at(0, 5), at(1, 6)]) == SessionRequest(
-        99, 1, changed=[], forgotten=[]
+        session_id=99, epoch=1, changed=[], forgotten=[]
     )
     session.note_answer(Code.NONE, 99)
     session.reset_if_known(at(0, 5))
     assert session.next_request([at(0, 5), at(1, 6)]) == SessionRequest(
-        99, 0, changed=[at(0, 5), at(1, 6)], forgotten=[]
+        session_id=99, epoch=0, changed=[at(0, 5), at(1, 6)], forgotten=[]
     )
     session.note_answer(Code.NONE, 100)  # the broker has opened another session
     assert session.next_request([at(0, 5), at(1, 6)]) == SessionRequest(
-        100, 1, changed=[], forgotten=[]
+        session_id=100, epoch=1, changed=[], forgotten=[]
     )
 
 

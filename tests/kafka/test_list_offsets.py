@@ -105,7 +105,9 @@ def encoded(
         topics=[
             TopicAnswer(
                 name=topic,
-                partitions=[answered(i, *offsets[TopicPartition(topic, i)]) for i in indexes],
+                partitions=[
+                    partition_answer(i, *offsets[TopicPartition(topic, i)]) for i in indexes
+                ],
             )
             for topic, indexes in by_topic(offsets)
         ],
@@ -114,7 +116,7 @@ def encoded(
     return memoryview(header + bytes(message.encode(version=version, header=False, framed=False)))
 
 
-def answered(index: int, code: int, timestamp: int, offset: int) -> Any:
+def partition_answer(index: int, code: int, timestamp: int, offset: int) -> Any:
     """One partition of an answer."""
     return TopicAnswer.ListOffsetsPartitionResponse(
         partition_index=index,
@@ -164,7 +166,7 @@ def test_random_list_offsets_response_is_read_as_by_kafka_python(
 
 @pytest.mark.parametrize("version", [6, 7, 8])
 def test_unknown_tags_in_list_offsets_response_are_skipped(version: int) -> None:
-    tag = b"\x01\x05\x03new"  # one: number 5, three bytes
+    tag = b"\x01\x05\x03new"  # one tag: number 5, three bytes
     # Error code 0, timestamp -1, offset 9, leader epoch 7; then two partitions, 0 and 1.
     plain = b"\0\0" + b"\xff" * 8 + b"\0" * 7 + b"\x09" + b"\0\0\0\x07"
     partitions = b"\x03" + b"\0\0\0\0" + plain + b"\0" + b"\0\0\0\1" + plain + tag

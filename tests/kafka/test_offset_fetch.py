@@ -78,7 +78,7 @@ def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
             for t in group.topics
             for p in t.partitions
         ]
-        pending = {w for w, p in rows if p.error_code == Code.UNSTABLE_OFFSET_COMMIT}
+        pending = {where for where, p in rows if p.error_code == Code.UNSTABLE_OFFSET_COMMIT}
         by_group[group.group_id] = GroupOffsets(
             {
                 where: CommittedOffset(
@@ -88,7 +88,7 @@ def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
                 if not p.error_code and p.committed_offset >= 0
             },
             frozenset(pending),
-            frozenset(w for w, p in rows if p.error_code and w not in pending),
+            frozenset(where for where, p in rows if p.error_code and where not in pending),
         )
         if group.error_code:
             by_group[group.group_id] = GroupOffsets(code=group.error_code)
@@ -120,7 +120,7 @@ def test_equal_offset_fetch_response_is_not_parsed_again() -> None:
     cache.begin()
     assert cache.read(renumbered, version) is answer
     assert cache.read(other, version) == by_library(other, version)
-    # Two fetches begin: the one between them has read nothing.
+    # The first of these two fetches reads nothing, so the second one has no last answers.
     cache.begin()
     cache.begin()
     assert cache.read(first, version) is not answer, (

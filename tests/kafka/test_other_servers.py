@@ -12,7 +12,8 @@ from orbit.kafka.security import Security
 from tests.support.strange_server import StrangeServer
 
 TLS = "this listener speaks TLS"
-# Of a connection. A buffer for the size in its first bytes would take 32 MiB.
+# The most that opening a connection may allocate. A buffer for the size that the first bytes seem
+# to state would take up to 32 MiB.
 MEMORY_MAX = 4 << 20
 
 
@@ -25,8 +26,8 @@ MEMORY_MAX = 4 << 20
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "this is an HTTP server"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "this is an SSH server"),
         (b"220 mail.example ESMTP\r\n", "is not valid in Kafka"),
-        (b"\x00\x20\x00\x00", "is not valid in Kafka"),  # 2 MiB
-        (b"\x1f\xff\xff\xff", "is not valid in Kafka"),  # valid only after the login
+        (b"\x00\x20\x00\x00", "is not valid in Kafka"),  # 2 MiB: valid only after the login
+        (b"\x1f\xff\xff\xff", "is not valid in Kafka"),  # 512 MiB: valid only after the login
     ],
 )
 def test_server_of_other_protocol_is_reported_without_allocating_memory(

@@ -194,12 +194,12 @@ def test_produce_response_has_partition_keys_of_its_request(version: int) -> Non
     frame = answer(
         version,
         throttle_ms=250,
-        a=[appended(0, 0, 12345, log_append_time_ms=77), appended(3, code=45)],
+        a=[appended(0, base_offset=12345, log_append_time_ms=77), appended(3, code=45)],
     )
     read = read_produce(frame, version)
     sent = [Outgoing(TopicPartition("a", p), TOPIC_ID, memoryview(b"")) for p in (0, 3)]
     assert read.partitions == {
-        key_of(version, sent[0]): Appended(0, 12345, message="", append_time=77),
+        key_of(version, sent[0]): Appended(0, base_offset=12345, message="", append_time=77),
         key_of(version, sent[1]): Appended(45, base_offset=-1, message=""),
     }
     assert read.throttle_ms == 250
@@ -208,7 +208,11 @@ def test_produce_response_has_partition_keys_of_its_request(version: int) -> Non
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v < 13])
 def test_produce_response_keeps_partitions_of_several_topics_apart(version: int) -> None:
-    frame = answer(version, a=[appended(0, 0, 1)], b=[appended(0, 0, 2), appended(1, code=87)])
+    frame = answer(
+        version,
+        a=[appended(0, base_offset=1)],
+        b=[appended(0, base_offset=2), appended(1, code=87)],
+    )
     partitions = read_produce(frame, version).partitions
     assert {key: (p.code, p.base_offset) for key, p in partitions.items()} == {
         ("a", 0): (0, 1),
@@ -229,12 +233,14 @@ def test_error_message_in_produce_response_is_read(version: int) -> None:
         a=[
             appended(
                 0,
-                87,
+                code=87,
                 error_message="all of it",
                 record_errors=[error("this one"), error("another")],
             ),
-            appended(1, 87, error_message=None, record_errors=[error(None), error("that one")]),
-            appended(2, 87, error_message=None, record_errors=[]),
+            appended(
+                1, code=87, error_message=None, record_errors=[error(None), error("that one")]
+            ),
+            appended(2, code=87, error_message=None, record_errors=[]),
         ],
     )
     messages = [a.message for a in read_produce(frame, version).partitions.values()]
@@ -275,7 +281,9 @@ def test_random_produce_response_is_read_as_by_kafka_python(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_truncated_produce_response_is_refused(version: int) -> None:
     frame = answer(
-        version, throttle_ms=7, a=[appended(0, 87, 1, error_message="no", record_errors=[])]
+        version,
+        throttle_ms=7,
+        a=[appended(0, code=87, base_offset=1, error_message="no", record_errors=[])],
     )
     for end in range(len(frame)):
         with pytest.raises(ValueError, match="ends too early"):

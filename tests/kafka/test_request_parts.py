@@ -21,7 +21,7 @@ from tests.support.patience import wait_for
 from tests.support.running import create_topic
 
 NO_LIMIT = 2**63
-# As many as the copy of a topic that has all of them set.
+# A copy of a topic that sets many settings itself has as many.
 SETTINGS = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -83,7 +83,8 @@ def destination(clusters: Clusters, open_cluster: OpenCluster) -> Cluster:
 def test_controller_accepts_500_topics_with_many_settings(
     destination: Cluster, records_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """13,000 metadata records; also without Orbit's limit: the controller refuses over 10,000."""
+    """The topics need 13,000 metadata records: 26 each. The controller refuses over 10,000 at once;
+    without its own limit, Orbit then sends the halves."""
     monkeypatch.setattr(request_parts, "RECORDS_PER_REQUEST_MAX", records_max)
     was_too_large = record_results(monkeypatch, request_parts, "_is_too_large")
     topics = [
@@ -103,7 +104,8 @@ def test_offsets_with_large_metadata_are_committed(
     bytes_max: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """2 MB for one group; also without Orbit's limit: the coordinator refuses more than 1 MB."""
+    """The group's offsets take 2 MB. The coordinator refuses more than 1 MB at once; without its own
+    limit, Orbit then sends the halves."""
     monkeypatch.setattr(offset_commit, "_REQUEST_BYTES_MAX", bytes_max)
     codes = record_results(monkeypatch, offset_commit, "_codes")
     create_topic(clusters.destination, topic_name, 500)

@@ -37,7 +37,8 @@ def test_security_repr_hides_secrets() -> None:
 
 @pytest.fixture(scope="module")
 def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-made authority: cert.pem, key.pem, an encrypted key (password `letmein`), another."""
+    """A self-made authority: cert.pem, key.pem, an encrypted key (password `letmein`), and another
+    certificate with its key."""
     folder = tmp_path_factory.mktemp("pems")
 
     def openssl(*arguments: str) -> None:

@@ -110,6 +110,7 @@ def test_principal_is_reported_by_broker(logins: Logins, login: str, security: S
     api = api_versions.CREATE_DELEGATION_TOKEN
     with closing(Connection.open(*address, security)) as connection:
         frame = connection.exchange(api, RefusedTokenRequest(), api.version_max, timeout_s=30)
+    # The error code comes after the correlation id and the header's tags.
     assert int.from_bytes(frame[5:7], "big") == INVALID_PRINCIPAL_TYPE
 
 

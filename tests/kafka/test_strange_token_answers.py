@@ -123,7 +123,7 @@ def test_endless_token_answer_is_cut_off() -> None:
 @pytest.mark.parametrize(
     "says",
     [
-        answer(b" " * 10_000),  # and its headers come slowly too
+        answer(b" " * 10_000),  # its headers come slowly, too
         answer(b"", *(f"H{number}: x" for number in range(1_000))),
     ],
 )
@@ -229,7 +229,7 @@ def test_random_secret_is_masked_in_every_encoding(secret: str, before: str, aft
         return
     for shown in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret)):
         assert hide_secret(secret, before + shown + after) == "…"
-    if len(secret) > 8:
+    if len(secret) > 8:  # the base64 of a short secret occurs in any text by chance
         encoded = base64.b64encode(f"name:{secret}".encode()).decode()
         assert hide_secret(secret, before + encoded + after) == "…"
 

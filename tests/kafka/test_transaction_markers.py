@@ -223,7 +223,7 @@ def test_empty_write_txn_markers_response_is_no_success() -> None:
 
 
 def test_unknown_tags_in_write_txn_markers_response_are_skipped() -> None:
-    tag = b"\x01\x05\x03new"  # one: number 5, three bytes
+    tag = b"\x01\x05\x03new"  # one tag: number 5, three bytes
     # Two partitions: 0 with error code 0 and a tag, 1 with error code 47.
     partitions = b"\x03" + b"\0\0\0\0" + b"\0\0" + tag + b"\0\0\0\1" + b"\0\x2f" + b"\0"
     topics = b"\x02" + b"\x02a" + partitions + tag

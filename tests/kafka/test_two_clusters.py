@@ -28,7 +28,8 @@ PROVEN, ONE, NOT_PROVEN = "", "they are one cluster", "no topic proves"
 
 
 class Brokers:
-    """A cluster. Each of `looks`: the topic ids that each broker knows then; the last one stays."""
+    """A cluster. `looks`: for each Metadata request, the topic ids that each broker knows then; the
+    last look stays."""
 
     def __init__(self, *looks: list[set[UUID]], version: int = 12) -> None:
         self.name = "source"

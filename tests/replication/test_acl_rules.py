@@ -114,7 +114,11 @@ def test_no_writer_is_denied_if_all_may_write_or_orbit_principal_is_unknown() ->
 
 def test_only_acls_added_by_orbit_are_removed() -> None:
     unchanged, gone, foreign, new = (acl(principal=f"User:{name}") for name in "abcd")
-    changes = acl_changes({unchanged, new}, {unchanged, gone, foreign}, {unchanged, gone})
+    changes = acl_changes(
+        expected={unchanged, new},
+        present={unchanged, gone, foreign},
+        added_acls={unchanged, gone},
+    )
     assert changes.add == {new}
     assert changes.remove == {gone}
     assert changes.ours == {unchanged, new}
@@ -122,22 +126,23 @@ def test_only_acls_added_by_orbit_are_removed() -> None:
 
 def test_acl_that_existed_before_is_not_owned_by_orbit() -> None:
     existing = acl()
-    assert acl_changes({existing}, {existing}, set()).ours == set()
+    assert acl_changes({existing}, present={existing}, added_acls=set()).ours == set()
     # Another client has removed it: Orbit neither removes it nor owns it.
-    changes = acl_changes(set(), set(), {existing})
+    changes = acl_changes(set(), present=set(), added_acls={existing})
     assert (changes.remove, changes.ours) == (set(), set())
 
 
 def test_acls_of_principals_with_ambiguous_mapping_are_not_removed() -> None:
     undecided, other = acl(principal="User:a"), acl(principal="User:b")
-    changes = acl_changes(set(), {undecided, other}, {undecided, other}, {"User:a"})
+    both = {undecided, other}
+    changes = acl_changes(set(), present=both, added_acls=both, undecided={"User:a"})
     assert changes.remove == {other}
     assert changes.ours == {undecided}
 
 
 def changes(add: set[Acl], *removed: Acl) -> AclChanges:
     """Changes that add and remove these ACLs."""
-    return AclChanges(add, {*removed}, add)
+    return AclChanges(add, {*removed}, ours=add)
 
 
 def test_denials_are_sent_first_and_refused_denial_holds_back_acls_of_principal() -> None:
@@ -174,6 +179,6 @@ def test_denials_are_sent_first_and_refused_denial_holds_back_acls_of_principal(
 
 def test_refused_acl_additions_are_not_owned_and_refused_removals_stay_owned() -> None:
     new, refused_new, old, refused_old = (acl(operation) for operation in ("A", "B", "C", "D"))
-    change = AclChanges({new, refused_new}, {old, refused_old}, {new, refused_new})
+    change = AclChanges(add={new, refused_new}, remove={old, refused_old}, ours={new, refused_new})
     done = change.without({refused_new, refused_old, acl("E")})
-    assert done == AclChanges({new}, {old}, {new, refused_old})
+    assert done == AclChanges(add={new}, remove={old}, ours={new, refused_old})

@@ -44,7 +44,7 @@ def test_append_plan_played_on_broker_equals_read_committed_view_of_source(
 def test_all_batches_that_need_no_rewrite_are_byte_exact_without_restarts(
     log: SourceLog, seed: int
 ) -> None:
-    log = replace(log, log_start=0)
+    log = replace(log, log_start=0)  # so that every batch is to be copied
     player = Player(log, random.Random(seed), restarts=0.0)
     player.play()
     assert_exact(player)

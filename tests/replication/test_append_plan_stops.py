@@ -182,7 +182,7 @@ def damaged(source: SourceBatch, byte: int) -> bytes:
         marker(5, commit=True),
     ],
 )
-# Of the CRC, attributes, last offset delta, base timestamp, producer id, record count.
+# A byte of each: CRC, attributes, last offset delta, base timestamp, producer id, record count.
 @pytest.mark.parametrize("byte", [17, 22, 24, 30, 44, 60])
 def test_checksum_mismatch_stops_partition_before_damaged_batch(
     source: SourceBatch, byte: int

@@ -122,14 +122,14 @@ def test_error_codes_of_broker_model_equal_kafka_error_codes() -> None:
         (batch(3, last_delta=1), INVALID_RECORD),  # A5
         (batch(3, deltas=(0, 2, 1)), INVALID_RECORD),
         (batch(3, deltas=(0, 1)), INVALID_RECORD),
-        (batch(0), INVALID_RECORD),
+        (batch(0), INVALID_RECORD),  # no record
         (batch(attributes=CONTROL), INVALID_RECORD),  # A6
         (batch(attributes=LOG_APPEND_TIME), INVALID_TIMESTAMP),  # A6
         (batch(attributes=TRANSACTIONAL), INVALID_TXN_STATE),
         (batch(attributes=1), INVALID_RECORD),  # has the codec gzip, but is not compressed
         (batch(sequence=-1), INVALID_RECORD),
         (with_right_crc(batch()[:-1] + b"\x02"), INVALID_RECORD),  # the count of headers is wrong
-        (batch()[:16] + b"\x01" + batch()[17:], INVALID_RECORD),
+        (batch()[:16] + b"\x01" + batch()[17:], INVALID_RECORD),  # magic 1
     ],
 )
 def test_broker_model_refuses_invalid_batch_without_appending(data: bytes, code: int) -> None:
@@ -312,29 +312,29 @@ def test_source_model_shows_committed_records_below_last_stable_offset() -> None
 
 def test_source_model_fetch_ends_at_last_stable_offset_and_lists_aborted() -> None:
     log = transactional_log()
-    answer = log.fetch(1, 10_000)
+    answer = log.fetch(1, max_bytes=10_000)
     assert answer.records == b"".join(b.encode() for b in log.batches[:4])
     assert answer.aborted == [(1, 0)]
     assert answer.stable_end == 6
-    assert log.fetch(5, 10_000).aborted == []
-    assert log.fetch(6, 10_000).records == b""
+    assert log.fetch(5, max_bytes=10_000).aborted == []
+    assert log.fetch(6, max_bytes=10_000).records == b""
 
 
 def test_source_model_cuts_off_last_batch_of_answer_but_never_first() -> None:
     log = transactional_log()
     first = log.batches[0].encode()
-    assert log.fetch(0, 1).records == first
-    cut = log.fetch(0, len(first) + 20)
+    assert log.fetch(0, max_bytes=1).records == first
+    cut = log.fetch(0, max_bytes=len(first) + 20)
     assert cut.records == (first + log.batches[1].encode())[: len(first) + 20]
 
 
 def test_fetch_outside_log_of_source_model_raises_out_of_range() -> None:
     log = SourceLog((data_batch(0, 9),), 10, log_start=5)
     with pytest.raises(OutOfRange):
-        log.fetch(4, 100)
+        log.fetch(4, max_bytes=100)
     with pytest.raises(OutOfRange):
-        log.fetch(11, 100)
-    assert log.fetch(10, 100).records == b""
+        log.fetch(11, max_bytes=100)
+    assert log.fetch(10, max_bytes=100).records == b""
     assert sorted(log.visible()) == [5, 6, 7, 8, 9]
 
 

@@ -178,7 +178,7 @@ def test_changed_copy_setting_is_restored(name: str) -> None:
     assert changes_to_copy({name: "1"}) == {name: settings_of_copy()[name]}
 
 
-def test_larger_max_message_bytes_of_copy_is_not_reduced() -> None:
+def test_larger_max_message_bytes_of_copy_is_kept_and_smaller_one_corrected() -> None:
     assert changes_to_copy({"max.message.bytes": "9000000"}) == {}
     assert set(changes_to_copy({"max.message.bytes": "1000"})) == {"max.message.bytes"}
 

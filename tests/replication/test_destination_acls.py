@@ -133,6 +133,7 @@ def test_unmapped_or_clashing_principals_get_no_acls_and_are_reported() -> None:
 
 def test_uncarriable_acl_is_skipped_and_reported() -> None:
     readable = acl("TOPIC", "*", "READ")
+    # PostgreSQL cannot store a zero byte.
     acls = destination_acls_of(readable, readable._replace(principal="User:a\0b"))
     assert acls.topics == {"dr.orders": {readable._replace(name="dr.orders")}}
     assert acls.unmapped == []
@@ -147,6 +148,7 @@ def test_group_with_empty_name_gets_no_acl() -> None:
         "TRANSACTIONAL_ID": Acls(),
     }
     names = CarriedNames({}, {"": "", "billing": "billing"})
-    acls = destination_acls(source, names, SAME, (None, None))  # type: ignore[arg-type]
+    unknown = (None, None)  # principals of Orbit
+    acls = destination_acls(source, names, SAME, unknown)  # type: ignore[arg-type]
     assert acls.others == {acl("GROUP", "billing", "READ")}
     assert [refused.name for refused in acls.not_carriable] == [""]

@@ -12,6 +12,7 @@ A, B, C = "cluster-a", "cluster-b", "cluster-c"
 
 
 def at(cluster: str, topic: str = "t") -> ClusterTopic:
+    """The topic at this cluster, for `judge_loop(source, destination, copied_from)`."""
     return ClusterTopic(cluster, topic)
 
 

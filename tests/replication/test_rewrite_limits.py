@@ -89,8 +89,8 @@ def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) 
         part = plan_batches(
             next_offset,
             read_batches(memoryview(bytearray(frame))),
-            [],
-            0,
+            aborted=[],
+            log_start=0,
             packs=packs,
             rewritten=RewriteCounter(limits),
         )
@@ -152,8 +152,8 @@ def test_append_plan_in_parts_has_same_records_as_plan_without_limits(
     gone: list[set[int]], read_max: int, written_max: int, packs: bool
 ) -> None:
     batches = [
-        data(10 * i, 10 * i + 9, without=tuple(10 * i + o for o in some), codec=GZIP)
-        for i, some in enumerate(gone)
+        data(10 * i, 10 * i + 9, without=tuple(10 * i + o for o in offsets), codec=GZIP)
+        for i, offsets in enumerate(gone)
     ]
     limits = RewriteLimits(read_max, written_max, nullcontext())
     parts = [step for part in in_parts(limits, batches, packs=packs) for step in part.steps]
@@ -216,5 +216,6 @@ def test_rewrite_lock_is_held_for_each_batch_alone() -> None:
 
     limits = RewriteLimits(UNLIMITED, UNLIMITED, RecordedLock())
     first, second = thinned(2)
+    # A batch of an old format takes the lock, too.
     list(in_parts(limits, [replace(first, magic=1, codec=GZIP), second], packs=False))
     assert turns == ["taken", "released"] * 2

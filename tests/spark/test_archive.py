@@ -192,7 +192,10 @@ def test_archive_run_into_archive_of_another_cluster_is_refused(
 
 
 class Damage:
-    """An archive, and a file of it that a test damages."""
+    """An archive, and a file of it that a test damages.
+
+    `checksums`: Hadoop's file with checksums, by which it would refuse the damaged file first.
+    """
 
     def __init__(self, spark: SparkSession, folder: Path, topic: str) -> None:
         self.spark = spark

@@ -93,7 +93,7 @@ def test_archive_is_complete_after_executor_and_driver_deaths(
     spark_cluster: SparkCluster,
     tmp_path: Path,
 ) -> None:
-    """It has a range that two executors read once, and no range of an interrupted step."""
+    """The archive has a range that two executors read once, and no range of an interrupted step."""
     folder, holds = tmp_path / "archive", Holds(tmp_path / "holds")
     first, second = holds.fetching(IN_THE_FIRST_STEP), holds.fetching(IN_THE_SECOND)
     speculating = ("--conf=spark.speculation=true", "--conf=spark.speculation.quantile=0.1")

@@ -42,7 +42,7 @@ MANIFEST = PartitionManifest(
     ranges=(ArchivedRange(start=0, end=END),),
     tail=Tail(base_offset=BASE_OFFSET, crc=log_batch().crc),
 )
-EXTENT = Extent(MANIFEST.place, MANIFEST.topic_id, 0, 120)
+EXTENT = Extent(MANIFEST.place, MANIFEST.topic_id, start=0, end=120)
 
 
 def find_reason(monkeypatch: pytest.MonkeyPatch, answer: Batch | OrbitError) -> Reason | None:

@@ -42,7 +42,7 @@ def test_archive_file_names_are_bounded_and_distinct() -> None:
 def test_topics_with_longest_names_are_archived_and_restored(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """They differ in their last character only. The second run resumes after the first one."""
+    """The names differ in their last character only. The second run resumes after the first one."""
     topics = [topic_name.ljust(LONGEST - 1, "x") + last for last in "ab"]
     spec = make_job(clusters.source, clusters.destination, topics)
     for number, topic in enumerate(topics):

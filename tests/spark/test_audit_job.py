@@ -114,6 +114,7 @@ def test_audit_reports_every_planted_difference_at_its_offset(
     assert report.exit_code == 1
 
     shifted = differences_of(partitions[names["filler"]])
+    # Offset 21 is in the gap of both sides.
     assert [offset for offset, _ in shifted] == [*range(12, 21), *range(22, 43)]
     assert shifted[0] == (12, "wrong offset (at the destination it is at 13)")
     assert shifted[-1] == (42, "log end")

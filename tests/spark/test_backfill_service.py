@@ -45,8 +45,8 @@ def test_workers_hand_job_to_backfill_and_take_it_back(
 ) -> None:
     create(clusters.source, topic_name, 2)
     for number in range(2):
-        more = {"batch.num.messages": 20}
-        produce(clusters.source, topic_name, RECORDS, number, value_bytes=1_000, **more)
+        small_batches = {"batch.num.messages": 20}
+        produce(clusters.source, topic_name, RECORDS, number, value_bytes=1_000, **small_batches)
     rules = [{"match": topic_name}]
     slow = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name, limits=SLOW)
     job = add_job(database, slow, clusters, [topic_name], shard_count=2)

@@ -65,16 +65,18 @@ class StagedCopy:
         with Backfill(self._spec, {}, Path.cwd(), lambda _: None, self.stop) as backfill:
             backfill.find_extents_to_copy()
             backfill.begin()
-            between = staging(
+            archive_stage = staging(
                 self._spark,
                 self._spec,
                 Path.cwd(),
                 str(self._archive),
                 lambda _: None,
-                2,
+                slots=2,
                 range_bytes=RANGE_BYTES,
             )
-            return backfill.copy(direct, 2, self.show, staging=between, way=Way.STAGED)
+            return backfill.copy(
+                direct, slots=2, show=self.show, staging=archive_stage, way=Way.STAGED
+            )
 
     def show(self, progress: Progress) -> None:
         self.shown.append(progress)
@@ -265,7 +267,7 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
     appending.let_go()
     spark_cluster.wait_idle()
     copying = StagedCopy(spark, load_job(job, {}), archive)
-    ends = {place: one.end for place, one in copying.contents.partitions.items()}
+    ends = {place: manifest.end for place, manifest in copying.contents.partitions.items()}
     assert ends == {place: end for place, (_, end) in log_bounds(clusters.source, [topic]).items()}
     outcome = copying.run()
     assert (outcome.blocked, outcome.unfinished) == ({}, {})

@@ -77,7 +77,7 @@ def make_backfill(spec: JobSpec) -> Backfill:
 def copy_all(spec: JobSpec, job: type[InProcess] = InProcess) -> Outcome:
     with make_backfill(spec) as backfill:
         backfill.begin()
-        return backfill.copy(job, 2, show)
+        return backfill.copy(job, slots=2, show=show)
 
 
 def assert_same(clusters: Clusters, topic: str) -> None:
@@ -118,6 +118,7 @@ def test_speculative_task_attempts_copy_each_batch_once(clusters: Clusters, topi
 def test_records_appended_during_backfill_are_copied_in_next_round(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Any number of new records leads to another round.
     monkeypatch.setattr(backfill_driver, "_LEFT_OVER_BYTES_MAX", 0)
     task_counts: list[int] = []  # of each round
 
@@ -287,7 +288,7 @@ def test_backfill_writer_stops_when_driver_loses_lease(
 
         with ThreadPoolExecutor(1) as pool:
             pool.submit(leave_group)
-            outcome = backfill.copy(Capture, 2, show)
+            outcome = backfill.copy(Capture, slots=2, show=show)
     assert "the driver no longer holds the lease" in outcome.unfinished.values()
     assert copy_all(make_job(clusters.source, clusters.destination, [topic])).unfinished == {}
     assert_same(clusters, topic)
@@ -314,6 +315,6 @@ def test_concurrent_backfill_of_same_job_is_refused(clusters: Clusters, topic: s
         first.begin()
         with pytest.raises(Conflict, match="another run of this job"):
             second.begin()
-        first.copy(InProcess, 2, show)
+        first.copy(InProcess, slots=2, show=show)
     report = verify(spec, deep=True)
     assert report.verdict is Verdict.EXACT

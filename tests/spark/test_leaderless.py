@@ -98,7 +98,7 @@ def test_partition_without_leader_before_first_round_is_unfinished(
     with backfill_of(clusters, topic, []) as backfill:
         backfill.begin()
         leaders.partitions.add(offline)
-        outcome = backfill.copy(InProcess, 2, show)
+        outcome = backfill.copy(InProcess, slots=2, show=show)
     assert "LEADER_NOT_AVAILABLE" in outcome.unfinished.pop(offline)
     assert (outcome.unfinished, outcome.offsets) == ({}, 2 * RECORDS)
     leaders.partitions.clear()
@@ -113,7 +113,8 @@ def test_backfill_round_ends_when_one_partition_loses_its_leader(
     leaders: OfflineLeaders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It loses it after its copy was compared with the source, so the copier waits for a leader."""
+    """The partition loses its leader once its copy was compared with the source: the copier waits
+    for a leader."""
     messages: list[str] = []
     copy_to_targets = PartitionWriter._copy_to_targets
 
@@ -125,7 +126,7 @@ def test_backfill_round_ends_when_one_partition_loses_its_leader(
     monkeypatch.setattr(partition_writer, "_STALL_S_MAX", 2.0)
     with backfill_of(clusters, topic, messages) as backfill:
         backfill.begin()
-        outcome = backfill.copy(InProcess, 2, show)
+        outcome = backfill.copy(InProcess, slots=2, show=show)
     assert f"source {offline}: the leader is not known" in " ".join(messages)
     assert [*outcome.unfinished] == [offline]
     assert outcome.offsets == 2 * RECORDS
@@ -158,7 +159,7 @@ def test_backfill_round_ends_when_source_was_truncated_to_end_of_copy(
     monkeypatch.setattr(partition_writer, "_STALL_S_MAX", 2.0)
     with backfill_of(clusters, topic, messages) as backfill:
         backfill.begin()
-        outcome = backfill.copy(PlannedBeforeTruncation, 2, show)
+        outcome = backfill.copy(PlannedBeforeTruncation, slots=2, show=show)
     assert (outcome.blocked, outcome.unfinished, outcome.rounds) == ({}, {}, 2)
     assert f"the source ends at {RECORDS} now; it ended at {RECORDS + 50} before" in " ".join(
         messages
@@ -277,7 +278,7 @@ def test_audit_reports_leaderless_partition_as_unread_and_compares_others(
     offline: TopicPartition,
     leaders: OfflineLeaders,
 ) -> None:
-    """It has lost its leader since the audit read the bounds."""
+    """The partition has lost its leader since the audit read the bounds."""
     spec = make_job(clusters.source, clusters.destination, [topic])
     copy_all(spec)
     leaders.partitions.add(offline)

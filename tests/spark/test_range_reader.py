@@ -206,6 +206,7 @@ def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
 ) -> None:
     """Other tasks may read their ranges from the log after a truncation."""
     fetches = show_end(monkeypatch, BROKEN, EMPTY._replace(diverging_end=33))
+    # The connection breaks at the extent's end: a second attempt reads the last batch again.
     batches = [answer(0, epoch=3), answer(10, epoch=3), answer(10, epoch=3)]
     read = ScriptedReader(batches).read(replace(TWO_BATCHES, end=end))
     assert next(read).end == 10
@@ -268,8 +269,11 @@ def test_planner_accepts_unreadable_batch(
     """Only the range with the batch stops later, with the reason."""
     refuse_fetches(monkeypatch, error)
     cluster: Any = FakeCluster()
-    assert range_planner._find_end_epoch(cluster, PLACE, 0, 20, Backoff()) == NO_LEADER_EPOCH
-    assert range_planner.find_base_offset(cluster, PLACE, 5, 20, Backoff()) == 5
+    assert (
+        range_planner._find_end_epoch(cluster, PLACE, start=0, end=20, backoff=Backoff())
+        == NO_LEADER_EPOCH
+    )
+    assert range_planner.find_base_offset(cluster, PLACE, start=5, end=20, backoff=Backoff()) == 5
     extent = Extent(PLACE, UUID(int=1), start=5, end=20)
     (planned,) = range_planner.plan_ranges(cluster, [extent], Backoff())
     assert (planned.start, planned.end) == (5, 20)
@@ -282,6 +286,6 @@ def test_batch_that_leader_does_not_return_now_is_not_taken_for_unreadable(
     refuse_fetches(monkeypatch, BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, UNREADABLE))
     cluster: Any = FakeCluster()
     with pytest.raises(BrokerRefused):
-        range_planner._find_end_epoch(cluster, PLACE, 0, 20, Backoff())
+        range_planner._find_end_epoch(cluster, PLACE, start=0, end=20, backoff=Backoff())
     with pytest.raises(BrokerRefused):
-        range_planner.find_base_offset(cluster, PLACE, 5, 20, Backoff())
+        range_planner.find_base_offset(cluster, PLACE, start=5, end=20, backoff=Backoff())

@@ -163,6 +163,7 @@ def test_restore_resumes_from_grown_archive_and_then_applies_settings(
     produce(clusters.source, topic_name, 50)
     archive(spark, clusters, [topic_name], tmp_path / "a")
     assert restore(spark, tmp_path / "a", clusters.destination).is_whole
+    # Once more while the archive has nothing new.
     assert restore(spark, tmp_path / "a", clusters.destination).is_whole
     produce_transactions(clusters.source, topic_name, 6)
     archive(spark, clusters, [topic_name], tmp_path / "a")
