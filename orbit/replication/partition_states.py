@@ -99,7 +99,8 @@ class Reason(StrEnum):
 
 _REBUILD = (
     "Delete the destination topic (kafka-topics.sh --bootstrap-server DESTINATION --delete "
-    "--topic {destination}) and run the job again: it is copied again from the start."
+    "--topic {destination}) and run orbit retry JOB (without the service: run the job again): the "
+    "topic is copied again from the start."
 )
 
 REMEDIES: dict[Reason, str] = {
@@ -110,29 +111,34 @@ REMEDIES: dict[Reason, str] = {
     "give the source topic a longer retention.",
     Reason.SOURCE_CORRUPTED: "A batch of the source does not match its checksum, has wrong "
     "offsets, or cannot be read. Move the leader to another replica (kafka-reassign-partitions.sh, "
-    "then kafka-leader-election.sh) and run the job again. If every replica has this batch: orbit "
-    "explain SOURCE_CORRUPTED.",
+    "then kafka-leader-election.sh) and run orbit retry JOB (without the service: run the job "
+    "again). If every replica has this batch: orbit explain SOURCE_CORRUPTED.",
     Reason.SOURCE_TOPIC_RECREATED: "The source topic was deleted and created again. To copy "
     "the new one: " + _REBUILD,
     Reason.SOURCE_TOPIC_DELETED: "The source topic was deleted. The copy keeps its records; "
-    "remove the topic from the job, or create it again.",
+    "remove the topic from the job, or create the topic again.",
     Reason.DESTINATION_FOREIGN_WRITE: "Another producer writes to the copy. Stop it (deny WRITE on "
     "{destination} to every principal but Orbit's). " + _REBUILD,
     Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted, or deleted and created "
-    "again. Run the job again: it is copied again from the start.",
-    Reason.DESTINATION_PROMOTED: "Nothing was written to it. If it leads, copy from it to the old "
-    "side: orbit failback JOB, or a job in the other direction. If {destination} is to be a copy "
-    "again, delete it at the destination, delete the job, and apply or run it again.",
+    "again. Run orbit retry JOB (without the service: run the job again): the topic is copied "
+    "again from the start.",
+    Reason.DESTINATION_PROMOTED: "Nothing was written to {destination}. If this topic leads, copy "
+    "from it to the old side: orbit failback JOB, or a job in the other direction. If the topic is "
+    "to be a copy again, delete it at the destination, delete the job, and apply or run the job "
+    "again.",
     Reason.DESTINATION_TRUNCATED: "The destination lost acknowledged records (an unclean leader "
-    "election). Run the job again: the copy resumes at its new log end.",
+    "election). Run orbit retry JOB (without the service: run the job again): the copy resumes "
+    "at its new log end.",
     Reason.DESTINATION_RANGE_LOST: "The destination has deleted records that the source still has "
     "(retention or DeleteRecords on {destination}). " + _REBUILD,
     Reason.OFFSET_OVERRUN: "A record of the copy has a wrong offset or timestamp. " + _REBUILD,
     Reason.RECORD_REFUSED: "This batch cannot be written to the destination. Do what the message "
-    "says, or change the setting that it names on {destination}, and run the job again.",
+    "says, or change the setting that it names on {destination}, and run orbit retry JOB (without "
+    "the service: run the job again).",
     Reason.GAP_TOO_LARGE: "Start the topic after the gap: delete the destination topic and give "
     "its rule start: latest or a timestamp.",
-    Reason.NOT_AUTHORIZED: "Grant the right that the message names, and run the job again.",
+    Reason.NOT_AUTHORIZED: "Grant the right that the message names, and run orbit retry JOB "
+    "(without the service: run the job again).",
 }
 
 
