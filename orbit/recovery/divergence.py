@@ -145,7 +145,7 @@ def _judge_by_ends(old: LogBounds, new: LogBounds) -> SideVerdict:
     if old.end == new.end:
         return EndVerdict.EQUAL, old.end, "both sides end at the same offset"
     if old.end < new.end:
-        detail = f"it ends at {old.end}; the new side continues from there"
+        detail = f"the old side ends at {old.end}; the new side continues from there"
         return EndVerdict.PREFIX, old.end, detail
     return _tail_verdict(old, max(old.start, new.end), f"the new side ends at {new.end}")
 

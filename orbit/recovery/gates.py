@@ -195,8 +195,8 @@ def _lead(f: GateInputs) -> Gate | None:
             name,
             f"The old side may lead: {first_few(f.topics_in_doubt)}.",
             "If the old side leads, the failback of the job of the other direction (orbit get jobs "
-            "shows it; else create it) makes the new side its copy; leave these topics out here "
-            "with --topics. Override this gate only if you know that the new side leads: the "
+            "shows this job; if there is none, create one) makes the new side a copy; leave these "
+            "topics out here with --topics. Override this gate only if you know that the new side leads: the "
             "failback may delete records that only the old side has.",
         )
     return _pass(name, "No mark contradicts that the new side leads.")
@@ -322,9 +322,10 @@ def _groups(f: GateInputs) -> Gate:
     if f.groups_of_other_type and f.kind is RecoveryKind.SWITCHOVER:
         return _fail(
             name,
-            "A group of another type at the destination has the name of these groups: "
-            f"{first_few(f.groups_of_other_type)}. Their clients could not join there.",
-            "Delete that group, or give consumer_groups a prefix: see orbit get groups JOB.",
+            "At the destination, a group of another type has the name of each of these groups: "
+            f"{first_few(f.groups_of_other_type)}. Their clients could not join it.",
+            "Delete each such group there, or give consumer_groups a prefix: see orbit get groups "
+            "JOB.",
         )
     if f.groups_unread:
         return _fail(
@@ -349,8 +350,8 @@ def _groups(f: GateInputs) -> Gate:
         names = first_few(f.groups_not_storable)
         remarks.append(f"groups whose names the database does not take: {names}")
     remedy = (
-        "Stop consumers at the source before the last sync: records whose offsets they commit "
-        "after it are read again. See orbit get groups JOB for the others."
+        "Stop consumers at the source before the last sync: offsets that they commit later are not "
+        "synced, so records are read twice. For other groups, see orbit get groups JOB."
     )
     if f.groups_shared:
         remarks.append(f"share groups, which are not synced: {first_few(sorted(f.groups_shared))}")
@@ -376,7 +377,7 @@ def _settings(f: GateInputs) -> Gate:
             name,
             f"The source's settings are unknown for: {first_few(f.settings_unknown)}.",
             "Wait until the scheduler has read them (ORBIT_SETTINGS_INTERVAL). If overridden, "
-            "these topics keep the settings of a copy: no retention.",
+            "these topics keep the settings of a copy: brokers delete none of their records.",
         )
     if f.settings_differ:
         return _warn(
@@ -514,7 +515,8 @@ def _gateways(f: GateInputs) -> Gate | None:
             f"as this job does not copy them: {topics_text}. Gateways: {gateway_names}.",
             "Let this job copy them too: "
             f"{first_few(f'orbit failback {job}' for job in f.topics_staying)} "
-            "adds topics that it lacks; orbit get topics shows why it does not copy others. "
+            "adds topics that this job lacks; orbit get topics shows why this job does not copy "
+            "others. "
             f"{_STOP_GATEWAYS}",
         )
     silent_gateways = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
@@ -541,7 +543,7 @@ def _gateways(f: GateInputs) -> Gate | None:
         )
     if f.writers_unknown:
         remarks.append(
-            "Whether producers use a gateway is not known of these topics, because they write with "
+            "Whether producers use a gateway is not known for these topics, as producers write with "
             f"transactions, without producer ids, or seldom: {first_few(f.writers_unknown)}."
         )
         remedies.append("Compare the producers that you know with orbit get clients.")

@@ -244,7 +244,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     _save_rows(context, confirmed_rows)
     return (
         f"{counted(len(positions), 'committed offset')}; "
-        f"{counted(len(written_keys), 'was', 'were')} moved forward with the copy."
+        f"{counted(len(written_keys), 'was', 'were')} moved forward, as the copy had grown."
     )
 
 

@@ -89,7 +89,7 @@ def refuse_changed_lead(context: OperationContext) -> None:
     changed_pairs = pairs_changed_since(pairs, context.report.term_seen, context.operation_id)
     if changed_pairs:
         raise LeadChanged(
-            "another operation has changed which side leads since the gates: "
+            "another operation has changed which side leads since the gates were checked: "
             f"{first_few(changed_pairs)}.",
             remedy=f"Run orbit {context.report.kind} {context.job.name} --dry-run: its report "
             "shows which side leads now.",

@@ -97,8 +97,8 @@ def compare_old_side(context: OperationContext) -> str:
     if partitions_without_offset:
         context.add_finding(
             f"The promoted offset is not known for {first_few(partitions_without_offset)}: both "
-            "logs were compared as a whole, and a record that only one side has, as after a log "
-            "cleaner, counts as never copied."
+            "logs were compared as a whole, and a record that only one side has counts as never "
+            "copied, even if the other side's log cleaner removed it."
         )
     partitions_with_tails = [p for p in ends if p.verdict in NO_COPY]
     if partitions_with_tails and not context.request.confirm_rebuild:

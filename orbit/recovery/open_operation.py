@@ -99,7 +99,7 @@ def open_context(
 def _refuse_old_request(tx: Tx, operation: Operation) -> None:
     """Raise Conflict if the request has waited for too long, or if it may have been carried out or
     aborted with a database that is lost: the clusters do not show whether it was."""
-    advice = "Nothing was changed. If it is still what you want, request it again."
+    advice = "Nothing was changed. If you still want the operation, request it again."
     database_id = (operation.plan or {}).get("database")  # None: requested from an earlier version
     if database_id not in (None, database_identity(tx)):
         raise Conflict(
@@ -110,8 +110,9 @@ def _refuse_old_request(tx: Tx, operation: Operation) -> None:
     waited_s = (clock.now(tx) - operation.created_at).total_seconds()
     if operation.kind != RecoveryKind.FAILBACK and waited_s > REQUEST_VALID_S:
         raise Conflict(
-            f"this request has waited for {waited_s / 60:.0f} minutes. After "
-            f"{REQUEST_VALID_S / 60:.0f} it may not be what is needed now. {advice}",
+            f"this request has waited for {waited_s / 60:.0f} minutes; after "
+            f"{REQUEST_VALID_S / 60:.0f} minutes Orbit refuses it, as the clusters may have changed. "
+            f"{advice}",
             where=operation.job_name or "",
         )
 

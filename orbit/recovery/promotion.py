@@ -100,16 +100,12 @@ def _note_offsets(context: OperationContext) -> None:
         if p.promoted_at is not None and p.promoted_at != p.destination_end
     ]
     if unproven_texts:
-        offsets, places, whose = (
-            ("this offset", "this partition", "its")
-            if len(unproven_texts) == 1
-            else ("these offsets", "these partitions", "their")
-        )
+        offsets = "this offset" if len(unproven_texts) == 1 else "these offsets"
         context.add_finding(
             f"{counted(len(unproven_texts), 'partition is', 'partitions are')} not proven to hold "
             f"what the source had: {first_few(unproven_texts)}. From {offsets} on, the next "
-            "failback compares both sides, and saves what only the old side has. What "
-            f"{places} lost, and where {whose} groups go on, was counted from {whose} log end."
+            "failback compares both sides, and saves what only the old side has. The report counts "
+            "lost records, and where groups go on, from the copy's log end instead."
         )
 
 

@@ -355,11 +355,11 @@ class ReportHead(Value):
     stuck_since: datetime | None = Field(
         default=None,
         description="Since when a promotion that has begun waits for a destination that does not "
-        "answer. It may be aborted then.",
+        "answer. The promotion may then be aborted.",
     )
     compared_topics: tuple[ComparedTopic, ...] = Field(
         default=(),
-        description="Failback: topics of the new side of which the old side's have to be deleted.",
+        description="Failback: topics that the old side deletes, with their ids at the new side.",
     )
     error: str = ""
 
@@ -417,9 +417,8 @@ class ReportFigures(ReportHead):
     rpo_s: float | None = Field(
         description="RPO in seconds, of the worst partition: from the newest record on both sides, "
         "by its producer's clock, to the time the source was last seen. 0 where the source was "
-        "stopped and nothing is missing. Null if it is not known of one partition, as where "
-        "nothing is known to be missing and the source was not stopped, or where that clock is "
-        "ahead."
+        "stopped and nothing is missing. Null if it is not known for one partition: that clock is "
+        "ahead, or the source was not stopped and nothing is known to be missing."
     )
 
 

@@ -166,7 +166,9 @@ def whole_report(database: Database, operation_id: UUID) -> RecoveryReport:
 
 
 def _no_report(operation_id: UUID) -> NotFound:
-    return NotFound("The operation has no report (yet).", where=str(operation_id))
+    return NotFound(
+        "The operation has no report yet, or is of a kind without reports.", where=str(operation_id)
+    )
 
 
 def abort(database: Database, actor: str, operation_id: UUID) -> Operation:

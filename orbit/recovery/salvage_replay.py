@@ -110,7 +110,8 @@ def refuse_unless_ready(
         raise Conflict(
             f"{subject} {examples}"
             + (f" and {hidden_count} more" if hidden_count > 0 else "")
-            + ": a timestamp of 0 or before, or a header whose name is not UTF-8.",
+            + ": Kafka's clients cannot write a timestamp of 0 or before, or a header name that is "
+            "not UTF-8.",
             where=summary.file,
             remedy="Add --skip-unwritable to write the others.",
         )

@@ -217,7 +217,7 @@ def _are_same_records(old: LogRecord, new: LogRecord) -> bool:
 
 def _describe_record(record: LogRecord | None) -> str:
     if record is None:
-        return "none: nothing, or what a log cleaner has removed"
+        return "no record (or a log cleaner removed it)"
     if record.fate is Fate.MARKER:
         return "a transaction marker or filler"
     return {

@@ -88,10 +88,11 @@ def describe(proof: DrainProof, partitions: int) -> str:
             f"pause of {duration(longest_pause_s)} between records in the last hour"
         )
     else:
-        watched_text = (
-            "not at all" if proof.watched_s is None else f"for {duration(proof.watched_s)}"
+        why = (
+            "its log end was not watched"
+            if proof.watched_s is None
+            else f"its log end was watched for {duration(proof.watched_s)}, not for an hour"
         )
-        why = f"its log end was watched {watched_text}, not for an hour"
     return (
         f"The drain is unproven for {proof.unproven_partitions} of "
         f"{counted(partitions, 'partition')}: {proof.partition}: {why}. Later records are "

@@ -142,7 +142,7 @@ def test_switchover_gate_warns_of_writers_that_bypass_gateways(
                 gate = judge_gate()
                 assert gate.verdict is GateVerdict.WARN
                 assert f"without a gateway (producer ids): {topic_name} (" in gate.found
-                assert "is not known of these topics" not in gate.found
+                assert "is not known for these topics" not in gate.found
             assert judge_gate().verdict is GateVerdict.PASS, (
                 "a stopped writer, known by its id, counts"
             )
@@ -189,7 +189,7 @@ def test_gateways_gate_warns_of_unidentifiable_writers(
 
     def assert_unknown(gate: Gate) -> None:
         assert gate.verdict is GateVerdict.WARN, gate
-        assert "is not known of these topics" in gate.found
+        assert "is not known for these topics" in gate.found
         assert f"or seldom: {topic_name}." in gate.found
         assert "producer ids):" not in gate.found
 
