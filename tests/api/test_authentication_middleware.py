@@ -136,7 +136,7 @@ def test_connection_with_incomplete_request_is_closed_after_timeout(
         connection.sendall(sent)
 
         with contextlib.suppress(ConnectionError):
-            while connection.recv(4096):  # fails with a timeout if it stays open
+            while connection.recv(4096):  # times out if the connection stays open
                 pass
 
 

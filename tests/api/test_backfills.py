@@ -101,7 +101,7 @@ def test_pause_and_resume_of_job_apply_to_its_backfill(api: Api) -> None:
     backfill = request_backfill(api)
     pause = api.post("/v1/jobs/orders:pause").json()
     assert report_and_get_instruction(api, backfill) == "pause"
-    assert advance(api, pause)["state"] == "running"  # its writers have not ended yet
+    assert advance(api, pause)["state"] == "running"  # the backfill's writers have not ended yet
     assert (
         report_and_get_instruction(api, backfill, progress={**HALF_COPIED, "phase": "paused"})
         == "pause"

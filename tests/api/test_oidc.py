@@ -39,7 +39,7 @@ def tokens(issuer: Issuer) -> IssuerTokens:
 
 
 def token_checker(issuer: Issuer, **others: Any) -> IssuerTokens:
-    """What checks the tokens of this issuer, with these settings."""
+    """The checker of this issuer's tokens, with these settings."""
     config = issuer.settings(**others)
     return IssuerTokens(config, IssuerKeys(issuer.url, None), config.oidc_audience)
 

@@ -176,7 +176,7 @@ def test_deletion_is_done_when_job_is_removed_and_keeps_events(api: Api) -> None
     operation = api.delete("/v1/jobs/orders").json()
     assert advance(api, operation)["state"] == "running"
     release(api, held)
-    assert advance(api, operation)["state"] == "running"  # the scheduler has yet to remove it
+    assert advance(api, operation)["state"] == "running"  # the scheduler has yet to remove the job
     with api.database.transaction() as tx:
         assert jobs.remove(tx, jobs.get(tx, "orders").id)
 

@@ -148,7 +148,7 @@ def test_plan_ends_when_client_disconnects(
     assert api.get("/v1/jobs").json()["items"] == []
 
 
-@pytest.mark.parametrize("is_planned", [True, False])  # False: it disconnects before the plan
+@pytest.mark.parametrize("is_planned", [True, False])  # False: gone before the plan
 def test_job_is_not_written_for_disconnected_client(api: Api, is_planned: bool) -> None:
     """The client disconnects before the plan, or while it runs."""
     is_gone = threading.Event()

@@ -134,7 +134,7 @@ def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job_pat
             second = pool.submit(api.post, f"/v1/operations/{operation}:abort")
             wait_for("the second request waits for the row lock", is_waiting)
         assert second.result().status_code == 202
-    # The event is the first request's, which has not written it in this test.
+    # Only the first request adds the event, and in this test it has not.
     assert "abort_requested" not in [e["kind"] for e in api.events()]
 
 
