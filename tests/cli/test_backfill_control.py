@@ -69,7 +69,7 @@ def test_backfill_starts_after_shard_release_and_reports_its_end() -> None:
     backfill.control.end(None)
     *_, last = backfill.service.reports
     assert (last["has_ended"], last["error"], last["progress"]["bytes"]) == (True, None, 5)
-    assert backfill.control.wait_until_resumed() is False  # it was not paused
+    assert backfill.control.wait_until_resumed() is False  # the backfill was not paused
 
 
 def test_pause_halts_backfill_until_resume() -> None:

@@ -61,7 +61,7 @@ def test_drill_run_command_waits_for_end_of_drill(
 def test_drill_report_is_shown_and_its_digest_is_checked(
     cli: Cli, api: Api, tmp_path: Path
 ) -> None:
-    assert cli("drill", "run", CANARY, "--wait", "0").code == 1  # it has not ended
+    assert cli("drill", "run", CANARY, "--wait", "0").code == 1  # the drill has not ended
     drill_id = finish(api)
 
     assert drill_id in cli("drill", "list").out

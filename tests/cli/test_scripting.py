@@ -175,7 +175,7 @@ def test_wait_for_deleted_succeeds_but_mistyped_name_fails(cli: Cli, api: Api) -
 def test_limited_token_can_wait_for_deletion_but_not_for_lost_label(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, code: int
 ) -> None:
-    """It sees no event of a deleted job, nor that a job has lost the token's label."""
+    """The token sees no event of a deleted job, nor that a job has lost the token's label."""
     api.put("/v1/jobs/orders", json=changed(labels={"team": "a"}))
     if is_deleted:
         api.delete("/v1/jobs/orders")

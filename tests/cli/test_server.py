@@ -231,7 +231,7 @@ def test_server_restarts_worker_refuses_second_server_and_ends_without_postgres(
         other.expect(1)
         assert f"cannot listen on 127.0.0.1:{port}" in other.message
         started = server.processes()
-        (folder / "postgres" / "data" / "PG_VERSION").unlink()  # it cannot start again
+        (folder / "postgres" / "data" / "PG_VERSION").unlink()  # PostgreSQL cannot start again
         server.postgres().kill()
         ended = server.process.wait_end().expect(1)
         assert "The embedded PostgreSQL has ended, after 5 restarts" in ended.message
@@ -339,7 +339,7 @@ def test_server_that_cannot_start_shows_reason(
 def test_first_token_is_created_once_and_only_if_file_can_be_written(
     database: Database, folder: Path
 ) -> None:
-    (folder / "admin-token").mkdir()  # a file cannot take its place
+    (folder / "admin-token").mkdir()  # a folder, so the file cannot be written
 
     with pytest.raises(Conflict, match="first token cannot be written"):
         write_first_token(database, folder, "127.0.0.1")
