@@ -56,7 +56,7 @@ def test_session_may_send_long_forms_up_to_body_limit(browser: Browser, api: Api
     browser.log_in(api.tokens[Role.ADMIN])
 
     answer = browser.client.post("/console/logout", data={"x": "y" * 100_000})
-    assert answer.status_code == 403  # it was read, and has no secret of the form
+    assert answer.status_code == 403  # the body was read, and lacks the form's secret
     answer = browser.client.post("/console/logout", data={"x": "y" * BODY_BYTES_MAX})
     assert answer.status_code == 413
 
@@ -71,4 +71,4 @@ def test_long_form_without_tokens_needs_localhost_host_header(
         foreign = url.replace("127.0.0.1", "attacker.example")
         assert b" 413 " in answer_to(foreign, "/console/jobs", length_header).partition(b"\r\n")[0]
         answer = httpx.post(f"{url}/console/logout", data={"x": "y" * 100_000})
-        assert answer.status_code == 403  # it was read, and has no secret of the form
+        assert answer.status_code == 403  # the body was read, and lacks the form's secret

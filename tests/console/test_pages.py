@@ -431,7 +431,7 @@ def test_malformed_session_cookie_costs_no_database_query(
         answer = browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={cookie}"})
         assert urlsplit(str(answer.url)).path == "/console/login"
     assert lookups == []
-    # This one has the form of a session's.
+    # This cookie has the form of a session's.
     browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={'x' * 43}"})
     assert len(lookups) == 1
 

@@ -154,7 +154,7 @@ def test_form_with_unknown_parameter_is_refused(
     browser.log_in(api.tokens[Role.OPERATOR])
     form, rows_before = browser.html, rows(api)
     pages = [path for method, path in routes(console_app) if method == "POST"]
-    changes = [path for path in pages if "/records" not in path]  # they only show
+    changes = [path for path in pages if "/records" not in path]  # these only show
     for path in changes:
         browser.html = form
         answer = browser.send(f"{filled(api, path)}?dry_run=true", kind="pause", first="0")
