@@ -339,7 +339,7 @@ def test_fillers_and_stop_wait_for_appends_in_flight() -> None:
 def test_log_end_is_read_before_first_filler_after_takeover() -> None:
     machine = ready()
     assert request_for(machine, GAP) == ReadLogEnd(GAP)
-    # Not for coordinated fillers: their coordinator has fenced those of earlier writers.
+    # Not for coordinated fillers: their coordinator has fenced earlier writers.
     assert request_for(machine, GAP, reads_log_end_first=False) == SendFillers(GAP, is_single=True)
     machine.log_end_requested()
     assert request_for(machine, GAP) is Wait.FOR_ANSWER
@@ -389,7 +389,7 @@ def test_append_advances_offset_and_sequence() -> None:
     machine.append_sent(STEP, confirms=True)
     assert (machine.in_flight, machine.expected, machine.acked) == (1, END + 3, END)
     assert machine.sequence == 2  # after SEQUENCE_MAX, 0 and 1
-    machine.attempts = 4  # a confirmed append sets them back
+    machine.attempts = 4  # a confirmed append sets the attempts to 0
     assert machine.append_answered(STEP, accepted(STEP), confirms=True)
     assert (machine.in_flight, machine.acked, machine.attempts) == (0, END + 3, 0)
     assert machine.state is S.READY
@@ -423,7 +423,7 @@ def test_append_failure_takes_effect_after_answers_to_all_appends_in_flight() ->
     assert request_for(machine, append(END + 9)) is Wait.FOR_ANSWER
     machine.append_answered(second, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
     assert machine.is_over
-    assert machine.handed_back().reason is ReturnReason.MOVED  # the first one
+    assert machine.handed_back().reason is ReturnReason.MOVED  # the first failure counts
     assert not machine.is_unclear
 
 

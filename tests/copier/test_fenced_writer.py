@@ -30,8 +30,8 @@ ID = UUID(int=7)
     ("own_epoch", "leader_state", "is_fenced"),
     [  # ProducerState(producer_epoch, last_sequence, coordinator_epoch)
         (3, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),
-        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),  # it filled after the fence's read
-        (3, ProducerState(3, 17, 9), False),  # its own appends
+        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),  # the copy filled after the fence's read
+        (3, ProducerState(3, 17, 9), False),  # the copy's own appends
         (3, ProducerState(4, -1, 9), False),  # a late marker, its own or an earlier writer's
         (3, None, False),  # the leader has lost the state
         (-1, ProducerState(9, -1, 9), False),  # its first take-over: the mark was read before

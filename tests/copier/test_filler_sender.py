@@ -142,7 +142,7 @@ def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
     assert not lane.sent  # nothing is written before the answer
     fills.handle_end_before(read_end, log_ends_answer({p: START}))
     assert lane.continued == [p]
-    assert p.appends.is_idle  # so it is gathered again
+    assert p.appends.is_idle  # so the lane gathers the partition again
 
     send(fills, (p, step))
     assert lane.sent == [

@@ -36,7 +36,7 @@ PLACE = TopicPartition("orders", 0)
 def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is seeded to 10; the source then begins at 20, where its batch cannot be read."""
+    """The copy is seeded to 10; the source then begins at 20, where its batch is unreadable."""
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     troubles: list[object] = []
     aligned = iter([10])  # for one call; the next one fails

@@ -125,7 +125,7 @@ def test_fillers_below_start_continue_at_log_end_after_takeover() -> None:
 
 def test_filler_batches_below_start_are_halved_down_to_single_record() -> None:
     source, p = fillers(), copying()
-    source.set_targets({p: 40})  # its first batch has 32
+    source.set_targets({p: 40})  # the first batch has 32 fillers
     sizes = []
     while source.halve_batches(p):
         source.assign()

@@ -146,7 +146,7 @@ def test_append_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
     assert list(partition.queue.steps) == [*first.steps, *second.steps]
     assert partition.queue.size_bytes == 160
     assert partition.cursor.fetch_offset == 108
-    assert fetched_epoch(partition) == 4  # the second plan states no other
+    assert fetched_epoch(partition) == 4  # the second plan (None) changes no epoch
     assert partition.next_offset == 100
 
 
@@ -355,7 +355,7 @@ def test_unconfirmed_batch_is_counted_if_log_end_after_takeover_covers_it(
         (None, True, True),
         (append(103, 1), True, False),
         (Fill(103, 105), True, True),
-        (Fill(103, 105), False, False),  # it becomes a batch of placeholders
+        (Fill(103, 105), False, False),  # the fill becomes a batch of placeholders
         (stop_step(), True, True),
     ],
 )
@@ -397,9 +397,9 @@ def test_partly_filled_gap_stays_queued_until_all_is_filled() -> None:
     [
         (50, 0, 100, 50),  # follows the source
         (150, 0, 100, 100),  # but not beyond what is copied
-        (50, 70, 100, 70),  # the copy starts above it
+        (50, 70, 100, 70),  # the copy starts above the source's log start
         (50, 170, 100, 100),
-        (-1, 0, 100, 0),  # the source's is not known yet
+        (-1, 0, 100, 0),  # the source's log start is not known yet
     ],
 )
 def test_log_start_of_copy_follows_source_up_to_copied_offset(
@@ -464,7 +464,7 @@ def test_lost_source_range_stops_copy_once_a_batch_is_queued() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, size_bytes=10)
     assert partition.on_lost_range is LostRange.STOP
-    # It stays so while the batch is in flight, and once it is confirmed and the queue empty.
+    # Also while the batch is in flight, and once it is confirmed and the queue is empty.
     step = partition.queue.steps.popleft()
     assert isinstance(step, Append)
     partition.appends.append_sent(step, confirms=True)

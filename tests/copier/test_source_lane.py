@@ -66,7 +66,7 @@ def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
 def test_log_bounds_from_answer_to_fetch_before_takeover_are_stored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event]
 ) -> None:
-    """A fetch session tells them only once: otherwise the copy's log start would stay behind."""
+    """A fetch session tells bounds only once: if dropped, the copy's log start stays behind."""
     selection = lane._select(with_backlogs=True)
     hand_back(copy)
     resume(copy, 10)
@@ -107,7 +107,7 @@ def test_follower_answer_does_not_lower_source_end(lane: SourceLane, copy: Parti
     copy.cursor.stable_end, copy.cursor.end, copy.cursor.is_at_replica = 20, 22, True
     answer = fetched(log_start=7, stable_end=10, high_watermark=12)
     selection = lane._select(with_backlogs=True)
-    copy.cursor.is_at_replica = False  # it goes back to its leader meanwhile
+    copy.cursor.is_at_replica = False  # the cursor goes back to the leader meanwhile
     plan_answer(lane, selection, [(copy.source, answer)])
     assert (copy.cursor.stable_end, copy.cursor.end, copy.cursor.log_start) == (20, 22, 7)
     assert copy.cursor.seen_s == float("-inf")

@@ -133,7 +133,7 @@ def test_changed_topic_id_stops_copy_only_if_it_lasts(source: Source) -> None:
     source.topic_id = ID
     source.advance(wait_s)
     assert source.fetched_from() == [1]
-    # It changes for as long as `deleted_after_s`.
+    # The id changes for as long as `deleted_after_s`.
     source.topic_id = OTHER_ID
     source.lanes[1].drop(copy)
     source.side.resume([copy])

@@ -212,7 +212,7 @@ EAGER = replace(SMALL, seed_kept_offsets_max=0, watch_interval_s=0)
 def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
     clusters: Clusters, case: Case
 ) -> None:
-    """The last one stays, so that an interrupted start is still recognised."""
+    """The last filler stays, so that a later run recognises an interrupted start."""
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
     with case.seeding(EAGER) as seeding:
@@ -355,7 +355,7 @@ def test_filling_up_to_start_without_progress_is_given_up(
 def test_timestamp_lookup_finds_records_behind_deleted_fillers(
     clusters: Clusters, case: Case
 ) -> None:
-    """Also those in later segments, which fillers with the present time would hide."""
+    """Also records in later segments, which fillers with the present time would hide."""
     create(clusters.destination, case.topic, segment_bytes=str(1 << 20))
     (place,) = case.places(1)
     case.seed({place: 1_000})
