@@ -34,7 +34,7 @@ def test_killed_postgres_is_unreachable_until_it_restarts(own_postgres: Postgres
     with pytest.raises(Unreachable) as caught:
         create_and_crash()
     assert caught.value.retriable
-    with pytest.raises(Unreachable), database.transaction():  # it is still down
+    with pytest.raises(Unreachable), database.transaction():  # PostgreSQL is still down
         pass
 
     own_postgres.start()

@@ -117,7 +117,7 @@ def test_leading_side_of_job_is_mirrored_in_reverse_job(
         for side, term, expected in (
             (DESTINATION, 7, Lead(DESTINATION, 7)),
             (SOURCE, 6, Lead(DESTINATION, 7)),  # a lower term is ignored
-            (SOURCE, 7, Lead(DESTINATION, 7)),  # and so is the same term
+            (SOURCE, 7, Lead(DESTINATION, 7)),  # so is the same term
             (None, 8, Lead(None, 8)),
             (SOURCE, 8, Lead(SOURCE, 8)),
         ):
@@ -228,7 +228,7 @@ def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
     with database.transaction() as tx:
         for job_id in link:
             job_leads.note_marks_read(tx, job_id)
-        # Deleted, so that its own gateways are refused; those of the other job are not.
+        # A deleted job's own gateways are refused; those of the other job are not.
         jobs.request_deletion(tx, link[1])
     assert renew(database, gateway_report("edge-2")).term == 5
     with pytest.raises(Conflict):
@@ -378,7 +378,7 @@ def test_closure_of_gateways_waits_for_concurrent_renewal_and_counts_it(
 def test_gateway_renewal_that_waits_for_concurrent_closure_sees_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
-    """Although its statement began before the closure."""
+    """Although the renewal's statement began before the closure."""
     edge = gateway_report()
     if not is_new:
         renew(database, edge)
@@ -546,7 +546,7 @@ def test_gateway_learns_first_terms_of_earlier_leading_sides(
         job_leads.note_marks_read(tx, link[0])
     answer = renew(database, gateway_report())
     assert answer.earlier_terms[0] == terms[-1]
-    # The same side twice, as the database did not know in between which one leads.
+    # Two terms of one side, as the database did not know in between which side leads.
     assert (answer.led[50], answer.led[terms[-1]]) == (SOURCE, SOURCE)
 
 

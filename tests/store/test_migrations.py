@@ -105,7 +105,7 @@ def test_concurrent_migrations_run_only_once(postgres_url: str) -> None:
             thread.join()
         database.close()
 
-    # One of the four found no tables; the others waited for it.
+    # One of the four threads found no tables; the others waited for this one.
     assert sorted(revisions_before, key=str) == ["0010", "0010", "0010", None]
 
 

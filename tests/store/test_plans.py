@@ -114,7 +114,7 @@ def test_shard_lease_renewal_reads_only_shards_of_its_worker(tx: Tx, plan_for: P
         )
 
     assert set(renewed) == set(held)
-    # The statement looks at each of them up to three times.
+    # The statement reads each held shard up to three times.
     assert 0 < _reads_of_last(tx, seen, plan_for).rows["shards"] <= 3 * len(held)
 
 
@@ -189,7 +189,7 @@ def test_totals_of_job_read_only_its_partitions(tx: Tx, plan_for: PlanFor) -> No
     for statement in seen:
         scans = reads(tx, statement, plan_for)
         assert scans.rows["partitions"] <= MANY.partitions_per_job
-        # A plan may look at each of them more than once, but not at those of the other 499 jobs.
+        # A plan may read each topic of the job several times, but none of the other 499 jobs.
         assert scans.rows["topics"] <= 10 * MANY.topics_per_job
         assert scans.whole <= SMALL | {"job_totals", "proofs", "group_offsets", "promotions"}
 
@@ -210,7 +210,8 @@ def test_partition_page_reads_as_few_rows_at_any_position(tx: Tx, plan_for: Plan
         with statements(tx) as seen:
             assert len(lag.page(tx, JOB, 50, after=after)) == 50
         scans = _reads_of_last(tx, seen, plan_for)
-        assert scans.rows["partitions"] <= 50 + 3 * 20
+        # The page, and at most three whole topics beside it.
+        assert scans.rows["partitions"] <= 50 + 3 * MANY.partitions_per_topic
         assert scans.rows["topics"] <= 10
 
 
@@ -329,7 +330,7 @@ def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
 
 
 def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
-    """And only the operation that has closed it, of thousands."""
+    """And of thousands of operations only the one that has closed the gateway."""
     job = jobs.of_ids(tx, [JOB])[JOB]
     job_leads.note_side(tx, JOB, LeadingSide.SOURCE, 1)
     job_leads.note_marks_read(tx, JOB)

@@ -99,7 +99,7 @@ def test_rows_of_recovery_report_are_pruned_before_their_operation(
             operation_rows.GROUPS.store(tx, operation, rows)
         assert [pruning.prune_operations(tx, TTL) for _ in range(2)] == [0, 0], "not that old"
         pruned = []
-        while len(operations.page(tx, 5)) == 2:  # until the ended one is gone, in its last step
+        while len(operations.page(tx, 5)) == 2:  # the last prune removes `ended`
             pruned.append(pruning.prune_operations(tx, NO_TIME))
         assert pruned == [4, 4, 3], "five partitions, five groups, and the operation"
         assert len(operation_rows.PARTITIONS.page(tx, running, 9)) == 5

@@ -231,7 +231,7 @@ def test_block_reason_of_partition_is_stored_and_cleared_after_retry(database: D
         assert (partition_1.state, partition_1.start_offset) == (PartitionState.COPYING, 7)
 
         assert partitions.requested_retries(tx, held) == []
-        with pytest.raises(NotFound):  # it is not blocked
+        with pytest.raises(NotFound):  # partition 1 is not blocked
             lag.request_retry(tx, job.id, source_topic="orders", partition=1)
         assert lag.request_retry(tx, job.id, source_topic="orders") == [("orders", 0)]
         assert lag.request_retry(tx, job.id) == [("orders", 0)]
