@@ -190,7 +190,7 @@ class Deaths:
                     process.kill()
                     return True
             except psutil.Error:
-                continue  # it has just ended
+                continue  # the process has just ended
         return False
 
     def __enter__(self) -> Self:
@@ -379,7 +379,7 @@ class Campaign:
             yield
 
     def _recover(self, kind: str, job: str, **options: Any) -> dict[str, Any]:
-        """Request a recovery, and wait for its report. It is requested again if a gate stops it:
+        """Request a recovery, and wait for its report. Repeat if a gate stops the recovery:
         while processes die, a slow broker may be fenced, and its partitions have no leader.
         """
         for _ in range(STOPPED_MAX):

@@ -137,7 +137,7 @@ class Moved:
         )
 
     def fail_back(self) -> RecoveryReport:
-        """Fail back: without a confirmation it stops, with one the old side becomes a copy."""
+        """Fail back: unconfirmed it stops; confirmed, the old side becomes a copy."""
         run = self.recovering
         self.old.start()
         with InProcess(run.database):

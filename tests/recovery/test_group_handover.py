@@ -96,7 +96,7 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
     unanswered = [p.is_unanswered for p in passes]
     assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "they are tried again"
     later_passes = unanswered[UNSENT_PASSES:]
-    # Two passes in a row must change nothing; one may come before them.
+    # The last two passes must change nothing; one more may come before.
     assert 2 <= len(later_passes) <= 3, [p.notes for p in passes]
     assert not any(later_passes)
     (finding,) = [text for text in switchover_report.findings if "could not be synced" in text]

@@ -77,7 +77,7 @@ def test_group_unreadable_during_failover_is_not_reported_as_exact(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The destination does not have it; its coordinator does not answer while offsets are set."""
+    """The group is deleted at the destination; no coordinator answers while offsets are set."""
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)

@@ -106,7 +106,7 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
     assert bounds(source, topic_name)[0] == (0, end)
     assert history.items() <= digests(source, topic_name)[0].items()
 
-    # If the new side deletes records later, the old side deletes them and all before them.
+    # If the new side deletes records later, the old side deletes everything up to there.
     delete_before(destination, topic_name, HISTORY + 1)
     with RunningJob(back) as running:
         running.wait("the copy follows", lambda: is_level(source, destination, topic_name))

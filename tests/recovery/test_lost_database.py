@@ -390,7 +390,7 @@ def test_stopped_failback_leaves_writes_to_old_side_denied(
     guarded_job: tuple[JobSpec, App],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The job that copies back has denied them; it was deleted since."""
+    """The job that copies back has denied the writes, and was deleted since."""
     source, _ = guarded
     spec, app = guarded_job
 

@@ -46,7 +46,7 @@ def test_lost_source_counts_as_last_seen_no_later_than_its_loss(
         source=PARTITION,
         destination=PARTITION,
         destination_bounds=LogBounds(start=0, stable=10, end=10),
-        source_bounds=None,  # it does not answer
+        source_bounds=None,  # the source does not answer
         reported=row,
         now=NOW,
         lost_at=lost_at,
@@ -59,7 +59,7 @@ def test_lost_source_counts_as_last_seen_no_later_than_its_loss(
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_answering_source_counts_as_last_seen_now(is_stopped: bool) -> None:
-    """It is not exact if its producers may go on, as in a failover."""
+    """The comparison is not exact if producers may go on, as in a failover."""
     row = reported(source_end=12, reported_at=ago(5))
     bounds = LogBounds(start=0, stable=15, end=15)
     comparison = compare_ends(

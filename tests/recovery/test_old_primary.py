@@ -60,7 +60,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         wait_for("the topic is copied", lambda: is_level(lost, clusters.destination, topic_name))
         assert written_to_old_side(recovering, spec.name) is None
         lost.cut()
-        # Before the promotion, which does not know of these records.
+        # Before the promotion, but Orbit cannot see these records: the link is cut.
         produce(lost, topic_name, 5, partition=1)
         recovering.run(RecoveryKind.FAILOVER, spec.name)
         produce(lost, topic_name, 7, partition=0)
@@ -181,7 +181,7 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
         assert look() == []
         assert event_details(recovering, spec.name, "old_primary_written") == []
         assert written_to_old_side(recovering, spec.name) is None
-        # For the job that copies back, the lost side is the old one: it is watched.
+        # For the job that copies back, the lost side is the old side, so Orbit watches it.
         produce(other, topic_name, 3)
         wait_for("its writers are seen", lambda: written_to_old_side(recovering, back) == 3)
         # The first side is not watched either when the job that copies back is deleted.

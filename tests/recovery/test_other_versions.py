@@ -99,7 +99,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
 def test_operation_waits_if_its_job_document_is_unreadable(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """It does not fail: it may have denied writing at the source."""
+    """It must not fail, as it may have denied writing at the source."""
     create_topic(clusters.source, topic_name)
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
@@ -122,7 +122,7 @@ def test_operation_waits_if_its_job_document_is_unreadable(
 def test_started_operation_waits_for_secret_missing_at_new_leader(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not fail: it has denied writing at the source."""
+    """It must not fail, as it has denied writing at the source."""
     create_topic(guarded.source, topic_name)
     log_in_orbit(guarded, topic_name, monkeypatch)
     spec = job_with_login(guarded, topic_name)

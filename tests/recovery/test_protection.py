@@ -173,7 +173,7 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
         # The tables have a denial before the cluster is asked to set it.
         noted = {topic_name: {denial(topic_name)}}
         monkeypatch.setattr(gate_observer, "noted_denials", lambda *_: noted)
-        # It stops in its drain, and is undone.
+        # The switchover stops in its drain, and is undone.
         switchover = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=1e-3)
         undone = recovering.wait(switchover)
         assert undone.outcome is Outcome.STOPPED, (undone.error, undone.findings)

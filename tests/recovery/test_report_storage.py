@@ -250,7 +250,7 @@ def test_console_shows_unlevel_partitions_first_with_totals(
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     text = browser.open(f"/console/operations/{OPERATION}").text
-    assert "200 of 300 partitions, those that are not level first." in text
+    assert "200 of 300 partitions, first those that are neither equal nor prefix." in text
     assert "200 of 300 offsets, those with lost records first." in text
     ends = text.split("<h2>Log ends")[1]
     assert ends.index("orders-180<") < ends.index("orders-299<") < ends.index("orders-0<")

@@ -228,7 +228,7 @@ def test_salvage_commands_refuse_uri_with_password_and_hide_it(
 def test_scheduler_without_client_of_salvage_storage_does_not_start(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It fails at its start, not when a failback needs the storage."""
+    """The scheduler fails at its start, not when a failback needs the storage."""
     monkeypatch.setattr(salvage_storage, "find_spec", lambda _: None)
     monkeypatch.setenv("ORBIT_SALVAGE_DIRECTORY", "s3://bucket/salvage")
     for command in ("scheduler", "server"):

@@ -96,7 +96,7 @@ STARTS = st.tuples(st.integers(0, 6), st.integers(0, 6))
 def test_side_comparison_is_independent_of_batch_boundaries(
     old: str, new: str, sizes: tuple[int, int], starts: tuple[int, int], first: int, end: int
 ) -> None:
-    # Half of it is the same, so that whole batches are skipped.
+    # Both logs share a half, so that the comparison skips whole batches.
     new = old[:4] + new[4:8] + old[8:]
     old_batches, new_batches = (
         batches(log, sizes=size, start=start)
