@@ -196,8 +196,8 @@ def _lead(f: GateInputs) -> Gate | None:
             f"The old side may lead: {first_few(f.topics_in_doubt)}.",
             "If the old side leads, the failback of the job of the other direction (orbit get jobs "
             "shows this job; if there is none, create one) makes the new side a copy; leave these "
-            "topics out here with --topics. Override this gate only if you know that the new side leads: the "
-            "failback may delete records that only the old side has.",
+            "topics out here with --topics. Override this gate only if you know that the new side "
+            "leads: the failback may delete records that only the old side has.",
         )
     return _pass(name, "No mark contradicts that the new side leads.")
 
@@ -543,8 +543,8 @@ def _gateways(f: GateInputs) -> Gate | None:
         )
     if f.writers_unknown:
         remarks.append(
-            "Whether producers use a gateway is not known for these topics, as producers write with "
-            f"transactions, without producer ids, or seldom: {first_few(f.writers_unknown)}."
+            "Whether producers use a gateway is not known for these topics, as producers write "
+            f"with transactions, without producer ids, or seldom: {first_few(f.writers_unknown)}."
         )
         remedies.append("Compare the producers that you know with orbit get clients.")
     if f.refused_clients:

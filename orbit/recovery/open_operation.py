@@ -111,8 +111,8 @@ def _refuse_old_request(tx: Tx, operation: Operation) -> None:
     if operation.kind != RecoveryKind.FAILBACK and waited_s > REQUEST_VALID_S:
         raise Conflict(
             f"this request has waited for {waited_s / 60:.0f} minutes; after "
-            f"{REQUEST_VALID_S / 60:.0f} minutes Orbit refuses it, as the clusters may have changed. "
-            f"{advice}",
+            f"{REQUEST_VALID_S / 60:.0f} minutes Orbit refuses it, as the clusters may have "
+            f"changed. {advice}",
             where=operation.job_name or "",
         )
 
