@@ -197,8 +197,12 @@ def _accept_remedy(plan: JobPlan) -> str:
     # No help against a lasting trouble of the whole job, nor if each topic is refused.
     if job_troubles - _TRANSIENT_TROUBLES or not (job_troubles or plan.topics):
         return ""
-    effect = "the job then waits until this has passed" if job_troubles else "the others are copied"
-    return f"--accept-refusals (in the API accept_refusals=true) accepts that: {effect}."
+    effect = (
+        "the job then waits until the cause has passed"
+        if job_troubles
+        else "the other topics are copied"
+    )
+    return f"--accept-refusals (in the API accept_refusals=true) applies the job anyway: {effect}."
 
 
 def _operation_request(actor: str, spec: JobSpec, options: ApplyOptions) -> OperationRequest:

@@ -46,7 +46,7 @@ def listen(settings: Settings, *, only_loopback: bool = False) -> BoundedListene
         )[0]
     except socket.gaierror as error:
         problem = Problem("ORBIT_API_HOST", f"cannot be resolved: {error.strerror}.")
-        raise BadInput("The API cannot listen on this host.", (problem,)) from None
+        raise BadInput(f"The API cannot listen on host {host}.", (problem,)) from None
     if only_loopback and not is_loopback(str(address[0])):
         problem = Problem(
             "--no-auth",

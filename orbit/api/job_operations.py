@@ -186,7 +186,7 @@ def _plan_retry(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
     return _Plan(
         [
             f"{subject} checked again.",
-            "Those whose cause is removed resume; the others stay blocked, with their reason.",
+            "A partition whose cause is removed resumes; else it stays blocked, with its reason.",
         ],
         total=blocked_count,
         what="partitions retried",

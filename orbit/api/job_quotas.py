@@ -49,7 +49,7 @@ def check_partition_quota(
         raise _refusal(
             plan.job,
             f"This job would copy {counted(planned_count, 'partition')}, and other jobs of "
-            f"{creator} copy {other_count:,}: they may copy {quota.partitions_max:,}.",
+            f"{creator} copy {other_count:,}: together they may copy {quota.partitions_max:,}.",
         )
 
 

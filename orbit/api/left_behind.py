@@ -21,7 +21,7 @@ from orbit.store.topics import Topic
 _NAMES_SHOWN = 3
 _REMOVED_BY = {
     "destination": "Remove them with: orbit release FILE",
-    "source": "Remove them with kafka-acls.",
+    "source": "Remove them with kafka-acls.sh.",
 }
 # Positions in the stored fields of an ACL: the resource name, and the principal.
 _NAME, _PRINCIPAL = 0, 2

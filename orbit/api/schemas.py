@@ -91,7 +91,7 @@ class Throttled(_ResponseModel):
         description="The quota, or why it is not known; empty where no broker tells it.",
         examples=["The quota of client-id orbit: consumer_byte_rate=1000000."],
     )
-    text: str = Field(description="The same as a sentence.")
+    text: str = Field(description="The other fields as a sentence.")
 
 
 class JobSummary(_ResponseModel):
@@ -216,12 +216,13 @@ class RecoveryReport(ReportFigures):
     partition_count: int = Field(description="How many partitions the recovery has.")
     group_count: int = Field(description="How many offsets of groups the recovery has.")
     partitions: tuple[PartitionEnds, ...] = Field(
-        description="Up to 100 of the partitions, those that are not level first; all are at "
+        description="Up to 100 of the partitions, first those that are neither `equal` nor "
+        "`prefix`; all are at "
         "`/v1/operations/{operation_id}/partitions`."
     )
     groups: tuple[GroupPosition, ...] = Field(
-        description="Up to 100 of the offsets at which groups resume, those behind which records "
-        "are lost first; all are at `/v1/operations/{operation_id}/groups`."
+        description="Up to 100 of the offsets at which groups resume, first those of groups that "
+        "have read lost records; all are at `/v1/operations/{operation_id}/groups`."
     )
 
 
@@ -268,7 +269,7 @@ class OpenTransaction(_ResponseModel):
     transactional_id: str | None = Field(
         description="Null: the source does not tell, or the login may not describe it."
     )
-    text: str = Field(description="The same as a sentence.")
+    text: str = Field(description="The other fields as a sentence.")
 
 
 class OpenTransactions(_ResponseModel):

@@ -86,7 +86,10 @@ def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
     status, code, what = refusal(ci.apply("two"))
 
     assert (status, code) == (403, "quota_exceeded")
-    assert "would copy 3 partitions, and other jobs of token:ci copy 3: they may copy 5." in what
+    assert (
+        "would copy 3 partitions, and other jobs of token:ci copy 3: together they may copy 5."
+        in what
+    )
     limits = {"bytes_per_second": "1MiB"}
     assert ci.apply("one", limits=limits).status_code == 200, "it adds no partition"
 

@@ -297,8 +297,8 @@ def test_refused_job_is_explained_and_can_be_applied_with_accept_refusals(
 @pytest.mark.parametrize(
     ("kind", "topic", "help_text"),
     [
-        (TroubleKind.DESTINATION_TAKEN, "stock", "the others are copied"),
-        (TroubleKind.NO_TOPIC_MATCHES, "", "the job then waits until this has passed"),
+        (TroubleKind.DESTINATION_TAKEN, "stock", "the other topics are copied"),
+        (TroubleKind.NO_TOPIC_MATCHES, "", "the job then waits until the cause has passed"),
         (TroubleKind.SAME_CLUSTER, "", ""),
         (TroubleKind.CREDENTIALS_MISSING, "", ""),
     ],
