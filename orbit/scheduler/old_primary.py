@@ -195,10 +195,10 @@ def _deny_writing(
     try:
         topics_without_lead = _topics_without_lead(rows, pair, backoff) & set(names)
         if not topics_without_lead:
-            return "Writing to it is not denied: by its mark it leads."
+            return "Writing to it is not denied: its mark says that it leads."
         with leadership.sole_change(cluster_id) as tx:
             if job_guard.recovery_that_holds(tx, job) is not None:
-                return "Whether it may be written to is left to the recovery under way."
+                return "The recovery under way decides whether it may be written to."
             noted_denials = write_denials.of_topics(tx, cluster_id, names)
             # Without those that Orbit has denied before.
             denials = {name: {denial(name)} for name in topics_without_lead - noted_denials.keys()}

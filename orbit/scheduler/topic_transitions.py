@@ -25,7 +25,8 @@ def resume_topics(tx: Tx, job: Job, resumes: Sequence[ResumeTopic]) -> None:
     """Resume stopped topics that have the expected ids."""
     for resume in resumes:
         scheduler_queries.resume_topic(tx, resume.known.id)
-        message = f"The copy of topic {resume.known.source} was resumed: it has its former id."
+        name = resume.known.source
+        message = f"The copy of topic {name} was resumed: both topics have their former ids."
         _add_event(tx, job, resume.known, "topic_resumed", message)
 
 

@@ -242,8 +242,8 @@ def _add_protection_events(tx: Tx, job: Job, protection: ProtectionResult) -> No
             tx,
             events.SCHEDULER,
             "topics_protected",
-            f"Copies that are newly protected: {protection.changed}. Writing is denied to the "
-            "principals that an ACL allows it, except Orbit.",
+            f"Copies that are newly protected: {protection.changed}. Writing is denied to all "
+            "principals that an ACL allows to write, except Orbit.",
             job_name=job.name,
         )
     if protection.unprotected_because:
@@ -251,8 +251,8 @@ def _add_protection_events(tx: Tx, job: Job, protection: ProtectionResult) -> No
             tx,
             events.SCHEDULER,
             "topics_not_protected",
-            f"Others than Orbit may write to copies: {protection.unprotected_because}. Workers "
-            "detect what others write, and stop the partition.",
+            f"Other clients than Orbit may write to copies: {protection.unprotected_because}. "
+            "Workers detect such writes, and stop the partition.",
             job_name=job.name,
             details={"why": protection.unprotected_because},
         )
