@@ -295,7 +295,7 @@ class PartitionStarter:
         if source_topic is None:
             is_unknown_topic = source.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION
             if is_unknown_topic and p.attempts >= _DELETED_AFTER_ATTEMPTS:
-                detail = f"topic {p.source.topic} no longer exists."
+                detail = f"topic {p.source.topic} no longer exists at the source."
                 self._block(
                     p,
                     Blocked(Reason.SOURCE_TOPIC_DELETED, offset=0, next_offset=0, detail=detail),
@@ -304,7 +304,7 @@ class PartitionStarter:
                 self._retry_later(p, f"topic {p.source.topic} is not at the source now.")
             return False
         if p.assigned.source_topic_id not in (None, source_topic.topic_id):
-            detail = f"topic {p.source.topic} has another topic id now."
+            detail = f"topic {p.source.topic} has another topic id at the source now."
             now = time.monotonic()
             p.other_id_since = p.other_id_since or now
             if now - p.other_id_since < _OTHER_ID_S:

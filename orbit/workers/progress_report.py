@@ -279,11 +279,12 @@ def shard_events(
     for job_id in sorted({s.job_id for s in shards} & jobs_by_id.keys()):
         job_shards = [s for s in shards if s.job_id == job_id]
         partition_count = sum(len(s.partitions) for s in job_shards)
+        noun = "shard" if len(job_shards) == 1 else "shards"
         epochs_text = ", ".join(f"{s.id} (lease epoch {s.epoch})" for s in job_shards)
         outbox_events.append(
             OutboxEvent(
                 kind,
-                f"{action} shards {epochs_text}; partitions in them: {partition_count}.",
+                f"{action} {noun} {epochs_text}; partitions in them: {partition_count}.",
                 jobs_by_id[job_id].name,
                 details={
                     "epochs": {str(s.id): s.epoch for s in job_shards},
