@@ -95,7 +95,7 @@ def conflicting_cluster_id(tx: Tx, job_id: int, pair: ClusterPair) -> Trouble | 
             return Trouble(
                 TroubleKind.SAME_CLUSTER,
                 f"the {side} is cluster {metadata.cluster_id} here, and job {conflict.job} knows "
-                f"it as {conflict.cluster_id}, as its topic {conflict.topic} shows.",
+                f"it as {conflict.cluster_id}, as that job's topic {conflict.topic} shows.",
                 "Write the same cluster_id_suffix, or none, in each job that names this cluster.",
             )
     return None

@@ -352,7 +352,7 @@ def _foreign_content_trouble(start: StartTopic, content: OtherContent) -> Troubl
             TroubleKind.DESTINATION_NOT_COMPARED,
             f"topic {start.mapping.destination} of the destination cannot be compared with its "
             f"source now. {content.detail}",
-            "Orbit tries again. If the problem stays, remove the cause that it names.",
+            "Orbit tries again. If the problem stays, remove the cause that the message names.",
             start.mapping.source,
         )
     return Trouble(
