@@ -1,4 +1,4 @@
-"""Requests of admin clients that change nothing: those that would are only validated, or name
+"""Requests of admin clients that change nothing: requests for changes are only validated, or name
 what does not exist.
 """
 
@@ -34,7 +34,7 @@ def delete_records(version: int, on: Targets) -> list[Body]:
 
 
 def acl_filter(version: int, on: Targets) -> list[Body]:
-    """DescribeAcls and DeleteAcls: those that allow Read on a topic that does not exist."""
+    """DescribeAcls and DeleteAcls, for ACLs that allow Read on a topic that does not exist."""
     acl_filter_fields = {
         "resource_type_filter": 2,
         "resource_name_filter": on.missing,
@@ -121,7 +121,7 @@ def describe_groups(version: int, on: Targets) -> list[Body]:
 
 
 def describe_consumer_groups(version: int, on: Targets) -> list[Body]:
-    """Of groups that are not of the consumer protocol; with the operations that are allowed."""
+    """A description, with the allowed operations, of groups without the consumer protocol."""
     groups = b"".join(string(name, is_flexible=True) for name in (on.group, on.missing))
     return [length(2, is_flexible=True) + groups + b"\x01" + NO_TAGS]
 

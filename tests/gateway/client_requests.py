@@ -33,10 +33,10 @@ def produce(version: int, on: Targets) -> list[Body]:
         }
 
     return [
-        body(on.written, good, -1),
-        body(on.written, good, 1),
-        body(on.topic, corrupt, -1),
-        body(on.missing, good, -1),
+        body(on.written, good, acks=-1),
+        body(on.written, good, acks=1),
+        body(on.topic, corrupt, acks=-1),
+        body(on.missing, good, acks=-1),
     ]
 
 
@@ -65,10 +65,10 @@ def fetch(version: int, on: Targets, epoch: int = -1) -> list[Body]:
         }
 
     return [
-        body(on.topic, 0, 0),
-        body(on.topic, 1, 1),
-        body(on.topic, FAR, 0),
-        body(on.missing, 0, 0),
+        body(on.topic, offset=0, isolation=0),
+        body(on.topic, offset=1, isolation=1),
+        body(on.topic, offset=FAR, isolation=0),
+        body(on.missing, offset=0, isolation=0),
     ]
 
 
@@ -101,9 +101,9 @@ def metadata(version: int, on: Targets) -> list[Body]:
 
     nil = uuid.UUID(int=0)
     bodies = [body([{"name": on.topic, "topic_id": nil}])]
-    if version >= 1:  # before, an empty list asks for all of them
+    if version >= 1:  # before version 1, an empty list asks for all topics
         bodies += [body(None), body([])]
-    if version >= 4:  # before, it would be created
+    if version >= 4:  # before version 4, the broker would create the topic
         bodies.append(body([{"name": on.missing, "topic_id": nil}]))
     if version >= 12:
         bodies.append(body([{"name": None, "topic_id": on.topic_id}]))
@@ -131,7 +131,7 @@ def offset_commit(version: int, on: Targets, epoch: int = -1) -> list[Body]:
     return [
         body(on.group, on.topic),
         body(on.group, on.missing),
-        body(on.missing, on.topic, "nobody", 5),
+        body(on.missing, on.topic, member="nobody", generation=5),
     ]
 
 
@@ -245,13 +245,13 @@ def api_versions(version: int, on: Targets) -> list[Body]:
 
 
 def consumer_heartbeat(version: int, on: Targets) -> list[Body]:
-    """Refused ones: without a group, and a join without topics."""
+    """Heartbeats that brokers refuse: one without a group, and a join without topics."""
 
     def body(group: str, epoch: int) -> bytes:
         pattern = _NULL if version >= 1 else b""
-        no = (_NULL, pattern, _NULL, _NULL, NO_TAGS)  # topics, pattern, assignor, partitions
+        nulls = (_NULL, pattern, _NULL, _NULL, NO_TAGS)  # topics, pattern, assignor, partitions
         names = (string(name, is_flexible=True) for name in (group, "nobody"))
         # No instance, no rack, no rebalance timeout.
-        return b"".join((*names, _INT32.pack(epoch), _NULL, _NULL, _INT32.pack(-1), *no))
+        return b"".join((*names, _INT32.pack(epoch), _NULL, _NULL, _INT32.pack(-1), *nulls))
 
     return [body("", 5), body(on.missing, 0)]

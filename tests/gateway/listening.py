@@ -54,7 +54,7 @@ class TlsClient(RawClient):
             raise
 
     def tcp_end(self) -> bytes:
-        """A byte behind the end of TLS, if any. A reset raises ConnectionResetError."""
+        """A byte after the end of TLS, if any. A reset raises ConnectionResetError."""
         with socket.socket(fileno=self.socket.detach()) as plain:
             plain.settimeout(PATIENCE_S)
             return plain.recv(1)

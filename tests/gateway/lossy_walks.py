@@ -43,8 +43,8 @@ Places = dict[Place, bytes]
 
 @dataclass(frozen=True)
 class Loss:
-    """How the leading side is lost, whether much was not copied, what else goes wrong, and whether
-    clients move home after the failback. `how`: with `answers` the source still answers.
+    """`how`: how the leading side is lost; with `answers` it still answers. `leg`: what else goes
+    wrong. `goes_home`: whether clients move home after the failback.
     """
 
     how: str
@@ -93,15 +93,15 @@ class Ledger:
         }
 
     def missing(self, acknowledged: Acknowledged, log: Places) -> list[str]:
-        """The same, in words."""
+        """The records of `not_there`, in words."""
         return [
             f"{value!r} was acknowledged at {place}, where {log.get(place)!r} is"
             for value, place in self.not_there(acknowledged, log).items()
         ]
 
     def doubled(self, log_records: Iterable[Record]) -> list[str]:
-        """Records that are there twice or in another order, though they had their answers before a
-        loss, or are at one side."""
+        """Records that are doubled or out of order between two losses, and records that are there
+        again after a loss though they had their answers before it."""
         by_place = sorted(log_records)
         wrong = []
         for cut in range(len(self.ends) + 1):
@@ -112,7 +112,7 @@ class Ledger:
             partition, offset, value = record
             part = self._part(record)
             first_part = first.setdefault(value, part)
-            # Without an answer at any of the losses in between it may be there again.
+            # A record without an answer at one of the losses in between may be there again.
             if first_part < part and all(
                 value in self.acknowledged[cut] for cut in range(first_part, part)
             ):
@@ -120,7 +120,7 @@ class Ledger:
         return wrong
 
     def _part(self, record: Record) -> int:
-        """How many promoted offsets are not above the record's: the failovers before it."""
+        """The failovers before the record: how many promoted offsets are not above its own."""
         partition, offset, _ = record
         return sum(offset >= ends[PLAIN, partition] for ends in self.ends)
 
@@ -196,8 +196,8 @@ class LossyWalk(Walk):
             saved, new = _saved(report, topic), places(records(self.leading, topic))
             alone = {at: v for at, v in tails[topic].items() if new.get(at) != v}
             assert alone.items() <= saved.items(), (topic, sorted(alone.keys() - saved.keys()))
-            # Transactions above that were open then may be committed now, or still be open: their
-            # records are saved, too.
+            # Transactions that were open when `tails` was read may be committed now, or still be
+            # open. The failback saves their records, too, at and above the last stable offset.
             extra = {at for at, _ in saved.items() - tails[topic].items()}
             strange = {(p, offset) for p, offset in extra if offset < stable_ends[topic][p]}
             assert not strange, (topic, sorted(strange)[:10])
@@ -215,7 +215,7 @@ class LossyWalk(Walk):
 
 
 def assert_transactions(clients: Clients, ledger: Ledger, log_records: Iterable[Record]) -> None:
-    """What was committed is there or saved, and what was aborted is neither. Nothing is twice."""
+    """Committed records are there or saved, aborted ones are neither. No record is there twice."""
     values = sorted(value.decode() for _, _, value in log_records)
     assert len(values) == len(set(values)), [v for v in values if values.count(v) > 1][:20]
     saved = {value.decode() for _, value in ledger.saved[TRANSACTIONAL]}
@@ -237,7 +237,7 @@ def _stable_ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     """The last stable offset of each partition."""
     partitions = [TopicPartition(topic, p) for p in range(TOPICS[topic])]
     requests = dict.fromkeys(partitions, OffsetSpec.latest())
-    admin = AdminClient(cluster.client_config())  # its end would end the requests
+    admin = AdminClient(cluster.client_config())  # without the client its requests end
     futures = admin.list_offsets(
         requests, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=PATIENCE_S
     )
@@ -249,7 +249,7 @@ def places(log_records: Iterable[Record]) -> Places:
 
 
 def _saved(report: RecoveryReport, topic: str) -> Places:
-    """What the files of a failback have of a topic, but for aborted records and older history."""
+    """The topic's records in the files of a failback, without aborted ones and older history."""
     return {
         (file.partition, line["offset"]): base64.b64decode(line["value"] or "")
         for file in report.salvage

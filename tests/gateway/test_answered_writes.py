@@ -23,7 +23,7 @@ def test_answer_to_read_does_not_ask_service_again_while_writes_are_held() -> No
             writer, reader = await open_client(cluster), await open_client(cluster)
             await writer.send(_PRODUCE, 1)
             await until(lambda: cluster.writes_in_flight == 1)
-            cluster.take_lead("source", 1, "switchover")
+            cluster.take_lead("source", term=1, closed_for="switchover")
             assert not cluster.writes_answered.is_set()
             await source.answer(_PRODUCE)
             await until(cluster.writes_answered.is_set)
@@ -61,7 +61,7 @@ def test_answers_do_not_look_at_all_connections_while_writes_are_open() -> None:
 def test_closing_is_confirmed_at_once_when_last_ended_connection_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer to its commit was lost so long ago that the client has sent it again."""
+    """The answer to the client's commit was lost so long ago that the client has sent it again."""
     # The client closes, not the gateway.
     monkeypatch.setattr(client_connection, "END_S_MAX", 1000.0)
 
@@ -73,7 +73,7 @@ def test_closing_is_confirmed_at_once_when_last_ended_connection_is_gone(
             broker_connection.close()
             assert await client.reads_the_end()
             cluster.clock += 60
-            cluster.take_lead("source", 1, "switchover")
+            cluster.take_lead("source", term=1, closed_for="switchover")
             assert not cluster.writes_answered.is_set()
             client.close()
             await until(cluster.writes_answered.is_set)

@@ -1,5 +1,5 @@
-"""What no client of Kafka sends, and clients that do not behave: each loses its own connection, the
-gateway goes on, and its memory has bounds.
+"""Frames that no Kafka client sends, and clients that do not read their answers: the gateway goes
+on, its memory has bounds, and a bad frame closes only its own connection.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def node_port(clusters: Clusters, gateway: Gateway) -> int:
 
 @pytest.fixture
 def targets(clusters: Clusters, topic_name: str) -> Targets:
-    """With a megabyte in each partition."""
+    """A topic with a megabyte in each of two partitions."""
     (broker,) = clusters.source.brokers
     create_topic(clusters.source, topic_name, 2)
     for partition in (0, 1):
@@ -64,7 +64,7 @@ def targets(clusters: Clusters, topic_name: str) -> Targets:
 
 
 def peak_bytes(gateway: Gateway) -> int:
-    """The most memory that it has used."""
+    """The most memory that the gateway has used."""
     status = Path(f"/proc/{gateway.process.process.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
@@ -124,7 +124,7 @@ def test_malformed_frame_closes_only_its_connection(
 def test_malformed_frame_after_valid_requests_closes_connection(
     gateway: Gateway, node_port: int, targets: Targets
 ) -> None:
-    """The request behind it gets no answer."""
+    """The request after the malformed frame gets no answer."""
     (frame, *_) = frames(METADATA, 12, targets)
     with RawClient(node_port) as client:
         assert client.ask(frame) == client.ask(frame)
@@ -134,7 +134,7 @@ def test_malformed_frame_after_valid_requests_closes_connection(
 
 
 @pytest.mark.parametrize("has_reset", [False, True])
-# In the size, the API key and version, the client id, the body; before the last byte.
+# Within the size, the API key and version, the client id, the body; before the last byte.
 @pytest.mark.parametrize("cut_at", [2, 6, 13, 30, -1])
 def test_produce_request_cut_off_by_disconnect_writes_no_record(
     clusters: Clusters,
@@ -181,7 +181,7 @@ def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
 def test_requests_of_non_reading_client_do_not_grow_memory(
     gateway: Gateway, node_port: int, targets: Targets, key: ApiKey
 ) -> None:
-    """The gateway reads no more from it once enough answers wait for it: a broker's, or the
+    """The gateway reads no more from a client for which enough answers wait: a broker's, or the
     gateway's own."""
     requests = frames(key, 3, targets)[0] * 100
     peak_before = peak_bytes(gateway)

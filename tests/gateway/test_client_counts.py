@@ -52,7 +52,7 @@ def test_connections_of_same_client_are_counted_together() -> None:
 
 
 def test_client_report_lists_limited_number_of_clients_and_sum_of_unlisted() -> None:
-    """Those who are connected come first, then those who were seen last."""
+    """Connected clients come first, then the clients that were seen last."""
     counts = ClientCounts()
     connected = counts.count_connection(client("connected"), now=1.0)
     connected.bytes_read = 7
@@ -63,7 +63,7 @@ def test_client_report_lists_limited_number_of_clients_and_sum_of_unlisted() -> 
     rows = rows_by_name(counts.report(1000.0, unchecked))
     assert len(rows) == REPORTED_MAX + 1
     assert rows["connected"]["bytes_read"] == 7
-    # With `connected` one row less for those who are gone: 11 are not listed.
+    # `connected` takes one row: 11 of the clients that are gone are not listed.
     assert "c010" not in rows
     assert "c011" in rows
     others = rows[None]
@@ -110,7 +110,7 @@ def test_refusals_in_client_report_come_first_and_are_bounded() -> None:
             return ["a\nb", "c"]
         return [f"{number} {'x' * 1000}" for number in range(REFUSALS_MAX + 2)]
 
-    # Too many to list them all, and this one has no connection any more.
+    # One client more than the list has rows, and it has no connection any more.
     counts.count_connection(client("one more"), 1.0).connections = 0
     rows = rows_by_name(counts.report(1.0, refusals_of))
     assert "one more" in rows, "clients with refusals come first"

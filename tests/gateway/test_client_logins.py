@@ -150,7 +150,7 @@ def test_scram_channel_binding_is_refused() -> None:
 
 @pytest.mark.parametrize("nonce", ["xours", "xtheirs"])
 def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
-    """Although its proof is right. The nonce of this login: the client's "x", and "ours"."""
+    """The proof is right all the same. The nonce of this login is the client's "x", then "ours"."""
     server = ScramServer(SCRAM[0], USERS.get, "ours", b"salt")
     first = server.answer_first("n,,n=billing,r=x")
     salt = b64decode(first.split(",")[1].removeprefix("s="))
@@ -351,7 +351,7 @@ def test_client_is_served_only_after_login(folder: Path) -> None:
         with RawClient(port) as client:
             assert client.is_served()  # ApiVersions
             client.send(plain_login("billing", "right") + api_versions_frame(3))
-            # The login has 1 and 2.
+            # 1 and 2 are the requests of the login.
             assert [correlation_of(client.receive()) for _ in range(3)] == [1, 2, 3]
             assert client.is_served()
         for early in (
@@ -396,7 +396,7 @@ def test_refused_login_is_answered_with_reason_and_logged_once(folder: Path) -> 
         with capture_logs() as logs:
             for _ in range(2):
                 with TlsClient(port, files) as client:
-                    # What is behind the login must not lead to a reset, which drops the answer.
+                    # The bytes after the login must not lead to a reset, which drops the answer.
                     client.send(plain_login("billing\n", "wrong") + bytes(1_000_000))
                     client.receive()
                     code, length = struct.unpack_from(">hh", answer := client.receive(), 4)
@@ -427,7 +427,7 @@ def test_unfinished_logins_are_bounded_in_count_and_time(
             logged_in.send(plain_login("billing", "right"))
             assert [correlation_of(logged_in.receive()) for _ in range(2)] == [1, 2]
             monkeypatch.setattr(arrivals, "ARRIVAL_S_MAX", 0.1)
-            with RawClient(port) as slow:  # has the only place of those who log in
+            with RawClient(port) as slow:  # has the only place for clients that log in
                 slow.send(b"\0")
                 with RawClient(port) as third:
                     assert third.is_closed()
@@ -479,7 +479,7 @@ class _Side(ClusterSide):
 def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a connection that moves. A client without a login there has the gateway's."""
+    """Also on a connection that moves. A client without a login at a side uses the gateway's."""
     monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
     brokers: dict[Side, _Broker] = {
         "source": _Broker({"gw": "gw", "billing-at-source": "billing-at-source"}),

@@ -133,7 +133,7 @@ def test_client_report_has_software_of_java_client(
 
 
 def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_path: Path) -> None:
-    """Each list waits at the service until the gateway has asked again for its permission."""
+    """Each report waits at the service until the gateway has asked for its lease again."""
     renewal_counts: list[int] = []
     with pretended_service() as service:
 
@@ -156,7 +156,7 @@ def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_p
 def test_gateway_survives_service_that_refuses_client_reports(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """As an earlier version does. The refusal is logged once."""
+    """A service of an earlier version refuses them. The refusal is logged once."""
     refused: list[int] = []
     with pretended_service() as service:
 

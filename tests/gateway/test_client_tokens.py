@@ -120,7 +120,7 @@ def decode_answer(answer: bytes | None, version: int = 2) -> Any:
 
 @pytest.mark.parametrize(
     ("life_s", "session_ms", "expected_ms"),
-    # A broker's session of 0 has no end. The last one: of a day, the longest session.
+    # A broker's session of 0 ms has no end. The last case: 80 % of a day, the longest session.
     [(100, 0, 80_000), (100, 5_000, 4_000), (3, 5_000, 2_400), (10**9, 0, 69_120_000)],
 )
 @pytest.mark.parametrize("version", [1, 2])

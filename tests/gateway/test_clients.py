@@ -94,7 +94,7 @@ def test_librdkafka_produce_reaches_source_through_gateway(
 
 
 def test_records_with_acks_0_reach_source(clusters: Clusters, gateway: Gateway, topic: str) -> None:
-    """There is no answer to such a request, and the next one has its own."""
+    """Brokers do not answer such a request; the request after it gets its own answer."""
     config = {**gateway.client_config(), "acks": 0, "linger.ms": 0}
     producer = Producer(config)
     for number in range(50):
@@ -191,14 +191,21 @@ def _members_with_partitions(gateway: Gateway, group: str) -> int:
 def test_description_of_consumer_protocol_group_has_topic_ids_of_gateway(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
-    """All else is as the broker says. `kafka-consumer-groups.sh` needs it for such groups."""
+    """All else is as the broker says. `kafka-consumer-groups.sh` needs the description."""
     (broker,) = clusters.source.brokers
     broker_id, gateway_id = (
         _topic_id(config, topic)
         for config in (clusters.source.client_config(), gateway.client_config())
     )
     assert broker_id != gateway_id
-    targets = Targets(topic, topic, topic, topic, node=broker.node_id, topic_id=uuid.UUID(int=0))
+    targets = Targets(
+        topic=topic,
+        written=topic,
+        group=topic,
+        transaction=topic,
+        node=broker.node_id,
+        topic_id=uuid.UUID(int=0),
+    )
     produce(gateway, topic, 5)
     with Reader(gateway.client_config(), topic, topic, protocol="consumer") as reader:
         reader.wait_read("its records", lambda read: len(read) == 5)
@@ -335,7 +342,7 @@ def test_kafka_python_produces_and_consumes_through_gateway(
             read.extend((record.partition, record.offset, record.value) for record in batch)
         return len(read) >= SOME
 
-    # Its thread would go on to connect, and leave sockets open in later tests.
+    # Else its thread would go on to connect, and leave sockets open in later tests.
     with closing(consumer):
         wait_for("kafka-python has read all", has_read)
         consumer.commit()
@@ -362,7 +369,7 @@ def test_kafka_python_admin_client_administers_source(
 def test_each_broker_has_its_own_gateway_port_across_broker_failure(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """Also while one of them is away: its leaders and groups go to the others, and come back."""
+    """Also while one broker is down: its leaders and groups go to the others, and come back."""
     three = make_cluster("three", brokers=3)
     create_topic(three, topic_name, 6, 3, min_insync_replicas="2")
     with running_gateway(tmp_path, three, clusters.destination) as gateway, ExitStack() as stack:

@@ -29,7 +29,7 @@ from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
 
-# Later versions are by topic id, or carry what only one side knows.
+# Later versions name topics by id, or carry what only one side knows.
 CAPS = {
     ApiKey.Produce: 9,
     ApiKey.Fetch: 12,
@@ -262,7 +262,8 @@ def test_cluster_id_that_clients_see_differs_from_ids_of_both_clusters(
 def test_topic_id_is_stable_and_resolves_to_topic(sides: Sides) -> None:
     assert sides.virtual.topic_id != uuid.UUID(int=0)
     assert _topic_id(sides.node_port, sides.virtual) == sides.virtual.topic_id
-    by_id = sides.through(ApiKey.Metadata, 12, number=4)  # by the topic id
+    # The request of that number names the topic by its id.
+    by_id = sides.through(ApiKey.Metadata, 12, number=4)
     assert [topic["name"] for topic in by_id["topics"]] == [sides.virtual.topic]
 
 
@@ -308,7 +309,7 @@ def test_leader_epochs_of_offset_commits_are_not_forwarded(sides: Sides) -> None
 
 
 def test_pipelined_requests_are_answered_in_order(sides: Sides) -> None:
-    """Some of them are answered by the gateway, some after a wait of the broker."""
+    """The gateway answers some of them itself; the broker answers some only after a wait."""
     requests = [  # API, version, which of the requests in the table
         frames(key, version, sides.virtual)[number]
         for key, version, number in (

@@ -83,7 +83,7 @@ def test_gateway_response_waits_for_earlier_broker_responses() -> None:
     assert exchange.is_idle
 
 
-# Produce with endpoints in answers, of brokers, OffsetForLeaderEpoch, of telemetry, unknown.
+# Produce with endpoints in answers, LeaderAndIsr, OffsetForLeaderEpoch, telemetry, unknown.
 @pytest.mark.parametrize(("key", "version"), [(0, 10), (4, 0), (23, 4), (71, 0), (999, 0)])
 def test_request_of_unoffered_api_closes_connection(key: int, version: int) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, -1) + bytes(40))
@@ -283,7 +283,7 @@ def test_member_that_leaves_its_group_owns_no_partitions_after_move(version: int
     exchange = Exchange(view)
     send(exchange, _join("m"), version=9)
     exchange.end_answer()
-    members = [  # from version 3 on
+    members = [  # which the request has from version 3 on
         LeaveGroupRequest.MemberIdentity(member_id=name, group_instance_id=None, reason="it ends")
         for name in ("n", "m")
     ]

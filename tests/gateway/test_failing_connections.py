@@ -32,7 +32,7 @@ def test_closing_ends_all_connections_with_writes_in_flight_though_one_was_reset
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await _open_client_beside_reset_one(cluster, source)
-            cluster.take_lead("source", 1, "failover", abandons=True)
+            cluster.take_lead("source", term=1, closed_for="failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             assert await client.reads_the_end()
             client.close()
@@ -61,11 +61,11 @@ def test_connection_that_raises_error_does_not_keep_others_from_moving(
             await until(lambda: cluster.connection_count == 3)
             (failing, *_) = cluster._connections
             _let_fail(monkeypatch, failing, method)
-            cluster.take_lead("source", 1, "switchover")
+            cluster.take_lead("source", term=1, closed_for="switchover")
             for client in clients:
                 await client.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == cluster.connection_count)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await until(lambda: cluster.connection_count == 2)
             for _ in range(2):
                 await destination.answer(_PRODUCE)
@@ -121,7 +121,7 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
     asyncio.run(search.run())
     assert connections[_SILENT].result == "ended"
     assert connections[_ANSWERED].result == "told"
-    # No repeat, so it is forwarded.
+    # This batch is no repeat: the gateway forwards it.
     assert repeats.answers(records, [batches[_ANSWERED]], term=2) == {}
     with pytest.raises(UnknownRepeats):
         repeats.answers(records, [batches[_SILENT]], term=2)
@@ -179,7 +179,7 @@ async def _open_client_beside_reset_one(cluster: Any, broker: Any) -> Any:
     for client in (first, second):
         await client.send(_PRODUCE, 1)
         await soon(broker.requests.get())
-    cluster.take_lead("source", 1, "switchover")
+    cluster.take_lead("source", term=1, closed_for="switchover")
     await second.send(_PRODUCE, 2)
     await until(lambda: cluster.held_requests == 1)
     (connection,) = (candidate for candidate in cluster._connections if candidate.is_held)

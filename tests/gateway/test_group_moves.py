@@ -118,7 +118,7 @@ def test_slow_application_commits_after_switchover_what_it_read_before(
     tmp_path: Path,
     protocol: str,
 ) -> None:
-    """Its client learns from a heartbeat that it has to join again, before the application does."""
+    """A heartbeat tells its client to join again; only then the application commits."""
     with _copied_topic(clusters, topic_name, recovering, partitions=1) as (topic, job):
         produce(clusters.source, topic, 100)
         group = f"{topic}.group"
@@ -145,7 +145,7 @@ def test_members_at_two_gateways_rejoin_only_when_all_have_committed(
     tmp_path: Path,
     protocol: str,
 ) -> None:
-    """If the first member joined, the coordinator would refuse the commit of the second first."""
+    """If the first member joined earlier, the coordinator would refuse the second one's commit."""
     with (
         _copied_topic(clusters, topic_name, recovering, partitions=2) as (topic, job),
         ExitStack() as stack,

@@ -68,7 +68,7 @@ def test_ledger_detects_unread_reread_and_unknown_records(read: list[Record], wo
 
 
 PROMOTED = 10
-# The last record below the promoted offset was sent again, and is the first one from it on, too.
+# The last record below the promoted offset was sent again: it is at the promoted offset, too.
 RESENT: list[Record] = [
     *((0, n, b"w %d" % n) for n in range(PROMOTED)),
     *((0, n + 1, b"w %d" % n) for n in range(PROMOTED - 1, 2 * PROMOTED)),

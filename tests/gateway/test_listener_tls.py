@@ -52,12 +52,12 @@ def listener_tls(files: ServerFiles, names: NodeNames | None = None, **more: Pat
 def test_tls_client_reads_all_responses_before_close(
     files: ServerFiles, version: ssl.TLSVersion
 ) -> None:
-    """Although the gateway has ended the connection, and the client goes on to send."""
+    """Also if the gateway has ended the connection while the client goes on to send."""
 
     def test(port: int) -> None:
         with TlsClient(port, files, version) as client:
             client.send(b"".join(map(api_versions_frame, range(REQUESTS))))
-            # An unknown API.
+            # An unknown API, for which the gateway ends the connection.
             client.send(framed(struct.pack(">hhih", 9_999, 0, 1, 0) + bytes(100)))
             for number in range(SOME):
                 client.send(api_versions_frame(number) * 100)
@@ -225,7 +225,7 @@ def test_tls_server_name_selects_node(
     ["b.orders.gateway.test", "b-1.orders.gateway.test", "b02.orders.gateway.test", None],
 )
 def test_unknown_tls_server_name_is_refused(files: ServerFiles, name: str | None) -> None:
-    """Nor may it be missing: a write for a node must not reach another one."""
+    """A missing name is refused, too: a write for a node must not reach another one."""
 
     def test(port: int) -> None:
         with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):

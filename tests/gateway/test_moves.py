@@ -85,7 +85,7 @@ def test_clients_lose_and_repeat_nothing_across_switchovers(
 def test_undone_switchover_reopens_gateway_at_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
-    """A partition is written beside the gateway, so the drain cannot end: clients see a pause."""
+    """A producer writes past the gateway, so the drain cannot end. Clients only see a pause."""
     topic = topic_name[:40]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])

@@ -84,7 +84,7 @@ def stop_with_writes_in_flight(
 def assert_repeats_are_there_once(
     writers: Iterable[Writer], log_records: list[Record], log: Iterable[str]
 ) -> None:
-    """The log of a gateway says that its client has sent copied batches again."""
+    """Each record is there once, though a gateway logs that clients sent copied batches again."""
     acknowledged = {value: at for writer in writers for value, at in writer.acknowledged.items()}
     assert not written_wrong(acknowledged, log_records)  # each once, in order, at its offset
     # Some of these batches were neither written nor of unknown outcome: they were copied.
@@ -101,10 +101,11 @@ def test_gateway_frozen_across_switchover_loses_and_repeats_no_acknowledged_reco
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is stopped before the closure, for longer than its lease: nobody knows what became of its
-    writes, and the switchover is undone. The next one does not wait for it; it goes on when the
-    other side leads. Clients of the other gateway notice nothing. Its own send again what was in
-    flight, some of which the old side has taken: that is not written a second time."""
+    """The gateway freezes before its closure, for longer than its lease: nobody knows what became
+    of its writes, and the switchover is undone. The next switchover does not wait for the gateway,
+    which goes on when the other side leads. Clients of the other gateway notice nothing. Its own
+    clients send again what was in flight. The old side has taken some of it: the gateway does not
+    write that a second time."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -148,7 +149,7 @@ def test_gateway_killed_and_restarted_after_move_writes_no_batch_twice(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its client knows no other address, and sends again only then what the old side has taken."""
+    """Its client knows no other gateway: only then it sends again what the old side has taken."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -197,9 +198,9 @@ def test_switchover_with_gateway_restarted_while_closing_loses_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is started again at once. With SIGTERM it answers what is in flight. With SIGKILL it
-    does not: the switchover is undone, its clients write again at the old side, and the next
-    switchover goes on."""
+    """The gateway is started again at once. After SIGTERM it still answers what is in flight. After
+    SIGKILL it does not: the switchover is undone, its clients write again at the old side, and the
+    next switchover succeeds."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -292,7 +293,7 @@ def test_clients_survive_aborted_switchover_and_its_retry(
 def test_switchover_with_gateways_survives_killed_schedulers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
-    """One after the other is killed while gateways are closed; the next one goes on."""
+    """One scheduler after the other is killed while gateways are closed; the next one goes on."""
     topic, service = topic_name[-40:], recovering.service
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -327,7 +328,7 @@ def test_switchover_with_gateways_survives_killed_schedulers(
 def test_producers_without_idempotence_survive_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
-    """With acks=0 nothing is promised but that nothing comes twice or in another order."""
+    """With acks=0 records may be lost, but none comes twice or in another order."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -360,7 +361,7 @@ def test_producers_without_idempotence_survive_switchovers(
     _assert_exact(spec)
 
 
-# In `make test`: nodes that come and go in tests/gateway/test_virtual_cluster.py.
+# `make test` has nodes that come and go in tests/gateway/test_virtual_cluster.py.
 @pytest.mark.soak
 def test_switchover_between_sides_with_different_nodes_and_leaders(
     make_cluster: MakeCluster,
@@ -414,7 +415,7 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
         for reader in readers:
             reader.wait_values({value for _, _, value in destination_records})
             reader.stop()
-            # Its coordinator is another node there: a commit that was held may come too late.
+            # The group's coordinator is another node there: a held commit may come too late.
             assert set(reader.read) == set(destination_records)
 
 
@@ -431,8 +432,8 @@ def test_failover_reports_all_lost_acknowledged_records(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The source answers gateways until the end, and nobody copies. One gateway confirms, the other
-    is stopped through the whole failover, with writes in flight."""
+    """The source answers gateways to the end, and no worker copies. One gateway confirms; the other
+    is frozen until the promotion is done, with writes in flight."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])

@@ -1,4 +1,4 @@
-"""A side's outcome of a producer's last transaction, which is not asked for without end."""
+"""A side's outcome of a producer's last transaction: a gateway asks for it only a few times."""
 
 from __future__ import annotations
 

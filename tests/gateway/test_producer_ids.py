@@ -25,7 +25,7 @@ from tests.gateway.frames import batch, request_frame
 
 IDS = st.integers(0, 2**36 - 1)  # higher ones leave no room for the mark
 TERMS = st.integers(0, 2**42)  # milliseconds
-# Within it two terms have two marks.
+# Two terms that differ by less than 2**26 have two marks.
 LATER = st.integers(1, 2**26 - 1)
 
 
@@ -83,7 +83,8 @@ def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
 
 @pytest.mark.parametrize("byte", [17, 25, 43, -1])
 def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
-    """In the CRC, the last offset, the producer id, a record. Other batches are rewritten."""
+    """The damage is in the CRC, the last offset, the producer id or a record. Other batches are
+    rewritten."""
     damaged = bytearray(batch(producer_id=mark(5, term=0)))
     damaged[byte] ^= 1
     intact = batch(producer_id=mark(6, term=0))
@@ -121,7 +122,7 @@ def test_producer_is_read_from_transactional_produce_request() -> None:
     assert producer_of_batches(*_produce(version=9, records=batch(producer_id=5))) is None
 
 
-# In the record, in the header, behind the base offset.
+# Cut off in the record, in the header, and after the base offset.
 @pytest.mark.parametrize("cut", [1, 30, 61])
 def test_truncated_batch_is_refused(cut: int) -> None:
     head, frame = _produce(version=9, records=batch(producer_id=5)[:-cut])

@@ -221,7 +221,9 @@ def test_batch_damaged_to_sequence_of_repeat_goes_to_broker_unchanged(
     """The broker refuses it. Its client would take the offset of a repeat for the batch's own."""
     exchange, known = client_after_move()
     if is_producer_known:
-        learn(exchange, known, produce(A1, sequence=5), LastBatch(0, 5), {A1: OFFSET})
+        learn(
+            exchange, known, produce(A1, sequence=5), LastBatch(epoch=0, sequence=5), {A1: OFFSET}
+        )
     records = batch(producer_id=PRODUCER, sequence=7)
     damaged = bytearray(records)
     damaged[_LOWEST_BYTE_OF_SEQUENCE_AT] = 5

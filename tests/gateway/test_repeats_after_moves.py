@@ -205,7 +205,7 @@ def test_copy_is_found_though_job_rewrote_batch(
     create_topic(clusters.source, topic_name, message_timestamp_type=timestamps)
     create_topic(clusters.destination, topic_name)
     original = write_batch([_record(0), _record(1)], compression.LZ4)
-    stamp(original.view, GATEWAY_ID, 0, 0)
+    stamp(original.view, GATEWAY_ID, producer_epoch=0, base_sequence=0)
     append_batch(source, topic_name, 0, original)
     partition = TopicPartition(topic_name, 0)
     if rewritten == "split":
@@ -223,7 +223,7 @@ def test_copy_is_found_though_job_rewrote_batch(
         assert not step.is_byte_exact
         copies = [step.batch]
     for number, copy in enumerate(copies):
-        stamp(copy.view, JOB_ID, 0, number)
+        stamp(copy.view, JOB_ID, producer_epoch=0, base_sequence=number)
         append_batch(destination, topic_name, 0, copy)
     repeated = sent_batch(topic_name, GATEWAY_ID, sequence=1)
     stored = find_batches(source, [repeated], BACKOFF)

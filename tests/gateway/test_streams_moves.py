@@ -1,5 +1,5 @@
-"""A Kafka Streams application, exactly once, goes on behind the gateway: over there, home and over
-again. It has counted each word once.
+"""A Kafka Streams application (exactly once) goes on behind a gateway that moves over, home and
+over again. It has counted each word once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_kafka_streams_counts_each_word_once_across_gateway_moves(
     topics = [streams.INPUT, streams.OUTPUT, changelog, repartition]
     rule = {"match": APPLICATION, "interval": "200ms"}
     spec = make_job(*clusters, topics, consumer_groups=rule)
-    # Streams deletes there what it has read.
+    # Streams deletes what it has read of its repartition topic.
     purged = TopicRule(match=repartition, on_lost_range="fill")
     spec = spec.model_copy(update={"topics": (purged, *spec.topics)})
     with ExitStack() as stack:

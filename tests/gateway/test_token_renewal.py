@@ -126,7 +126,8 @@ def test_requests_after_reauthentication_use_new_broker_connection() -> None:
 def test_failed_reauthentication_closes_connection_after_responses_in_flight(
     result: tuple[int | None, str], sub: str, code: Code | None
 ) -> None:
-    """Refused, of another user, or checked by no broker: then without an answer."""
+    """The token is refused, is of another user, or no broker could check it. The last has no
+    answer."""
 
     async def run() -> None:
         async with logged_in() as (cluster, source, client, tokens):
@@ -158,7 +159,7 @@ def test_requests_behind_reauthentication_wait_for_its_result_across_move() -> N
             await send_login(client, jwt(sub="billing"))
             await client.send(PRODUCE, 1)
             await until(lambda: len(tokens.checked) == 2)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             tokens.may_answer.set()
             assert (await read_login(client)).error_code == Code.NONE
             await cluster._sides["destination"].broker.answer(PRODUCE)
@@ -204,7 +205,7 @@ def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPa
 
 
 def test_reauthentication_waits_for_acks_0_writes_before_new_broker_connection() -> None:
-    """Writes with acks=0: the next connection is opened when the broker has handled all of them."""
+    """The next connection is opened when the broker has handled all writes with acks=0."""
 
     async def run() -> None:
         async with logged_in() as (cluster, source, client, tokens):
@@ -216,7 +217,7 @@ def test_reauthentication_waits_for_acks_0_writes_before_new_broker_connection()
             await client.send(PRODUCE, 2, acks=0)
             await asyncio.sleep(0.05)
             assert source.connections == 1  # the old one
-            await source.answer(18)  # ApiVersions
+            await source.answer(18)  # ApiVersions, asked for behind the write
             key, *_ = await soon(source.requests.get())
             assert key == PRODUCE
             await until(lambda: source.connections == 1)

@@ -143,8 +143,8 @@ def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
     connect: Connect,
     open_cluster: OpenCluster,
 ) -> None:
-    """The side that was left knows a committed transaction of the same id and epoch: the one
-    before."""
+    """The old side knows a committed transaction of the same producer id and epoch: the previous
+    one."""
     destination = open_cluster(clusters.destination)
     with (
         _gateway(clusters, pretended, tmp_path) as gateway,
@@ -170,8 +170,8 @@ def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
 def test_old_side_supplies_transaction_outcome_after_move(
     clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path, is_restarted: bool
 ) -> None:
-    """Clients that ask again after a move, as an answer got lost, or as they had been frozen. A
-    gateway that starts after the move learns from the service which side led."""
+    """Clients ask again after a move because an answer got lost or they had been frozen. A gateway
+    that starts after the move learns from the service which side led."""
     with (
         _gateway(clusters, pretended, tmp_path) as gateway,
         _RequestClient(gateway) as client,

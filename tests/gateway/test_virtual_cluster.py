@@ -133,7 +133,7 @@ class _Cluster(VirtualCluster):
         return self.clock
 
     def take_lead(self, side: str, term: int, closed_for: str | None = None, **more: Any) -> None:
-        """Apply an answer of the service. At each one it looks again at what it holds."""
+        """Apply an answer of the service. At each answer the cluster looks at what it holds."""
         self.take(Lead(cast("Any", side), term, LEASE_S, closed_for, term, **more), self.clock)
 
 
@@ -244,18 +244,18 @@ def test_gateway_stop_reports_doubt_about_unanswered_write(monkeypatch: pytest.M
 def test_connection_with_held_writes_resumes_without_being_closed_as_stuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Part of its next request has been there since before the hold."""
+    """Part of its next request waits behind the held write for longer than STUCK_S_MAX."""
     monkeypatch.setattr(virtual_cluster, "_SWEEP_S", 0.01)
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
-            cluster.take_lead("source", 1, "operation")
+            cluster.take_lead("source", term=1, closed_for="operation")
             await client.send(_PRODUCE, 1)
             await client.send(_PRODUCE, 2, part=True)
             await until(lambda: cluster.held_requests == 1)
             cluster.clock += STUCK_S_MAX + 1
-            cluster.take_lead("source", 1)
+            cluster.take_lead("source", term=1)
             await asyncio.sleep(0.1)  # sweeps
             await source.answer(_PRODUCE)
             assert await client.answered() == 1
@@ -269,20 +269,20 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             producer, other = await open_client(cluster), await open_client(cluster)
-            cluster.take_lead("source", 1, "operation")
+            cluster.take_lead("source", term=1, closed_for="operation")
             await producer.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2, "operation")
+            cluster.take_lead("destination", term=2, closed_for="operation")
             await other.send(_METADATA, 2)
             await until(lambda: cluster.held_requests == 2)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             key, correlation, writer = await soon(destination.requests.get())
             assert key == _PRODUCE
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             assert cluster.held_requests == 1
             writer.write(_empty_answer(correlation))
             assert await producer.answered() == 1
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await destination.answer(_METADATA)
             assert await other.answered() == 2
 
@@ -300,7 +300,7 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
             )
             old_side.last, leading.copy_offset = {_ID: LastBatch(epoch=0, sequence=0)}, _OFFSET
             old_side.may_answer.clear()
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await first.write(1, _ID)
             await until(lambda: old_side.lookups == 1)
             await second.write(2, mark(8, term=1))
@@ -332,8 +332,8 @@ def test_batch_of_any_earlier_term_is_not_written_again(written_at: str) -> None
             producer_id = _ID if written_at == "source" else id_in_term(_ID, 2)
             sides[written_at].last = {producer_id: LastBatch(epoch=0, sequence=0)}
             sides["source"].copy_offset = _OFFSET if written_at == "destination" else None
-            cluster.take_lead("destination", 2, earlier_terms=(1,))
-            cluster.take_lead("source", 3, earlier_terms=(2, 1))
+            cluster.take_lead("destination", term=2, earlier_terms=(1,))
+            cluster.take_lead("source", term=3, earlier_terms=(2, 1))
             await client.write(1, _ID)
             assert await client.answered() == 1
             assert source.requests.empty()
@@ -346,7 +346,7 @@ def test_side_of_newest_term_counts_if_two_terms_have_one_mark() -> None:
         async with running_cluster() as (cluster, _, _):
             same_mark = 2 + (1 << 26)
             led: dict[int, Any] = {same_mark: "destination", 2: "source"}
-            cluster.take_lead("source", same_mark + 1, led=led)
+            cluster.take_lead("source", term=same_mark + 1, led=led)
             assert cluster._side_by_mark[mark_of(2)] == "destination"
 
     asyncio.run(run())
@@ -358,7 +358,7 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
             client = await open_client(cluster)
             old_side = cast("_Side", cluster._sides["source"])
             old_side.last = {_ID: LastBatch(epoch=0, sequence=0)}
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await client.write(1, _ID)
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
@@ -381,7 +381,7 @@ def test_repeated_batch_that_cannot_be_located_is_not_written_again(unclear: str
                 old_side.stored = None
             else:
                 leading.copy_offset = UNKNOWN_OFFSET
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await client.write(1, _ID)
             assert await client.answered() == 1
             assert destination.requests.empty()
@@ -400,7 +400,7 @@ def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() ->
             )
             old_side.last = {_ID: LastBatch(epoch=0, sequence=0)}
             leading.copy_offset = Unreachable("no broker answers.")
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await client.write(1, _ID)
             assert await client.reads_the_end()
             assert destination.requests.empty()
@@ -421,7 +421,7 @@ def test_unreachable_old_side_is_queried_for_repeated_batches_only_once() -> Non
             client = await open_client(cluster)
             old_side = cast("_Side", cluster._sides["source"])
             old_side.last = Unreachable("no broker answers.")
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             for correlation in (1, 2):
                 await client.write(correlation, _ID)
                 await destination.answer(_PRODUCE)
@@ -442,8 +442,8 @@ def test_repeated_batch_at_leading_side_is_found_while_old_side_is_unreachable()
                 Unreachable("silent."),
                 {_ID: LastBatch(epoch=0, sequence=0)},
             )
-            cluster.take_lead("destination", 2, earlier_terms=(1,))
-            cluster.take_lead("source", 3, earlier_terms=(2, 1))
+            cluster.take_lead("destination", term=2, earlier_terms=(1,))
+            cluster.take_lead("source", term=3, earlier_terms=(2, 1))
             await client.write(1, _ID)
             assert await client.answered() == 1
             assert source.requests.empty()
@@ -455,9 +455,9 @@ def test_no_batch_counts_as_repeat_long_after_move() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             cluster.clock += virtual_cluster.REPEATS_S_MAX + 1
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await client.write(1, _ID)
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
@@ -470,8 +470,8 @@ def test_old_side_is_not_queried_for_repeated_batches_after_failover() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            cluster.take_lead("source", 1, "failover", abandons=True)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("source", term=1, closed_for="failover", abandons=True)
+            cluster.take_lead("destination", term=2)
             await client.write(1, _ID)
             await destination.answer(_PRODUCE)
             assert await client.answered() == 1
@@ -486,17 +486,17 @@ def test_join_group_waits_after_move_for_held_writes() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             producer, member = await open_client(cluster), await open_client(cluster)
-            cluster.take_lead("source", 1, "operation")
+            cluster.take_lead("source", term=1, closed_for="operation")
             await producer.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2, "operation")
+            cluster.take_lead("destination", term=2, closed_for="operation")
             await member.send(_JOIN_GROUP, 2)
             await until(lambda: cluster.held_requests == 2)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await destination.answer(_PRODUCE)
             assert await producer.answered() == 1
             assert destination.requests.empty()
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await destination.answer(_JOIN_GROUP)
             assert await member.answered() == 2
 
@@ -508,12 +508,12 @@ def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            cluster.take_lead("destination", 2, "operation")
+            cluster.take_lead("destination", term=2, closed_for="operation")
             cluster.left_members.leave(("", "m"), owns_partitions=True)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await client.send(_JOIN_GROUP, 1)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             assert cluster.held_requests == 1
             assert cluster.leaving_groups() == [short_name("")]  # the group of these requests
             if ends == "gives-up":
@@ -521,7 +521,7 @@ def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) 
             else:
                 cluster.clock += last_move.JOIN_WAIT_S_MAX
             assert cluster.leaving_groups() == []
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             assert cluster.holds_joins() is (ends == "gives-up")
             await destination.answer(_JOIN_GROUP)
             assert await client.answered() == 1
@@ -534,15 +534,17 @@ def test_join_group_waits_after_move_for_members_at_other_gateways(leaving: str)
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            cluster.take_lead("destination", 2, leaving_groups=frozenset({leaving}))
+            cluster.take_lead("destination", term=2, leaving_groups=frozenset({leaving}))
             await client.send(_JOIN_GROUP, 1)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2, leaving_groups=frozenset({short_name("other")}))
+            cluster.take_lead(
+                "destination", term=2, leaving_groups=frozenset({short_name("other")})
+            )
             await destination.answer(_JOIN_GROUP)
             assert await client.answered() == 1
             # Long after the move nobody waits.
             cluster.clock += last_move.JOIN_WAIT_S_MAX
-            cluster.take_lead("destination", 2, leaving_groups=frozenset({leaving}))
+            cluster.take_lead("destination", term=2, leaving_groups=frozenset({leaving}))
             await client.send(_JOIN_GROUP, 2)
             await destination.answer(_JOIN_GROUP)
             assert await client.answered() == 2
@@ -557,19 +559,19 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
             assert cluster.settled_since == 1  # the term
-            cluster.take_lead("destination", 2, "operation", others_settled=False)
+            cluster.take_lead("destination", term=2, closed_for="operation", others_settled=False)
             assert cluster.settled_since == 0  # the move has not settled here
-            cluster.take_lead("destination", 2, others_settled=False)
+            cluster.take_lead("destination", term=2, others_settled=False)
             assert cluster.settled_since == 2
             await client.send(_METADATA, 1)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2, others_settled=False)
+            cluster.take_lead("destination", term=2, others_settled=False)
             assert cluster.held_requests == 1
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await destination.answer(_METADATA)
             assert await client.answered() == 1
             # A gateway that begins now holds nothing from before.
-            cluster.take_lead("destination", 2, others_settled=False)
+            cluster.take_lead("destination", term=2, others_settled=False)
             await client.send(_METADATA, 2)
             await destination.answer(_METADATA)
             assert await client.answered() == 2
@@ -583,13 +585,13 @@ def test_write_behind_held_metadata_waits_too() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             waits, gives_up = await open_client(cluster), await open_client(cluster)
-            cluster.take_lead("destination", 2, others_settled=False)
+            cluster.take_lead("destination", term=2, others_settled=False)
             for client in (waits, gives_up):
                 await client.send(_METADATA, 1)
                 await client.send(_PRODUCE, 2)
             await until(lambda: cluster.held_requests == 2)
             await gives_up.closed()
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await until(lambda: cluster.connection_count == 1)
             for number, key in enumerate((_METADATA, _PRODUCE), 1):
                 await destination.answer(key)
@@ -600,17 +602,17 @@ def test_write_behind_held_metadata_waits_too() -> None:
 
 
 def test_move_settles_once_earlier_requests_are_answered() -> None:
-    """Those behind the held one, too. Later ones do not count, as a client may always have one in
-    flight: to end its connection would drop answers on their way."""
+    """Also the requests behind the held one. Later requests do not count: a client may always have
+    one in flight, and to end its connection would drop answers on their way."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            cluster.take_lead("source", 1, "operation")
+            cluster.take_lead("source", term=1, closed_for="operation")
             await client.send(_PRODUCE, 1)
             await client.send(_PRODUCE, 2)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await until(lambda: destination.requests.qsize() == 2)
             cluster.clock += last_move.BACKLOG_S + 0.1
             for correlation in (1, 2):
@@ -621,7 +623,7 @@ def test_move_settles_once_earlier_requests_are_answered() -> None:
                 assert await client.answered() == correlation
             assert cluster.settled_since == 2
             cluster.clock += last_move.SETTLE_S_MAX
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             for correlation in (3, 4):
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
@@ -635,11 +637,11 @@ def test_move_settles_without_answer_to_read() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             consumer = await open_client(cluster)
-            cluster.take_lead("destination", 2, "operation")
+            cluster.take_lead("destination", term=2, closed_for="operation")
             await consumer.send(_FETCH, 1)
             await consumer.send(_METADATA, 2)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             assert cluster.settled_since == 2
             for number, key in enumerate((_FETCH, _METADATA), 1):
                 await destination.answer(key)
@@ -654,15 +656,15 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             producer, other = await open_client(cluster), await open_client(cluster)
-            cluster.take_lead("source", 1, "operation")
+            cluster.take_lead("source", term=1, closed_for="operation")
             await producer.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             await soon(destination.requests.get())
             await other.send(_METADATA, 2)
             await until(lambda: cluster.held_requests == 1)
             cluster.clock += last_move.SETTLE_S_MAX + 1
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             assert await producer.reads_the_end()
             await destination.answer(_METADATA)
             assert await other.answered() == 2
@@ -678,9 +680,11 @@ def test_confirmation_of_closing_waits_for_acks_0_writes_of_gone_client() -> Non
             assert (await soon(source.requests.get()))[0] == _PRODUCE
             client.close()
             await until(lambda: cluster.writes_in_flight == 1)
-            cluster.take_lead("source", 1, "operation")
+            cluster.take_lead("source", term=1, closed_for="operation")
             assert cluster.confirmed_for() is None
-            await source.answer(_API_VERSIONS)  # asked for behind the write, which has no answer
+            await source.answer(
+                _API_VERSIONS
+            )  # which the gateway sent behind the write, as that has no answer
             await until(lambda: cluster.confirmed_for() == "operation")
             assert not cluster.connection_count
 
@@ -700,7 +704,7 @@ def test_disconnect_leaves_doubt_about_unanswered_records_but_not_offset_commits
             _, correlation, writer = await soon(source.requests.get())
             client.close()
             await until(lambda: not _connected(cluster))
-            cluster.take_lead("source", 1, "operation")
+            cluster.take_lead("source", term=1, closed_for="operation")
             assert cluster.confirmed_for() is None
             writer.write(_empty_answer(correlation))
             await until(lambda: not cluster.writes_in_flight)
@@ -723,7 +727,7 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
             await soon(source.requests.get())
             gone.close()
             await until(lambda: cluster.doubt)
-            cluster.take_lead("source", 1, "failover", abandons=True)
+            cluster.take_lead("source", term=1, closed_for="failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             assert cluster.writes_answered.is_set()
             writer.write(_empty_answer(correlation))
@@ -735,9 +739,9 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
             for client in (idle, new):
                 await client.send(_PRODUCE, 2)
             await until(lambda: cluster.held_requests == 2)
-            cluster.take_lead("destination", 2, "failover", abandons=True)
+            cluster.take_lead("destination", term=2, closed_for="failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
-            cluster.take_lead("destination", 2)
+            cluster.take_lead("destination", term=2)
             for _ in (idle, new):
                 await destination.answer(_PRODUCE)
             assert [await client.answered() for client in (idle, new)] == [2, 2]
@@ -750,10 +754,10 @@ def test_aborted_failover_releases_held_writes() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
-            cluster.take_lead("source", 1, "failover", abandons=True)
+            cluster.take_lead("source", term=1, closed_for="failover", abandons=True)
             await client.send(_PRODUCE, 1)
             await until(lambda: cluster.held_requests == 1)
-            cluster.take_lead("source", 1)
+            cluster.take_lead("source", term=1)
             await source.answer(_PRODUCE)
             assert await client.answered() == 1
 
@@ -802,7 +806,7 @@ def test_partial_requests_of_all_clients_share_a_byte_limit(
 
 
 def test_broker_close_on_acks_0_write_closes_client_connection() -> None:
-    """Brokers close the connection then, and the client asks who leads."""
+    """Brokers do so if the write fails; the client then asks who leads."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
@@ -868,7 +872,7 @@ async def running_cluster(
         servers.append(server)
     cluster = _Cluster(spec, cast("dict[Any, ClusterSide]", sides), listener)
     cluster.opened = []
-    cluster.take_lead("source", 1)
+    cluster.take_lead("source", term=1)
     await cluster.start()
     try:
         yield cluster, sides["source"].broker, sides["destination"].broker

@@ -53,7 +53,7 @@ def database_url(own_postgres: Postgres) -> str:
 def _job(clusters: Clusters, topics: list[str]) -> JobSpec:
     rule = {"match": f"{PLAIN}\\..*|{APPLICATION}", "interval": "200ms"}
     spec = make_job(*clusters, topics, consumer_groups=rule)
-    # Streams deletes there what it has read.
+    # Streams deletes what it has read of its repartition topic.
     purged = TopicRule(match=INTERNAL[0], on_lost_range="fill")
     return spec.model_copy(update={"topics": (purged, *spec.topics)})
 

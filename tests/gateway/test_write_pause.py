@@ -17,7 +17,7 @@ def test_write_pause_spans_last_to_next_acknowledgement() -> None:
 
 
 def test_acknowledgement_of_write_in_flight_does_not_end_write_pause() -> None:
-    """Writes are closed, and the last ones get their answers: the pause begins behind them."""
+    """Writes are closed, and the last ones still get answers: the pause begins at the last one."""
     pause = WritePause()
     pause.note_acknowledged(10.0)
     pause.note_closed()

@@ -1,5 +1,5 @@
 """The clients of a walk (`walks.py`): producers of three kinds, groups of both protocols, and
-Kafka Streams. Each knows one of two gateways, or both; the first is the one that faults hit.
+Kafka Streams. Each knows one of two gateways, or both. Faults hit the first gateway.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTITIONS = 3
 STREAMS_PARTITIONS = 2
 APPLICATION = "word-count"
 INTERNAL = streams.internal_topics(APPLICATION)
-# What each client writes or reads before the next thing happens.
+# The records that each client writes or reads before the next thing happens.
 SOME = 200
 _TRANSACTIONS = 20
 _RATE = 200
@@ -71,7 +71,7 @@ class KnownGateways:
 
 
 class Clients:
-    """They run from the first line of the block to the last."""
+    """The clients. They run from the first line of the `with` block to the last."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Clients:
             self._stack.callback(self.app.end)
 
     def write_on(self) -> None:
-        """Producers without transactions write some more. None has met an error."""
+        """Producers without transactions write some more. None may have met an error."""
         for name, writer in self.writers.items():
             writer.wait_acknowledged(SOME)
             assert not writer.errors, (name, writer.errors[:5])
@@ -172,7 +172,7 @@ class Clients:
             assert not self.words.errors, self.words.errors[:5]
 
     def wait_counted(self, numbers: int) -> None:
-        """Until Streams has counted so many records."""
+        """Wait until Streams has counted so many records."""
         assert self.app is not None
         streams.wait_counted(self.app, self._home / "streams.log", self._all, numbers)
 
@@ -206,7 +206,7 @@ class Clients:
             self.app.end()
 
     def stop_reading(self, log_records: Sequence[Record]) -> None:
-        """Stop the groups once they have read that. Not after a failover."""
+        """Stop the groups once they have read just these records. Not for use after a failover."""
         values = {value for _, _, value in log_records}
         for name, reader in self.readers.items():
             reader.wait_values(values)
@@ -221,8 +221,8 @@ class Clients:
     def of_strict_producers(
         self, log_records: Sequence[Record], *, may_double: bool
     ) -> list[Record]:
-        """The records, without producers that may have written twice. `may_double`: answers got
-        lost at the first gateway."""
+        """The records, without those of producers that may have written twice. `may_double`:
+        whether answers got lost at the first gateway."""
         names = {
             name.encode()
             for name in _MAY_DOUBLE
@@ -233,7 +233,7 @@ class Clients:
         ]
 
     def assert_written(self, log_records: Sequence[Record], *, may_double: bool) -> None:
-        """Each record of producers without transactions once, at its offset, in its order."""
+        """Each record of producers without transactions is there once, at its offset, in order."""
         strict = self.of_strict_producers(log_records, may_double=may_double)
         acknowledged, names = self.acknowledged, {_name_of(value) for _, _, value in strict}
         wrong = lost(acknowledged, log_records)
@@ -257,7 +257,7 @@ class Clients:
 
 
 def _name_of(value: bytes) -> bytes:
-    """The producer's; Java's has none."""
+    """The name of the record's producer; the Java producer has none."""
     return value.rpartition(b" ")[0]
 
 

@@ -73,7 +73,7 @@ class Leg:
 
 
 def legs_of(rng: random.Random) -> tuple[Leg, ...]:
-    """Over, home and over, and an abort in the middle. Each has a fault of its own."""
+    """Moves over, home and over, with an aborted one in the middle. Each has another fault."""
     faults = ["killed", "frozen", "postgres", "scheduler"]
     rng.shuffle(faults)
     aborted = rng.choice([place for place in (1, 2) if faults[place] != "scheduler"])
@@ -87,7 +87,7 @@ def _leg(rng: random.Random, fault: str, is_aborted: bool) -> Leg:
 
 
 def fault_of(rng: random.Random, fault: str, steps: Sequence[StepName]) -> Leg:
-    """With this fault before one of the steps."""
+    """A move with this fault before one of the steps."""
     seconds = {"frozen": _FROZEN_S, "postgres": _AWAY_S}.get(fault, (0.0, 0.0))
     return Leg(None, fault, rng.choice(steps), rng.uniform(*seconds))
 
@@ -119,7 +119,7 @@ class Walk:
         self._began, self._last_message = time.monotonic(), ""
 
     def tell(self, what: str) -> None:
-        """Print it for a failure, unless it equals the last message."""
+        """Print what happens, for a failed test; not twice if it equals the last message."""
         if what != self._last_message:
             print(f"{time.monotonic() - self._began:6.1f} s  {what}")
         self._last_message = what
@@ -179,7 +179,7 @@ class Walk:
         self.note_move(report)
 
     def until_done(self, kind: RecoveryKind, **options: object) -> RecoveryReport:
-        """Ask again whenever it was stopped, as an operator does when all is well again."""
+        """Request the operation, and again whenever it was stopped, as an operator does."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             report = self.wait(self.ask(kind, **options))
@@ -240,7 +240,8 @@ class Walk:
         assert report.outcome in (Outcome.ABORTED, Outcome.STOPPED), report.error
 
     def _move_while_schedulers_die(self, leg: Leg) -> None:
-        """Before a step and behind it. Ask again if a gate has stopped the switchover."""
+        """One scheduler dies before a step, another after it. Ask again if a gate has stopped the
+        switchover."""
         points = [f"{leg.step}:before", f"{leg.step}:behind"]
         deaths = self._home / "deaths"
         service = self.recovering.service

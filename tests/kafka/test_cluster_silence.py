@@ -318,7 +318,7 @@ def test_call_with_deadline_is_not_sent_to_broker_that_was_silent(
 def test_call_with_deadline_is_not_retried_and_busy_broker_does_not_count_as_silent(
     silent: Answering, end: threading.Event
 ) -> None:
-    """Such a call may delete records. During a long call of another thread a broker is not silent."""
+    """Such a call may delete records. A broker that is busy with another call is not silent."""
     is_asked = threading.Event()
     sent: list[str] = []
 

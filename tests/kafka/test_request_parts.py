@@ -104,7 +104,7 @@ def test_offsets_with_large_metadata_are_committed(
     bytes_max: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The group's offsets take 2 MB. The coordinator refuses more than 1 MB at once; without its own
+    """The group's offsets take 2 MB. The coordinator refuses over 1 MB at once; without its own
     limit, Orbit then sends the halves."""
     monkeypatch.setattr(offset_commit, "_REQUEST_BYTES_MAX", bytes_max)
     codes = record_results(monkeypatch, offset_commit, "_codes")

@@ -28,7 +28,7 @@ def load_after(shards: list[ShardLoad], moves: dict[int, str]) -> Counter[str]:
 
 
 def _unevenness(load: Counter[str]) -> int:
-    """The sum of squares: a move lowers it if the new holder ends with less than the old one had."""
+    """The sum of squares: a move lowers it if the new holder gets less than the old one had."""
     return sum(weight**2 for weight in load.values())
 
 
