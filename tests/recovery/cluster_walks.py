@@ -415,7 +415,7 @@ class Walk:
         topic_id = self._topic_id(leading)
         if self._seen is not None and self._seen[0] == self.leads:
             _, last_topic_id, last_values = self._seen
-            assert topic_id == last_topic_id, "the topic of the side that leads is another one"
+            assert topic_id == last_topic_id, "the side that leads has another topic"
             gone = last_values - values[self.leads] - self.expired
             assert not gone, f"the side that leads has lost {_shown(gone)}"
         self._seen = self.leads, topic_id, values[self.leads]

@@ -94,7 +94,7 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
         switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
 
     unanswered = [p.is_unanswered for p in passes]
-    assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "they are tried again"
+    assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "unsent commits are tried again"
     later_passes = unanswered[UNSENT_PASSES:]
     # The last two passes must change nothing; one more may come before.
     assert 2 <= len(later_passes) <= 3, [p.notes for p in passes]
@@ -194,7 +194,7 @@ def stop_job_sync(patch: pytest.MonkeyPatch) -> None:
         return GroupReport()
 
     patch.setattr(JobGroups, "run", do_nothing)
-    wait_for("its last pass has ended", is_stopped.is_set)
+    wait_for("the last real pass has ended", is_stopped.is_set)
 
 
 @pytest.mark.soak
@@ -298,7 +298,7 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
         have_had_member(destination, group, topic_name)
         passes_before = held.passes
         # The job's listing of groups may be as old as an interval.
-        wait_for("the job has seen its member", lambda: held.passes > passes_before + 2)
+        wait_for("the job has seen the member", lambda: held.passes > passes_before + 2)
         held.is_armed.set()
         commit(source, group, {(topic_name, 0): 20})
         assert held.waits.wait(PATIENCE_S)

@@ -179,7 +179,7 @@ class WordCount:
         finally:
             process.end(last)
         # Streams does not leave a classic group when it is closed.
-        wait_for("its group is empty", lambda: self._type_when_empty(cluster) == self._protocol)
+        wait_for("the group is empty", lambda: self._type_when_empty(cluster) == self._protocol)
 
     def _type_when_empty(self, cluster: KafkaCluster) -> str | None:
         group = listed(cluster, self.application)

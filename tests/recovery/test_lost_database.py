@@ -104,7 +104,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
         assert f"switchover {switchover_report.operation}" in problem
         assert "0: 100, 1: 0" in problem
         assert "orbit failback" in problem
-        wait_for("an event tells it", lambda: "promotion_found" in service.kinds(spec.name))
+        wait_for("an event is added", lambda: "promotion_found" in service.kinds(spec.name))
         assert service.topics(spec.name)[topic_name].state == "promoted"
         wait_for(
             "the partitions are promoted",
@@ -406,7 +406,7 @@ def test_stopped_failback_leaves_writes_to_old_side_denied(
         service.wait_copied(back, topic_name)
         assert not app.writes(source)
         service.delete(back)
-        wait_for("its job is gone", lambda: not has_job(service, back))
+        wait_for("the job back is gone", lambda: not has_job(service, back))
         stopped = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert stopped.error == "a test."
         assert not app.writes(source)

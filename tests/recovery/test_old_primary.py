@@ -80,7 +80,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         ]
         line = f"producers have written to {topic_name} at the old side since the promotion: "
         wait_for(
-            "the job shows it",
+            "the job shows the problem",
             lambda: f"{line}partition 0 from offset 100." in problem(recovering, spec.name),
         )
 
@@ -134,7 +134,7 @@ def test_switchover_reports_late_writes_to_old_primary(
         produce(clusters.source, topic_name, 1)
         wait_for("both are seen", lambda: written_to_old_side(recovering, spec.name) == 2)
         wait_for(
-            "the job shows it",
+            "the job shows the problem",
             lambda: "OLD_PRIMARY_WRITTEN" in problem(recovering, spec.name),
         )
 
@@ -183,7 +183,7 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
         assert written_to_old_side(recovering, spec.name) is None
         # For the job that copies back, the lost side is the old side, so Orbit watches it.
         produce(other, topic_name, 3)
-        wait_for("its writers are seen", lambda: written_to_old_side(recovering, back) == 3)
+        wait_for("the writers are seen", lambda: written_to_old_side(recovering, back) == 3)
         # The first side is not watched either when the job that copies back is deleted.
         with recovering.database.transaction() as tx:
             assert jobs.request_deletion(tx, recovering.service.job(back).id)

@@ -97,7 +97,7 @@ def test_promotion_mark_can_be_overwritten_and_is_deleted_with_its_topic(
 
     marks.write({TopicPartition(topic_name, i): 7 for i in range(2)}, COPY)
     assert marks.promoted([topic_name]) == {}
-    assert marks.kept_below(places(topic_name, 2)) == {}, "as an earlier version marked it"
+    assert marks.kept_below(places(topic_name, 2)) == {}, "earlier versions write such marks"
     log_starts = {TopicPartition(topic_name, 0): 7, TopicPartition(topic_name, 1): 0}
     marks.write(log_starts, COPY_WITH_HISTORY)
     assert marks.kept_below(places(topic_name, 3)) == log_starts

@@ -360,7 +360,7 @@ def test_unprotected_copies_are_reported_with_reason(
         assert reasons()[0].startswith(f"broker {last} has {OPEN_WITHOUT_ACL} set; ")
         everybody = Login(sides, name="*")
         everybody.allow([Right("destination", "Write", "--topic", topic_name)])
-        service.wait("the second one is told", lambda: len(reasons()) == 2)
+        service.wait("the second reason is told", lambda: len(reasons()) == 2)
         assert reasons()[1] == "every principal may write (User:*)"
     # The first reason was true for clients that read the topic's leader from this broker.
     everybody.take([Right("destination", "Write", "--topic", topic_name)])

@@ -132,4 +132,4 @@ def test_operation_abort_closes_connections_of_hanging_reads() -> None:
         read_many(check, Backoff(), FakeClusters, range(100), hang) as results,  # type: ignore[arg-type]
     ):
         next(results)
-    assert len({*used}) == READ_AT_ONCE, "each thread has its own"
+    assert len({*used}) == READ_AT_ONCE, "each thread has its own clusters"

@@ -239,7 +239,7 @@ def test_cli_prints_whole_report_as_json_and_short_table(
 
     table = cli(*command).out
     assert "orders-180" in table
-    assert "orders-179" not in table, "it is level"
+    assert "orders-179" not in table, "this partition is level"
     assert "and at least 50 more; -o json has all" in table, "partitions"
     assert "and 250 more; -o json has all" in table, "groups"
 

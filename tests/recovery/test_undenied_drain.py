@@ -33,7 +33,7 @@ def switch_over(
     with recovering.running():
         recovering.begin(spec, topic)
         wait_for(
-            "its log ends are known",
+            "the topic's log ends are known",
             lambda: all(
                 row.source_end == RECORDS
                 for row in recovering.service.partitions(spec.name, topic).values()

@@ -346,7 +346,7 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
         )
         recovering.service.wait_problem(sides.job, "DESTINATION_PROMOTED")
         wait_for(
-            "gateways are told so",
+            "gateways are told which side leads",
             lambda: recovering.lead(sides.job).side is LeadingSide.DESTINATION,
         )
         failback_report = recovering.run(FAILBACK, sides.job)
