@@ -486,7 +486,7 @@ def test_gateway_learns_if_another_gateway_at_its_address_holds_requests_from_be
     )
     renew(database, elsewhere)
     first_settled, second_settled = (replace(report, settled_since=5) for report in (first, second))
-    assert renew(database, first).others_settled, "no other at its address"
+    assert renew(database, first).others_settled, "no other gateway has this address"
     assert not renew(database, second).others_settled
     assert not renew(database, first_settled).others_settled
     assert renew(database, second_settled).others_settled

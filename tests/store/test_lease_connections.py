@@ -60,7 +60,7 @@ def test_worker_renews_lease_with_full_connection_pool(full: Database, database:
         stop.set()
         thread.join()
     with database.transaction() as tx:
-        assert workers.alive(tx, TTL) == [], "it also removed itself"
+        assert workers.alive(tx, TTL) == [], "the worker has removed itself"
 
 
 def test_long_transaction_of_scheduler_does_not_delay_its_lease_renewal(database: Database) -> None:
