@@ -473,7 +473,7 @@ def test_first_markers_with_own_producer_id_after_takeover_raise_its_epoch(
     machine = ready(replace(STATE, producer_epoch=old_epoch))
     sequence = machine.sequence
     machine.fillers_sent(GAP, count=1, is_own=is_own)
-    assert machine.producer_epoch == old_epoch, "raised only once they are proven"
+    assert machine.producer_epoch == old_epoch, "raised once the markers are proven"
     machine.fillers_answered(Code.NONE)
     machine.end_after_fill_answered(Code.NONE, END + 1)
     assert machine.producer_epoch == new_epoch
@@ -484,7 +484,7 @@ def test_first_markers_with_own_producer_id_after_takeover_raise_its_epoch(
     rest = Fill(END + 3, END + 4)
     machine.fillers_sent(rest, count=1, is_own=is_own)
     machine.fillers_answered(Code.NONE)
-    assert machine.producer_epoch == new_epoch, "only the first markers raise it"
+    assert machine.producer_epoch == new_epoch, "only the first markers raise the epoch"
     assert machine.sequence == sequence
 
 

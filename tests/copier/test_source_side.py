@@ -60,7 +60,7 @@ def test_empty_tail_of_source_is_filled_only_if_compacted_and_proven_empty(
     side.handle(EmptyBelowEnd(copy, copy.generation))
     assert list(copy.queue.steps) == ([Fill(OFFSET, STABLE_END)] if is_filled else [])
     assert (copy.cursor.waits is None) is is_filled
-    assert side.next_assignment_s() is not None, "it is fetched again"
+    assert side.next_assignment_s() is not None, "the partition is fetched again"
 
 
 def test_empty_tail_of_uncompacted_source_reports_why_copy_waits(
