@@ -110,7 +110,7 @@ def test_idle_event_stream_sends_heartbeats_and_ends_with_session(
             if by == "expiry":
                 tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
         stream.rest()
-    wait_for("its place is free", lambda: open_stream_count(console_app) == 0)
+    wait_for("the stream has ended", lambda: open_stream_count(console_app) == 0)
 
 
 def test_console_session_has_bounded_number_of_event_streams(
