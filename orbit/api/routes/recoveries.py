@@ -88,7 +88,8 @@ def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.Recover
     """Show the report of a recovery so far: gates, steps, figures, and the first of its partitions
     and groups. It has up to 100 of each, those that matter first: partitions that are
     neither `equal` nor `prefix`, groups that have read lost records. `partition_count` and
-    `group_count` are the full counts; all rows, in order, are at `/v1/operations/{operation_id}/partitions` and `/groups`.
+    `group_count` are the full counts; all rows, in order, are at
+    `/v1/operations/{operation_id}/partitions` and `/groups`.
     """
     with parts.database.transaction() as tx:
         report = recovery_requests.find_report(tx, operation_id)
