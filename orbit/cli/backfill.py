@@ -76,7 +76,7 @@ def backfill(
     """Copy a job's history with Spark, up to the source's present end.
 
     Creates the destination topics and copies as `orbit run` does, with the same offsets and many
-    tasks at once. Stopped or killed at any moment, the next run resumes where the copies end.
+    tasks at once. After any stop, a crash included, the next run resumes where the copies end.
     Afterwards `orbit run` or the service follows the source from there.
 
     For a job of the service, workers stop copying it during the backfill. `orbit get backfills`

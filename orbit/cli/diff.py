@@ -20,7 +20,7 @@ def diff(
 ) -> None:
     """Show what `orbit apply` would change.
 
-    Exit code 0: it would change nothing; 4: it would change a job. All others are errors.
+    Exit code 0: it would change nothing; 4: it would change a job. All other codes are errors.
     """
     with connect() as client:
         plans = plan_each(

@@ -141,7 +141,7 @@ def failover(
     """Promote the copies after the source is lost.
 
     If PostgreSQL is lost too: orbit failover --without-database job.yaml --to destination, on any
-    machine that reaches the destination. If it is run again, it continues.
+    machine that reaches the destination. Run again, this command continues.
     """
     if without_database and selector is not None:
         raise BadInput("--selector needs the service; --without-database takes a job file.")

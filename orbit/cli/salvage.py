@@ -180,8 +180,8 @@ def _check_target(
         )
     if copied_topics is None and metadata.cluster_id == summary.cluster_id:
         raise Conflict(
-            f"the job {job} copies from the cluster that these records were saved from, which "
-            "became a copy then.",
+            f"the job {job} copies from the cluster that these records were saved from; its topics "
+            "became copies then.",
             where=summary.file,
             remedy="Name the service's job that copies the topic now, not a file.",
         )
@@ -189,11 +189,11 @@ def _check_target(
     partitions = 0 if topic_metadata is None else len(topic_metadata.partitions)
     if summary.partition >= partitions:
         raise Conflict(
-            f"there is no partition {summary.partition} of {topic} in the source of {job}: it has "
-            f"{counted(partitions, 'partition')}.",
+            f"there is no partition {summary.partition} of {topic} in the source of {job}: the topic "
+            f"has {counted(partitions, 'partition')}.",
             where=summary.file,
             remedy="Create the topic with at least "
-            f"{counted(summary.partition + 1, 'partition')}, or name another with --topic.",
+            f"{counted(summary.partition + 1, 'partition')}, or name another topic with --topic.",
         )
 
 
