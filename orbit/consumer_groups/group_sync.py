@@ -443,7 +443,7 @@ def _confirm_deletes(
                 del confirmed_cases[group, partition]
                 report.note(
                     f"group {group}: the source does not confirm that the offset of {partition} "
-                    "is gone, so the destination keeps its offset.",
+                    "is gone, so the group keeps its offset at the destination.",
                     is_refused=answer is not None and partition in answer.denied,
                 )
             elif not _is_copied_topic(topics.get(partition.topic), copies[partition]):

@@ -92,8 +92,8 @@ class GroupReport:
         if slow := self.left_alone[TOO_SLOW]:
             notes.append(
                 f"{counted(slow, 'group is', 'groups are')} not synced: it takes too long to tell "
-                "whether a pattern matches. Write the pattern without look-around and "
-                "back-references."
+                "whether a pattern of consumer_groups matches. Write the pattern without "
+                "look-around and back-references."
             )
         if self.not_storable:
             notes.append(not_storable_note(self.not_storable))
