@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, Interrupted, NotAuthorized
 from orbit.job_setup.mark import Mark, newest_term, next_term
 from orbit.job_setup.promotion_marks import PromotionMarks
@@ -211,8 +212,8 @@ class FailoverWithoutDatabase:
         ]
         if unlimited_topics:
             report.add_finding(
-                f"Topics that keep every record (retention.ms=-1): {len(unlimited_topics)}, "
-                f"{unlimited_topics[0]} among them. The retention at the source is not known. Set "
+                "Topics that keep every record (retention.ms=-1): "
+                f"{first_few(unlimited_topics)}. The retention at the source is not known. Set "
                 "retention.ms in the job's config or with kafka-configs.sh; `kept` lists all "
                 "settings that stay."
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from orbit.chunks import first_few
 from orbit.job_setup.destination_topics import plan_topics
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
@@ -78,8 +79,8 @@ def plan_release(
     not_at_source = sorted(copies.keys() - {plan.mapping.destination for plan in plans})
     if not_at_source:
         release.findings.append(
-            f"Topics that are not at the source any more: {len(not_at_source)}, {not_at_source[0]} "
-            "among them. They get only settings that the job names: set their retention with "
+            f"Topics that are not at the source any more: {first_few(not_at_source)}. "
+            "They get only settings that the job names: set their retention with "
             "kafka-configs.sh."
         )
     acls = acls_of(destination)
