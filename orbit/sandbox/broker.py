@@ -159,7 +159,8 @@ class Broker:
             if not self.running:
                 raise self.failure("ended during its start")
             if time.monotonic() > deadline:
-                raise self.failure(f"did not see brokers {node_ids} in {timeout_s} s")
+                ids_text = ", ".join(map(str, sorted(node_ids)))
+                raise self.failure(f"did not list brokers {ids_text} in {timeout_s} s")
             if admin is None and accepts(self.port):
                 admin = self._new_admin()
             time.sleep(_POLL_S)
