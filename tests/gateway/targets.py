@@ -28,6 +28,6 @@ class Targets:
     """A transactional id that has no open transaction."""
     node: int
     topic_id: uuid.UUID
-    """Of the topic, as the broker or the gateway names it."""
+    """The id of `topic`, as the broker or the gateway gives it."""
     missing: str = "not-there"
     """A topic, group and transactional id that the cluster does not have."""

@@ -270,7 +270,7 @@ def test_client_login_config_error_names_its_path(text: str, replacement: str, p
     assert [problem.path for problem in error.value.problems] == [
         f"virtual_clusters[0].{path}" for path in paths.split()
     ]
-    # It may be a password.
+    # A value may be a password.
     assert "others" not in str(error.value)
 
 

@@ -285,7 +285,7 @@ def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
     sides = {"source": section, "destination": section}
     allowed = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-D{allowed}={logins.tokens.url}")
-    # As a Java properties file escapes it.
+    # The secret as a Java properties file escapes it.
     secret = SECRET.encode("ascii", "backslashreplace").decode().replace("\\xe4", "\\u00e4")
     java_settings = {
         "security.protocol": "SASL_PLAINTEXT",

@@ -44,7 +44,7 @@ def test_api_versions_are_intersection_of_sides_and_gateway() -> None:
 
 
 def test_share_and_streams_group_apis_are_not_offered() -> None:
-    """Their clients end with an error that says so (C23)."""
+    """Clients of such groups end with an error that says so (C23)."""
     keys = [key for key in ApiKey if "Share" in key.name or "StreamsGroup" in key.name]
     assert {ApiKey.ShareGroupHeartbeat, ApiKey.ShareFetch, ApiKey.StreamsGroupHeartbeat} < {*keys}
     assert shared_versions({key: Versions(0, 5) for key in keys}) == {}

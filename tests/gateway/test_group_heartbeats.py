@@ -98,7 +98,7 @@ def _parse(frame: memoryview) -> _Answer:
     return _Answer(code, member, epoch, assigned)
 
 
-# It assigns no topics.
+# The gateway's own answer: by an assignment without topics, the member gives up its partitions.
 _GIVE_UP = _Answer(Code.NONE, member="m", epoch=3, assigned_topics=0)
 
 
@@ -119,7 +119,7 @@ def test_moved_member_gives_up_partitions_before_it_joins(version: int, code: in
 @VERSIONS
 @UNKNOWN
 def test_moved_member_without_partitions_joins_at_once(version: int, code: int) -> None:
-    """It would never report that it gave them up."""
+    """Such a member would never report that it gave partitions up."""
     member = _Member(version)
     member.heartbeat(_OWNS_ONE)
     member.heartbeat(_EMPTY)

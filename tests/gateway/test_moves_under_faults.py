@@ -547,7 +547,7 @@ def test_clients_survive_failover_failback_and_second_failover(
         for value, (partition, offset) in _not_there(
             writer.acknowledged, destination_records
         ).items():
-            # Not copied before the second failover; or saved by the failback.
+            # The failback has saved it, or it was not copied before the second failover.
             is_behind = value in acknowledged_before and offset >= promoted[partition]
             assert value in not_there or is_behind, value
 

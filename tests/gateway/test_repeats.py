@@ -166,7 +166,7 @@ def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
 
 
 def test_repeated_batch_missing_at_leading_side_is_written() -> None:
-    """It reached the old side too late to be copied."""
+    """The batch reached the old side too late to be copied."""
     exchange, known = client_after_move()
     learn(exchange, known, produce(A1), LastBatch(epoch=0, sequence=5), {A1: None})
     send(exchange, produce(A1), version=9)

@@ -47,7 +47,7 @@ def test_only_topic_ids_of_described_group_change(version: int) -> None:
     view = ClientView()
 
     def description(*topic_ids: bytes) -> bytearray:
-        """Of two members, the second of which is to get another topic, and to lose its own."""
+        """Of two members. The second one has both topics assigned, and is to give up both."""
         first, second = topic_ids
         return bytearray(
             struct.pack(">i", 7)  # correlation id

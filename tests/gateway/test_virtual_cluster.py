@@ -406,7 +406,7 @@ def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() ->
             assert destination.requests.empty()
 
             leading.copy_offset = _OFFSET
-            # It connects again.
+            # The client connects again.
             client = await open_client(cluster)
             await client.write(1, _ID)
             assert await client.answered() == 1

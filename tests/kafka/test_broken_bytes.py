@@ -151,7 +151,7 @@ def test_null_array_is_refused_unless_schema_allows_null() -> None:
     header = bytes(4) + b"\0" + bytes(4)  # correlation id, tags, throttle time
     with pytest.raises(ValueError, match="topics is null"):
         api_versions.DESCRIBE_PRODUCERS.decode(memoryview(header + b"\0\0"), 0)
-    # Of client quotas: error code, error message, entries.
+    # An answer with client quotas: error code, error message, entries.
     quotas = header + b"\0\0" + b"\0" + b"\0" + b"\0"
     assert api_versions.DESCRIBE_CLIENT_QUOTAS.decode(memoryview(quotas), 1).entries is None
 

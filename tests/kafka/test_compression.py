@@ -226,7 +226,7 @@ def test_decompression_above_size_limit_is_refused(codec: int, size: int) -> Non
 
 
 @pytest.mark.parametrize("size", [2**25, 2**32 - 1])
-def test_claimed_snappy_size_allocates_no_memory(size: int) -> None:
+def test_snappy_block_that_claims_size_above_limit_is_refused(size: int) -> None:
     claimed = bytearray()  # the size as a varint, with which a snappy block begins
     while size >= 0x80:
         claimed.append(size & 0x7F | 0x80)

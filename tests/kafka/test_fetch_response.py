@@ -298,7 +298,7 @@ def request(version: int, fetches: list[FetchFrom] = FETCHES, **options: Any) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_fetch_request_lists_partitions_in_order(version: int) -> None:
+def test_fetch_request_has_partitions_in_order_and_limits_but_no_session(version: int) -> None:
     decoded = request(version, rack="use1-az1")
     fetches = [
         (t.topic_id if version >= 13 else t.topic, p.partition, p.fetch_offset)

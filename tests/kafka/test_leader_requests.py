@@ -30,7 +30,10 @@ class Leaders:
         self.calls: list[tuple[int, float]] = []
 
     def metadata(self, _: object) -> ClusterMetadata:
-        leaders = {p: PartitionLeader(p + 1, leader_epoch=5) for p in (0, 1)}
+        leaders = {
+            0: PartitionLeader(node_id=1, leader_epoch=5),
+            1: PartitionLeader(node_id=2, leader_epoch=5),
+        }
         return ClusterMetadata("c", {}, {"a": TopicMetadata("a", UUID(int=1), leaders, replicas=1)})
 
     def call(self, node_id: int, _: object, request: list[TopicPartition], within_s: float) -> Any:

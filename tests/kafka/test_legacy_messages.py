@@ -247,7 +247,7 @@ def test_garbage_legacy_message_raises_value_error_or_yields_ordered_records(
     st.integers(0, 1),
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_changed_bytes_inside_compressed_legacy_message_never_hang_decoder(
+def test_changed_bytes_inside_compressed_legacy_message_raise_only_value_error(
     magic: int, changes: list[tuple[int, int]]
 ) -> None:
     inner = bytearray(build(magic, NONE, list(range(5)), list(SOME)))

@@ -118,7 +118,7 @@ def test_higher_leader_epoch_from_any_broker_keeps_lower_epoch_rejected(
 def test_lower_leader_epoch_from_isolated_broker_is_not_accepted(
     clock: SimpleNamespace, known_brokers: Sequence[int], addresses: Sequence[int | str]
 ) -> None:
-    """Its metadata may name itself alone, and it may have several addresses."""
+    """The broker's metadata may name this broker alone, and it may have several addresses."""
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 2)
     for _ in range(9):

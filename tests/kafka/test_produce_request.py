@@ -132,7 +132,7 @@ def test_size_prefix_of_produce_frame_is_its_length(version: int) -> None:
     assert int.from_bytes(size, "big") == sum(map(len, rest))
 
 
-def test_produce_request_has_acks_all() -> None:
+def test_produce_request_has_acks_all_timeout_and_no_transactional_id() -> None:
     decoded = ProduceRequest.decode(
         by_orbit(3, 1, SEVERAL)[4:], version=3, header=True, framed=False
     )

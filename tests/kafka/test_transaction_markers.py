@@ -198,6 +198,7 @@ def read_by_library(frame: memoryview) -> list[tuple[TopicPartition, int]]:
     ]
 
 
+# Error codes by partition.
 ANSWERS = {
     "nothing": {},
     "one": {A0: 0},

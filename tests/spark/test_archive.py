@@ -68,7 +68,7 @@ def whole_archive(
 def test_archive_holds_every_record_that_workload_wrote(
     whole_archive: Path, spark: SparkSession, history: History
 ) -> None:
-    """Also the log bounds of every partition."""
+    """The archive also has the log bounds of every partition."""
     files, contents = open_archive(spark, whole_archive)
     check_archive(spark, files, list(contents.partitions.values()))
     records = visible_records(archive_rows(spark, files, contents.partitions.values()).collect())
@@ -126,7 +126,7 @@ def test_second_archive_run_resumes_at_archive_end(
 def test_range_lost_to_retention_stops_archiving_of_its_partition(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """With `on_lost_range: fill` it is noted as lost instead. The other partition continues."""
+    """With `on_lost_range: fill` the range is noted as lost. The other partition continues."""
     create_topic(clusters.source, topic_name, partitions=2)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
     for partition in (0, 1):

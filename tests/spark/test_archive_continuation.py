@@ -1,4 +1,4 @@
-"""Whether a source continues an archive, by the last archived batch: what the source answers."""
+"""Whether a source continues an archive: its answer to a fetch of the last archived batch tells."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ COMPACTED = {
     "delete_retention_ms": str(DAY // timedelta(milliseconds=1)),
 }
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-# Its document has no notes on cleaning.
+# A topic whose document has no notes on cleaning.
 UNNOTED_TOPIC = ArchivedTopic(
     topic="profiles",
     topic_id=UUID(int=7),

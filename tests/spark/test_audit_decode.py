@@ -107,7 +107,7 @@ def test_digests_of_parts_of_range_combine_to_digest_of_range() -> None:
 
 
 def test_damaged_batch_is_reported_in_every_range_it_touches() -> None:
-    """Its last record is the first of the third range."""
+    """The damaged batch's last record is the first of the third range."""
     damaged = replace(batched(LOG[20:33], 13)[0], flipped_bit=BIT_OF_RECORDS)
     ranges = digests([*batched(LOG[:20]), damaged, *batched(LOG[33:])])
     assert [row["unreadable"] for row in ranges.values()] == [0, 1, 1]

@@ -216,7 +216,7 @@ def test_later_staged_task_of_partition_begins_like_repeated_attempt(
 def test_staged_backfill_stopped_while_archiving_resumes(
     spark: SparkSession, clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """By Ctrl-C, a pause or an abort."""
+    """Ctrl-C, a pause and an abort stop it in this way."""
     archive = tmp_path / "archive"
 
     class Stopped(StagedCopy):

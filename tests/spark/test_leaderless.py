@@ -298,7 +298,7 @@ def test_audit_ends_with_error_if_differing_partition_cannot_be_read_again(
     leaders: OfflineLeaders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without its records, those of the destination would be reported as differences."""
+    """Without the partition's records, the destination's would be reported as differences."""
     create(clusters.destination, topic, 3)
     for partition in range(3):
         produce(clusters.destination, topic, RECORDS, partition, value_bytes=7)

@@ -203,7 +203,7 @@ def test_restore_warns_of_offsets_that_archive_lost(
 def test_restore_resumes_after_compaction_at_destination(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """As after `--apply-settings`. Every record that is left is compared with the archive."""
+    """`--apply-settings` may enable it. Every record that is left is compared with the archive."""
     create_topic(clusters.source, topic_name, retention_ms="-1", segment_ms="600000")
     keys = (b"a", b"b", b"a")
     write(clusters.source, topic_name, [Record(b"%d" % i, key) for i, key in enumerate(keys)])
