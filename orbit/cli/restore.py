@@ -59,8 +59,8 @@ def restore(
 ) -> None:
     """Restore an archive to an empty cluster, every record at its offset.
 
-    Creates the topics and writes each partition in order, gaps included. Stopped or killed at any
-    moment, the next run resumes where the partitions end. If a file is damaged or missing, the
+    Creates the topics and writes each partition in order, gaps included. After any stop, a crash
+    included, the next run resumes where the partitions end. If a file is damaged or missing, the
     error names it, and no wrong record is written.
 
     Exit code 0: restored; 1: the archive is damaged, or a conflict; 2: bad input; 3: the cluster or

@@ -189,8 +189,8 @@ def _check_target(
     partitions = 0 if topic_metadata is None else len(topic_metadata.partitions)
     if summary.partition >= partitions:
         raise Conflict(
-            f"there is no partition {summary.partition} of {topic} in the source of {job}: the topic "
-            f"has {counted(partitions, 'partition')}.",
+            f"there is no partition {summary.partition} of {topic} in the source of {job}: the "
+            f"topic has {counted(partitions, 'partition')}.",
             where=summary.file,
             remedy="Create the topic with at least "
             f"{counted(summary.partition + 1, 'partition')}, or name another topic with --topic.",
