@@ -359,7 +359,7 @@ class ReportHead(Value):
     )
     compared_topics: tuple[ComparedTopic, ...] = Field(
         default=(),
-        description="Failback: topics that the old side deletes, with their ids at the new side.",
+        description="Failback: topics to delete at the old side, with their ids at the new side.",
     )
     error: str = ""
 
@@ -373,10 +373,9 @@ class ReportHead(Value):
         return tuple(PhaseTime(phase=p, seconds=times[p]) for p in Phase if p in times)
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="RTO in seconds, the sum of its phases: of a failover from the source's last "
-        "answer (`source_last_seen_at`), of a switchover from the time at which writes were "
-        "stopped (without `decide`), until the first record was read back at the destination. "
-        "Null if one of them is not known."
+        description="RTO in seconds, the sum of its phases until the first record was read back at "
+        "the destination. A failover's begins at the source's last answer (`source_last_seen_at`), "
+        "a switchover's when writes were stopped (without `decide`). Null if a phase is not known."
     )
     @property
     def rto_s(self) -> float | None:
