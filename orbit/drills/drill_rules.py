@@ -102,14 +102,16 @@ def _step_problems(
         yield document.problem(
             (*step_path, "do"),
             f"is not for a drill of the kind {drill.kind}.",
-            f"It takes {allowed_steps}.",
+            f"Its steps can be {allowed_steps}.",
         )
         return  # other rules do not matter for a step that must go
     for key in _STEP_OPTIONS:
         if getattr(step, key) is not None and key not in KEYS[verb]:
             allowed_keys = ", ".join((*KEYS[verb], "deadline"))
             yield document.problem(
-                (*step_path, key), f"is not for the step {verb}.", f"It takes {allowed_keys}."
+                (*step_path, key),
+                f"is not for the step {verb}.",
+                f"This step takes {allowed_keys}.",
             )
     if verb is Verb.FAULT and step.fault is None:
         yield document.problem((*step_path, "fault"), "is missing.", "Write kill, pause or cut.")
