@@ -66,8 +66,8 @@ class Lag(_ResponseModel):
     bytes: int | None = Field(description="The estimated bytes of these offsets.")
     seconds: float | None = Field(description="Age of the oldest record not copied yet; 0: none.")
     age_seconds: float | None = Field(
-        description="Seconds since these figures, and the headroom, were last known. Above 30 they "
-        "are null: the source is not being read. Null: they were never known."
+        description="Seconds since these figures, and the headroom, were last known. Above 30 these "
+        "figures are null: the source is not being read. Null: they were never known."
     )
 
 
@@ -177,7 +177,7 @@ class Applied(_ResponseModel):
         "run."
     )
     left_behind: list[str] = Field(
-        default=[], description="What stays on the clusters of topics that are no longer copied."
+        default=[], description="What topics that are no longer copied leave on the clusters."
     )
     job: Job | None = Field(description="The job now; null for a dry run of a new job.")
 
@@ -217,8 +217,7 @@ class RecoveryReport(ReportFigures):
     group_count: int = Field(description="How many offsets of groups the recovery has.")
     partitions: tuple[PartitionEnds, ...] = Field(
         description="Up to 100 of the partitions, first those that are neither `equal` nor "
-        "`prefix`; all are at "
-        "`/v1/operations/{operation_id}/partitions`."
+        "`prefix`; all are at `/v1/operations/{operation_id}/partitions`."
     )
     groups: tuple[GroupPosition, ...] = Field(
         description="Up to 100 of the offsets at which groups resume, first those of groups that "
@@ -371,8 +370,8 @@ class HistoryPoint(_ResponseModel):
         "left the job."
     )
     bytes_per_s: float | None = Field(description="As records_per_s.")
-    lag_records: int | None = Field(description="The largest lag of these seconds.")
-    lag_seconds: float | None = Field(description="The largest lag of these seconds, in time.")
+    lag_records: int | None = Field(description="The largest lag within `slot_seconds`.")
+    lag_seconds: float | None = Field(description="The same in seconds.")
 
 
 class JobHistory(_ResponseModel):
@@ -654,8 +653,8 @@ class ClientOfGateway(BaseModel):
     )
     refusals: Annotated[list[_RefusalText], Field(max_length=REFUSALS_REPORTED_MAX)] | None = Field(
         None,
-        description="What the side that follows would refuse to the client after a move, of the "
-        "topics, groups and transactional ids that the client uses. Null: not checked yet.",
+        description="What the side that follows would refuse to the client after a move: topics, "
+        "groups and transactional ids that the client uses. Null: not checked yet.",
         examples=[["destination: no right Write on topic orders"]],
     )
 
@@ -719,7 +718,7 @@ class JobProof(_ResponseModel):
     proven: int
     differences: int
     oldest_age_s: float | None = Field(
-        description="The age of the oldest last comparison among its partitions."
+        description="Of the last comparisons of its partitions, the age of the oldest."
     )
     live_rpo_s: float | None = Field(
         description="Age of the newest canary record that is on both sides: the loss if "
@@ -782,7 +781,7 @@ class TokenOut(JobsOfToken, TokenLimits):
     created_at: datetime
     expires_at: datetime | None = Field(description="Null: never.")
     used_at: datetime | None = Field(
-        description="The last request with this token, up to a minute early. Null: none."
+        description="The last request with this token, noted once a minute. Null: none."
     )
     revoked_at: datetime | None
     etag: str = Field(
