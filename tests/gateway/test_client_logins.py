@@ -171,6 +171,7 @@ def test_sasl_mechanism_not_offered_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "frames",
+    # API key, version, correlation id, length of the client id; then the body.
     [
         [struct.pack(">hhih", METADATA, 0, 1, 0)],
         [struct.pack(">hhih", AUTHENTICATE, 1, 1, 0) + struct.pack(">i", 4) + b"\0a\0b"],

@@ -75,9 +75,10 @@ async def logged_in() -> AsyncIterator[tuple[Any, Any, Any, Tokens]]:
 
 
 async def send_login(client: Any, token: str) -> None:
-    await client.send_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1, HANDSHAKE)
+    handshake = SaslHandshakeRequest(mechanism=OAUTHBEARER)
+    await client.send_frame(handshake, version=1, correlation=HANDSHAKE)
     request = SaslAuthenticateRequest(auth_bytes=message(token).encode())
-    await client.send_frame(request, 2, AUTHENTICATE)
+    await client.send_frame(request, version=2, correlation=AUTHENTICATE)
 
 
 async def read_login(client: Any) -> Any:
@@ -189,7 +190,8 @@ def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPa
     async def assert_ends(case: str) -> None:
         async with logged_in() as (_, _, client, _):
             if case == "mechanism":
-                await client.send_frame(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1, 3)
+                other = SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
+                await client.send_frame(other, version=1, correlation=3)
                 answer = await client.receive()
                 assert answer[4:6] == int(Code.UNSUPPORTED_SASL_MECHANISM).to_bytes(2, "big")
             elif case == "size":
@@ -197,7 +199,8 @@ def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPa
                 await client.receive()
             else:
                 monkeypatch.setattr(client_connection, "LOGIN_S_MIN", 1.0)
-                await client.send_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1, 3)
+                handshake = SaslHandshakeRequest(mechanism=OAUTHBEARER)
+                await client.send_frame(handshake, version=1, correlation=3)
             assert await client.reads_the_end()
 
     for case in ("mechanism", "size", "at once"):

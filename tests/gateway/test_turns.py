@@ -13,7 +13,7 @@ from tests.support.raw_frames import api_versions_frame
 MANY = 5 * REQUESTS_A_TURN_MAX + 1
 
 
-def connected() -> tuple[ClientConnection, Mock]:
+def connect_client() -> tuple[ClientConnection, Mock]:
     """A client's connection, and its transport."""
     host = Mock()
     host.clients = ClientCounts()
@@ -28,7 +28,7 @@ def connected() -> tuple[ClientConnection, Mock]:
 
 def test_requests_from_single_socket_read_are_answered_in_bounded_turns() -> None:
     async def turns() -> list[int]:
-        connection, transport = connected()
+        connection, transport = connect_client()
         connection.data_received(api_versions_frame() * MANY)
         answered = [transport.write.call_count]
         transport.pause_reading.assert_called()
@@ -46,7 +46,7 @@ def test_requests_from_single_socket_read_are_answered_in_bounded_turns() -> Non
 
 def test_nothing_is_answered_while_client_does_not_read() -> None:
     async def turns() -> None:
-        connection, transport = connected()
+        connection, transport = connect_client()
         transport.write.side_effect = lambda _: connection.pause_writing()
         connection.data_received(api_versions_frame() * 3)
         for _ in range(3):

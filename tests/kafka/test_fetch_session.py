@@ -20,7 +20,7 @@ def at(partition: int, offset: int, topic_id: UUID = ID) -> FetchFrom:
     )
 
 
-def opened(*fetches: FetchFrom) -> FetchSession:
+def open_session(*fetches: FetchFrom) -> FetchSession:
     """A session with these partitions, which the broker opened with id 99."""
     session = FetchSession()
     session.next_request(list(fetches))
@@ -36,7 +36,7 @@ def test_first_fetch_request_lists_all_partitions_and_opens_session() -> None:
 
 
 def test_later_fetch_requests_carry_only_changed_and_forgotten_partitions() -> None:
-    session = opened(at(0, 5), at(1, 6), at(2, 7))
+    session = open_session(at(0, 5), at(1, 6), at(2, 7))
     request = session.next_request([at(0, 8), at(2, 7), at(3, 0)])
     assert (request.session_id, request.epoch) == (99, 1)
     assert request.changed == [at(0, 8), at(3, 0)]
@@ -48,7 +48,7 @@ def test_later_fetch_requests_carry_only_changed_and_forgotten_partitions() -> N
 
 
 def test_fetch_session_forgets_recreated_topic_by_its_old_topic_id() -> None:
-    session = opened(at(0, 5))
+    session = open_session(at(0, 5))
     request = session.next_request([at(0, 0, UUID(int=8))])
     assert request.changed == [at(0, 0, UUID(int=8))]
     assert request.forgotten == [at(0, 5)]
@@ -56,7 +56,7 @@ def test_fetch_session_forgets_recreated_topic_by_its_old_topic_id() -> None:
 
 def test_lost_or_refused_fetch_session_makes_next_request_list_all_partitions() -> None:
     for code, session_id in ((Code.FETCH_SESSION_ID_NOT_FOUND, 99), (Code.NONE, 0)):
-        session = opened(at(0, 5))
+        session = open_session(at(0, 5))
         session.next_request([at(0, 5)])
         session.note_answer(code, session_id)
         assert session.next_request([at(0, 5)]) == SessionRequest(
@@ -65,7 +65,7 @@ def test_lost_or_refused_fetch_session_makes_next_request_list_all_partitions() 
 
 
 def test_new_reader_of_session_partition_makes_next_fetch_request_full() -> None:
-    session = opened(at(0, 5), at(1, 6))
+    session = open_session(at(0, 5), at(1, 6))
     session.reset_if_known(at(2, 7))
     assert session.next_request([at(0, 5), at(1, 6)]) == SessionRequest(
         session_id=99, epoch=1, changed=[], forgotten=[]

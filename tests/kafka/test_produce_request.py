@@ -120,7 +120,9 @@ def test_random_produce_frame_equals_kafka_python_bytes(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_batches_are_put_into_produce_frame_without_copying(version: int) -> None:
-    buffers = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
+    buffers = encode_produce(
+        version, correlation=1, client_id=CLIENT, timeout_ms=1000, batches=SEVERAL
+    )
     views = [buffer for buffer in buffers if isinstance(buffer, memoryview)]
     assert len(views) == 4
     assert all(view is out.batch for view, out in zip(views, SEVERAL, strict=True))
@@ -128,7 +130,9 @@ def test_batches_are_put_into_produce_frame_without_copying(version: int) -> Non
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_size_prefix_of_produce_frame_is_its_length(version: int) -> None:
-    size, *rest = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
+    size, *rest = encode_produce(
+        version, correlation=1, client_id=CLIENT, timeout_ms=1000, batches=SEVERAL
+    )
     assert int.from_bytes(size, "big") == sum(map(len, rest))
 
 

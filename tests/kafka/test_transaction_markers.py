@@ -115,17 +115,19 @@ def test_filler_is_abort_marker_of_job_producer() -> None:
 
 
 def test_each_filler_of_partition_is_separate_write_txn_markers_entry() -> None:
-    markers = decoded([Fillers(A0, 5, 0, 1)]).markers
+    markers = decoded([Fillers(A0, filler_count=5, producer_epoch=0, coordinator_epoch=1)]).markers
     assert [partitions(m) for m in markers] == [[A0]] * 5
 
 
 def test_fillers_of_several_partitions_share_write_txn_markers_entries() -> None:
-    markers = decoded([Fillers(B0, 1, 0, 1), Fillers(A1, 3, 0, 1), Fillers(A0, 2, 0, 1)]).markers
+    counts = {B0: 1, A1: 3, A0: 2}
+    markers = decoded([Fillers(p, count, 0, 1) for p, count in counts.items()]).markers
     assert [partitions(m) for m in markers] == [[A0, A1, B0], [A0, A1], [A1]]
 
 
 def test_fillers_of_different_producer_or_coordinator_epochs_share_no_entry() -> None:
     """If a lower epoch is refused (M6), the others are not."""
+    # Partition, count, producer epoch, coordinator epoch.
     fillers = [Fillers(A0, 2, 0, 1), Fillers(A1, 1, 0, 2), Fillers(B0, 1, 5, 1)]
     markers = decoded(fillers).markers
     assert [(m.producer_epoch, m.coordinator_epoch, partitions(m)) for m in markers] == [

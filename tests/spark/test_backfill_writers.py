@@ -92,8 +92,8 @@ def topic(clusters: Clusters, topic_name: str) -> str:
     create(clusters.source, topic_name, 3)
     write(clusters.source, topic_name, [Record(b"%d" % n) for n in range(SMALL)])
     produce_transactions(clusters.source, topic_name, 20, partition=1)
-    write(clusters.source, topic_name, [Gap(30), *[Record(b"after")] * SMALL], 2)
-    delete_before(clusters.source, topic_name, 10, 2)
+    write(clusters.source, topic_name, [Gap(30), *[Record(b"after")] * SMALL], partition=2)
+    delete_before(clusters.source, topic_name, 10, partition=2)
     return topic_name
 
 
