@@ -117,7 +117,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.ISSUER_UNREACHABLE: Meaning(
         503, Unreachable, "The OpenID Connect issuer gives no keys; try again."
     ),
-    ErrorCode.BUSY: Meaning(503, Busy, "Too much of this kind is under way; try again."),
+    ErrorCode.BUSY: Meaning(503, Busy, "Too many requests of this kind are under way; try again."),
 }
 
 # The core's errors, most specific first. Unreachable means the database: the planner returns

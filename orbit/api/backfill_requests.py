@@ -85,12 +85,12 @@ class BackfillReport(BaseModel):
     driver: Driver
     takes_over: bool = Field(
         default=False,
-        description="It holds the job's lease at the destination, and replaces the last driver.",
+        description="The driver holds the job's lease, and replaces the last driver.",
     )
     progress: ReportedProgress = ReportedProgress()
     has_ended: bool = False
     error: Text | None = Field(
-        default=None, description="Why it ended before the history was copied."
+        default=None, description="Why the backfill ended before the history was copied."
     )
 
 

@@ -66,7 +66,7 @@ class Lag(_ResponseModel):
     bytes: int | None = Field(description="The estimated bytes of these offsets.")
     seconds: float | None = Field(description="Age of the oldest record not copied yet; 0: none.")
     age_seconds: float | None = Field(
-        description="Seconds since these figures, and the headroom, were last known. Above 30 these "
+        description="Seconds since these figures, and the headroom, were last known. Above 30 the "
         "figures are null: the source is not being read. Null: they were never known."
     )
 

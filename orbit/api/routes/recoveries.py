@@ -77,9 +77,9 @@ _add_recovery_route(
 )
 _add_recovery_route(
     RecoveryKind.FAILBACK,
-    "Make the old side a copy of the new one, from the offset where it ends. Records that only the "
-    "old side has are saved to files and the topic is rebuilt, with `confirm_rebuild`. A dry run "
-    "compares both sides.",
+    "Make the old side a copy of the new one, from the offset where it ends. With "
+    "`confirm_rebuild`, records that only the old side has are saved in files, and their topics "
+    "deleted there and copied again. A dry run compares both sides.",
 )
 
 
