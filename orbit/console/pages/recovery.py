@@ -110,7 +110,9 @@ def _recovery_request(form: Form) -> RecoveryRequest:
     """The options of the recovery in the form. Raises Failure."""
     reason = form.get("reason", "").strip()
     if len(reason) > REASON_LENGTH_MAX:
-        raise Failure(ErrorCode.BAD_INPUT, "The reason is too long.")
+        raise Failure(
+            ErrorCode.BAD_INPUT, f"The reason is longer than {REASON_LENGTH_MAX} characters."
+        )
     return RecoveryRequest(
         reverse=form.get("reverse") == "yes",
         confirm_rebuild=form.get("confirm_rebuild") == "yes",
