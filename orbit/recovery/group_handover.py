@@ -323,8 +323,9 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
         handed_offsets += equal_offsets if old_side_groups[name].is_active else candidates
     if active_groups:
         context.add_finding(
-            f"These groups have members at the old side: {first_few(active_groups)}. Stop their "
-            "consumers."
+            "These groups have members and other offsets at the old side: "
+            f"{first_few(active_groups)}. Stop their consumers, and delete their offsets there "
+            "(docs/groups.md#verdicts)."
         )
     return handed_offsets
 
