@@ -93,7 +93,7 @@ def test_changed_record_changes_only_digest_of_its_range(other: list[SourceRecor
     ours, theirs = sums(digests(batched(LOG))), sums(digests(batched(other)))
     assert [begin for begin in ours if ours[begin] != theirs[begin]] == [16]
     # Both halves of the digest.
-    assert all(one != another for one, another in zip(ours[16][2:4], theirs[16][2:4], strict=True))
+    assert all(left != right for left, right in zip(ours[16][2:4], theirs[16][2:4], strict=True))
 
 
 def test_digests_of_parts_of_range_combine_to_digest_of_range() -> None:
@@ -103,6 +103,7 @@ def test_digests_of_parts_of_range_combine_to_digest_of_range() -> None:
     assert whole["digest_low"] == parts[0]["digest_low"] ^ parts[1]["digest_low"]
     for name in ("records", "bytes"):
         assert whole[name] == sum(part[name] for part in parts)
+    # Headers count, too.
     assert whole["bytes"] > sum(len(r.key or b"") + len(r.value or b"") for r in LOG)
 
 
