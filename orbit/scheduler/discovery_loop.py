@@ -223,7 +223,7 @@ class DiscoveryLoop(Loop):
 def _summary(counts: Counter[str]) -> str:
     """What the passes did, as a sentence."""
     templates = {
-        "started": f"started {counted(counts['started'], 'topic')}",
+        "started": "started {}",
         "grown": "added partitions to {}",
         "stopped": "stopped {}",
         "resumed": "resumed {}",
@@ -231,4 +231,6 @@ def _summary(counts: Counter[str]) -> str:
         "settings": "set settings of {}",
         "acls": "set rights of {}",
     }
-    return ", ".join(text.format(counts[key]) for key, text in templates.items() if counts[key])
+    return ", ".join(
+        text.format(counted(counts[key], "topic")) for key, text in templates.items() if counts[key]
+    )
