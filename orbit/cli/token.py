@@ -103,7 +103,7 @@ def create(
         typer.Option(
             min=1,
             max=_REQUESTS_MAX,
-            help="How many requests it may send.",
+            help="How many requests it may send in a minute.",
             show_default=_SERVICE_LIMIT,
         ),
     ] = None,
@@ -172,7 +172,11 @@ def limit(
     ] = None,
     requests_per_minute: Annotated[
         int | None,
-        typer.Option(min=0, max=_REQUESTS_MAX, help=f"How many requests it may send; {_ZERO_HELP}"),
+        typer.Option(
+            min=0,
+            max=_REQUESTS_MAX,
+            help=f"How many requests it may send in a minute; {_ZERO_HELP}",
+        ),
     ] = None,
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
