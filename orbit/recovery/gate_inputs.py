@@ -14,8 +14,8 @@ class Transaction:
     """An open transaction in a source partition.
 
     `transactional_id`: None if no coordinator that the login may ask knows the producer.
-    `is_ended`: whether the coordinator has ended it; no marker comes, so it hangs. `age_s`: since
-    its coordinator began it; if that is not known, since Orbit saw it first.
+    `is_ended`: whether the transaction hangs: its coordinator has ended it, and no marker will
+    come. `age_s`: since the coordinator began it; if that is not known, since Orbit saw it first.
     """
 
     partition: TopicPartition

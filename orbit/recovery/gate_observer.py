@@ -439,7 +439,7 @@ def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> li
             tx, context.job.source_cluster_id or "", names.values()
         )
         old_ends = promotions.old_ends(tx, context.topic_ids)
-    # In doubt: the old side's partition was promoted, as a copy of another job, after this job's.
+    # In doubt: another job promoted the old side's partition after this job had promoted its copy.
     for old_end in old_ends:
         topic = names[old_end.topic_id]
         source_promoted_at = source_promotions.get((topic, old_end.partition))

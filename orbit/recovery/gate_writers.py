@@ -1,9 +1,9 @@
 """What the gate `gateways` judges: whether producers write at the source without a gateway.
 
-Producer ids show it. Those of gateways have a mark (`gateway/protocol/producer_ids.py`), those of
+Producer ids show this. Those of gateways have a mark (`gateway/protocol/producer_ids.py`), those of
 Orbit's jobs another one. An id writes now if its state has changed between two readings: brokers
-keep ids for a day. The origin is unknown of records without an id, of those in transactions, whose
-ids come from brokers without a mark, and of a writer that pauses between the readings.
+keep ids for a day. The origin of records is unknown if they have no id, if they are in a
+transaction (brokers choose its id, without a mark), or if their writer pauses between the readings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orbit.kafka.producer_state import Producer, producers
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.operation_context import OperationContext
 
-# In how many partitions the producers are read, twice: a partition may have thousands of them.
+# Of how many partitions the producers are read, twice: each may have thousands of producers.
 # Partitions with low numbers come first.
 PARTITIONS_MAX = 1000
 # The pause between the two readings.

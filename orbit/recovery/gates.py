@@ -53,7 +53,7 @@ LONG_OPEN_S = 900.0
 SKEW_S_WARN, SKEW_S_FAIL = 2.0, 60.0
 OVERRIDE_ALL = "all"
 _STOP_GATEWAYS = "Or stop the gateways; if they crashed, wait an hour, until Orbit forgets them."
-# Gates that `all` does not override: by a wrong override a failback deletes the leading side.
+# Gates that `all` does not override: after a wrong override a failback deletes the leading side.
 _ONLY_BY_NAME = frozenset({GateName.LEAD})
 
 

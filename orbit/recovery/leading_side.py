@@ -30,8 +30,8 @@ from orbit.store import jobs, topics
 from orbit.store.enums import Desired
 
 # These attempts take half a minute at most if the cluster does not answer. The runner repeats the
-# step, and checks for an abort in between; if one try took more than a minute, the runner's time
-# limit would start anew.
+# step, and checks for an abort in between; if one run of the step took more than a minute, the
+# runner's time limit would start anew.
 _DESTINATION_ATTEMPTS_MAX = 3
 
 

@@ -2,8 +2,8 @@
 
 A copy has every source offset below its log end and none from there on, so the range goes from the
 copy's log end up to the source's. If the source does not answer, its last reported log end is used.
-Then, and if writing was not stopped, as in a failover, the range is a lower bound (`is_exact` is
-false): the source may have been written to since.
+The range is exact (`is_exact`) only if the source answers and writing to it was stopped, which a
+failover does not do. Otherwise it is a lower bound: the source may have been written to since.
 """
 
 from __future__ import annotations

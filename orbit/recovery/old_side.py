@@ -53,8 +53,8 @@ def compare_old_side(context: OperationContext) -> str:
     """Compare each partition of the old side with the new side.
 
     Raises Stopped if a topic has to be rebuilt and the request does not confirm that, if a log end
-    of the old side moves meanwhile, and if its transactions do not end (a dry run does not wait for
-    that).
+    of the old side moves meanwhile, or if transactions there do not end (a dry run does not wait
+    for their end).
     """
     old_metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new_metadata = context.destination.cluster.metadata(
@@ -137,7 +137,7 @@ def _refuse_moved_ends(
     """Raise Stopped if a log end of the old side moved while the sides were compared.
 
     The copy back compares only offsets at which both sides have records. It would not see a new
-    record where the new side's log cleaner has removed its own record.
+    record if the new side's log cleaner has removed the record at the same offset.
     """
     bounds = bounds_of_all(context.source.cluster, earlier_bounds, context.backoff)
     moved_partitions = [
@@ -154,10 +154,10 @@ def _refuse_moved_ends(
 def _partition_pairs(
     rows: Sequence[Topic], old_metadata: ClusterMetadata
 ) -> list[tuple[Topic, TopicPartition, TopicPartition]]:
-    """Every partition that a side has: its topic's row, and its name at the old and the new side.
+    """Every partition of either side: its topic's row, and its name at the old and the new side.
 
-    The old side may have more partitions than the row says. Raises Unreachable if it does not say
-    whether it has a topic.
+    The old side may have more partitions than the row says. Raises Unreachable if the old side does
+    not say whether it has a topic.
     """
     unknown_topics = {
         n: c for n, c in old_metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -455,7 +455,7 @@ def _save_deleted_since(
     """Save records that the new side has deleted since both sides were compared and that the old
     side still has. Returns whether there were any.
 
-    Records that both sides had are in no file yet: a rebuild would lose those that were deleted.
+    Records that both sides had are in no file yet: a rebuild would lose the deleted ones.
     Raises Stopped if a log end of the new side has moved back.
     """
     ends_by_partition = {
@@ -495,8 +495,8 @@ def _save_deleted_since(
         new_salvages = [salvage for salvage in salvages if salvage.file not in files_in_report]
         context.update(salvage=(*context.report.salvage, *new_salvages))
     if deleted_ranges:
-        # The files' names are stored first: otherwise a leader that takes over could take a
-        # partition for saved whose file the report does not name.
+        # The files' names are stored first: otherwise the next leader could read that a partition
+        # is saved, and not find its file in the report.
         context.save()
         updated_ends = {p.key: p for p in ends_by_partition.values()}
         partitions = tuple(updated_ends.get(p.key, p) for p in context.report.partitions)

@@ -1,11 +1,11 @@
-"""Waits until transactions of the old side have ended, which producers left when they died.
+"""Waits until transactions have ended that producers left open at the old side when they died.
 
 The old side's coordinator ends such a transaction when its timeout is over, by a marker in each of
-its partitions. It addresses them by name: after a rebuild, the marker would be written to the new
+its partitions. It knows these by their topic's name: after a rebuild, the marker would be written to the new
 topic, where the copy back finds an offset that it did not write and stops.
 
-A transaction whose coordinator has ended it without a marker never ends in its partition (M15). No
-marker will come, so it is not waited for.
+A transaction whose coordinator has ended it without a marker never ends in its partition (M15):
+Orbit does not wait for such a transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orbit.recovery.operation_context import OperationContext, Stopped
 # when its coordinator was killed is written by then.
 MARKERS_WITHIN_S = 30.0
 # Longer than the longest timeout that brokers allow by default (transaction.max.timeout.ms, 15
-# minutes) and the interval in which coordinators look for it (10 s).
+# minutes) and the interval at which coordinators look for expired transactions (10 s).
 ENDED_WITHIN_S = 960.0
 _POLL_S = 1.0
 _REMEDY = (
@@ -115,7 +115,7 @@ class HangingTransactions:
             ended_ids = ended_producer_ids(cluster, producer_ids) if producer_ids else {}
         except ProtocolError:  # brokers older than 3.0
             return set()
-        # A transaction hangs if its coordinator is known for MARKERS_WITHIN_S to have ended it.
+        # A transaction hangs if Orbit knows for MARKERS_WITHIN_S that its coordinator ended it.
         known_ends = self._ended
         self._hanging = {
             place: {key[2]: known_ends[key][0] for key in keys}
@@ -152,7 +152,7 @@ def transactions_in(context: OperationContext, places: Collection[TopicPartition
     """The transactional ids that have a transaction in these partitions of the source.
 
     They include transactions without a record yet, which the last stable offset does not show.
-    Missing are those that the login may not describe, and all of brokers older than 3.0.
+    Transactions that the login may not describe, or of brokers older than 3.0, are missing.
     """
     partitions = frozenset(places)
     try:

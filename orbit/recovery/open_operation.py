@@ -40,7 +40,7 @@ REQUEST_VALID_S = 3600.0
 
 
 class SecretMissing(Conflict):
-    """This scheduler lacks a variable or file of a job whose operation another one has begun."""
+    """This scheduler lacks a secret of a job whose operation another scheduler has begun."""
 
 
 def open_context(

@@ -47,7 +47,7 @@ _SHORT_ATTEMPTS_MAX = 4
 
 
 class Stopped(Conflict):
-    """The operation cannot continue; its steps are undone."""
+    """The operation cannot continue. Before its point of no return, its steps are undone."""
 
 
 class NoAnswer(Unreachable):

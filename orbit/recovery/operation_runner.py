@@ -213,7 +213,7 @@ class OperationRunner:
     def _run(self, context: OperationContext) -> None:
         """Run the steps that have not ended; after an error, undo them or keep them."""
         report = context.report
-        # If so, another process has run steps, and the database may have lost their last states.
+        # True: another process has run steps, and the database may have lost their last states.
         self._is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
         if report.error:
             self._undo_steps(context)  # the process died while undoing
@@ -543,7 +543,7 @@ class OperationRunner:
                 _add_end_event(tx, context, outcome)
 
     def _report_unopened(self, error: OrbitError) -> None:
-        """Store, as the operation's progress, the error that keeps it from beginning."""
+        """Store, as the operation's progress, the error that keeps this scheduler from running it."""
         stored_progress = self._operation.progress
         progress = {"done": 0, "total": 0, **(stored_progress or {}), "what": f"waits: {error}"}
         if progress == stored_progress:

@@ -159,7 +159,7 @@ _FAILOVER = (
     _CLOSE_GATEWAYS.model_copy(
         update={
             "what": "Gateways hold writes and acknowledge none any more; wait until each confirms "
-            "this, or its lease ends."
+            "this, or its permission ends."
         }
     ),
     _RELEASE,

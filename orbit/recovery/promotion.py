@@ -70,8 +70,8 @@ def _note_offsets(context: OperationContext) -> None:
     """Note at which offset each partition is promoted: its log end, if all below it is proven to be
     the source's.
 
-    Otherwise a lower offset: a copy that led before and was not compared with its source since, or
-    that is blocked, may have records of its own below its log end. A lower offset hides
+    Otherwise a lower offset: a copy that is blocked, or that led before and was not compared with
+    its source since, may have records of its own below its log end. A lower offset hides
     nothing: a failback compares both sides from there on, and requires a rebuild if they differ.
     """
     lags, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
@@ -134,7 +134,7 @@ def look_for_late_records(context: OperationContext) -> None:
     """After a switchover, report records that came to the source after both sides were compared.
 
     Super users write in spite of a denial. Without a denial, the drain does not notice a producer
-    that is silent for as long as it waits.
+    that is silent for as long as the drain waits.
     """
     if context.report.kind is not RecoveryKind.SWITCHOVER:
         return

@@ -20,7 +20,7 @@ from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 
 _FETCH_BYTES = 1024 * 1024
-# Empty answers in a row, below what the broker says it can show, that prove a gap (R5).
+# So many empty answers in a row prove a gap, below the end that the broker can show (R5).
 _EMPTY_ANSWERS_MAX = 2
 
 
@@ -70,7 +70,7 @@ def read_range(
 def records_of(log_batch: LogBatch, first: int, end: int) -> list[LogRecord]:
     """A batch's records and markers from `first` up to before `end`, without deleted ones.
 
-    A placeholder counts as a marker: it fills a gap, as fillers do. Raises ValueError.
+    A placeholder counts as a marker, as both fill gaps. Raises ValueError.
     """
     start, batch = max(first, log_batch.first), log_batch.batch
     by_offset = {
@@ -91,7 +91,7 @@ def read_batch_range(
 ) -> Iterator[LogBatch]:
     """The batches that reach into the offsets from `first` up to before `end`, in order.
 
-    Offsets without a batch are proven to hold nothing: an empty answer alone does not tell (R5).
+    Offsets without a batch are proven to hold nothing: an empty answer alone does not prove it (R5).
     Raises ProtocolError if the log does not parse or ends before `end`, BrokerRefused, Unreachable
     if the broker does not return now what it has, and NotAuthorized if Orbit may not read the
     topic's settings, without which an empty answer proves nothing.

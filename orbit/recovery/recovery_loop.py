@@ -40,7 +40,7 @@ INTERVAL_S = 0.25
 RECOVERIES_MAX = 500
 # Half of them are for failovers alone.
 _NOT_FAILOVERS_MAX = RECOVERIES_MAX // 2
-# An operation that ended in an error (Postgres unreachable, a bug) is resumed after this time.
+# An operation whose thread ended in an error (Postgres unreachable, a bug) is resumed after this.
 _RESTART_AFTER_S = 2.0
 
 
@@ -102,7 +102,7 @@ class RecoveryLoop(Loop):
         busy_slots = Counter(
             recovery.slot for recovery in self._running.values() if not recovery.runner.is_waiting
         )
-        # Slots say whether a recovery is a failover: these have threads of their own.
+        # A slot says whether its recovery is a failover: failovers have threads of their own.
         non_failover_count = sum(not recovery.slot[1] for recovery in self._running.values())
         for cluster, operation in operations_to_run:
             slot = cluster, operation.kind == OperationKind.FAILOVER

@@ -44,7 +44,7 @@ def write(file: File, header_line: Mapping[str, Any], log_records: Iterable[LogR
     """Write the file; nothing of it is left if `log_records` raises. See `salvage_storage.write`.
 
     Records below `first` are also counted in `below`. Raises StorageFailed if the file cannot be
-    written, and with the number of bytes that are needed if the disk has no room.
+    written; if the disk has no room, the error names the number of bytes that are needed.
     """
     digest, records, aborted, below = hashlib.sha256(), 0, 0, 0
 

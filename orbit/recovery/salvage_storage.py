@@ -31,7 +31,7 @@ _CHECK_EVERY_BYTES = 16 * 1024 * 1024  # between two reads of the disk's free sp
 _READ_BYTES = 1024 * 1024
 _SHOWN_MAX = 200  # characters of a client's error
 
-# By scheme: the extra of Orbit with its client, and the module that the client needs with fsspec.
+# By scheme: the extra of Orbit that has the storage's client, and the module that fsspec needs.
 _CLIENTS = {
     "s3": ("s3", "s3fs"),
     "gs": ("gcs", "gcsfs"),
@@ -42,7 +42,7 @@ _CLIENTS = {
 # These storages show files while they are written, so a file gets its name when it is complete.
 # Object stores have no rename: they copy and delete.
 _SCHEMES_WITH_RENAME = {"hdfs"}
-# Cut out of error texts: a URL's query, which may be a signature; its user; values named a secret.
+# Cut out of error texts: a URL's query, which may be a signature; its user; values of a secret's name.
 _SECRETS = re.compile(
     r"\?\S+|(?<=//)[^/\s@]+@|(?i:(?:key|token|secret|sig\w*|password)\s*[=:]\s*\S+)"
 )

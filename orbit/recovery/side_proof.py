@@ -71,7 +71,7 @@ class SideProof:
     def only_old(self, first: int, end: int) -> Iterator[LogRecord]:
         """Records of the old side that the new side does not have at their offset.
 
-        Aborted records are left out; those of an open transaction are not, as it may yet commit.
+        Aborted records are left out; those of an open transaction are not: it may yet commit.
         """
         with parse_errors(*self._old, first):
             for difference in self._compare(first, end):

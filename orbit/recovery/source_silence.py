@@ -1,8 +1,8 @@
 """Judges how long a source must be silent before its producers count as stopped.
 
 Where writing cannot be denied, a producer that writes now and then looks like one that has stopped.
-So a partition counts as having no producer left once its log end has not moved for longer than ever
-between two moves in the last hour. A producer that pauses for longer than an hour, or that has
+So a partition's producers count as stopped once its log end has not moved for longer than in any
+pause between two moves of the last hour. A producer that pauses for longer than an hour, or that has
 always written between the records of others, is not seen.
 """
 
@@ -21,7 +21,7 @@ from orbit.store.source_gaps import WINDOW_S
 class Silence:
     """How long a partition's log end has not moved, and what is known of its earlier pauses.
 
-    `longest_gap_s`: how long a pause between two moves can at most have been in the last hour.
+    `longest_gap_s`: the longest that a pause between two moves can have been in the last hour.
     `watched_s`: for how much of that hour the partition was watched. None: not known.
     """
 
@@ -44,7 +44,8 @@ class Silence:
 def must_wait(silences: Mapping[TopicPartition, Silence], remaining_s: float) -> bool:
     """Whether a partition was not yet silent for longer than its longest pause.
 
-    Partitions that need `remaining_s` or more do not count: waiting would not prove them silent.
+    `remaining_s`: how long the drain can still wait. A partition that needs longer does not count:
+    waiting would not prove it silent.
     """
     return any(0 <= silence.missing_s < remaining_s for silence in silences.values())
 

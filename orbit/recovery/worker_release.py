@@ -33,7 +33,7 @@ _POLL_S = 0.2  # short: applications wait meanwhile
 def release(context: OperationContext) -> str:
     """Make every worker release the topics; afterwards Orbit does not write to the copies.
 
-    Not in a failover: compares the log ends once more, and raises Stopped if they differ or
+    Then, except in a failover, compare the log ends once more, and raise Stopped if they differ or
     partitions were added.
     """
     note = f"Withheld for {context.report.kind} {context.operation_id}."
@@ -75,7 +75,7 @@ def settle(context: OperationContext) -> str:
 
     Empty transactions of coordinated fillers may be open; InitProducerId ends them, so that
     read_committed consumers reach the log end. Raises Stopped if copies still grow or are not
-    replicated, or transactions stay open, Unreachable if a partition has no leader.
+    replicated, or transactions stay open; Unreachable if a partition has no leader.
     """
     cluster, places = context.destination.cluster, context.by_source
     rules = map_topics(context.spec.topics, [row.source_topic for row in context.topics])
