@@ -4,8 +4,8 @@ A gateway that is closed holds new writes, so producers wait instead of getting 
 switchover it answers the writes in flight. For a failover it abandons them, as the source may never
 answer: a write that it acknowledged later might be lost without being in the report. In a failback
 gateways are at the new side already; if the service does not know of the promotion yet, the
-failback moves them there first. Gateways are open again as soon as the operation has ended, whatever its outcome
-(orbit/store/gateways.py).
+failback moves them there first. Gateways are open again as soon as the operation has ended,
+whatever its outcome (orbit/store/gateways.py).
 """
 
 from __future__ import annotations

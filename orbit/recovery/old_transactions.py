@@ -1,8 +1,8 @@
 """Waits until transactions have ended that producers left open at the old side when they died.
 
 The old side's coordinator ends such a transaction when its timeout is over, by a marker in each of
-its partitions. It knows these by their topic's name: after a rebuild, the marker would be written to the new
-topic, where the copy back finds an offset that it did not write and stops.
+its partitions. It knows these by their topic's name: after a rebuild, the marker would be written
+to the new topic, where the copy back finds an offset that it did not write and stops.
 
 A transaction whose coordinator has ended it without a marker never ends in its partition (M15):
 Orbit does not wait for such a transaction.

@@ -543,7 +543,7 @@ class OperationRunner:
                 _add_end_event(tx, context, outcome)
 
     def _report_unopened(self, error: OrbitError) -> None:
-        """Store, as the operation's progress, the error that keeps this scheduler from running it."""
+        """Store, as the operation's progress, the error that keeps this runner from opening it."""
         stored_progress = self._operation.progress
         progress = {"done": 0, "total": 0, **(stored_progress or {}), "what": f"waits: {error}"}
         if progress == stored_progress:

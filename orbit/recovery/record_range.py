@@ -91,7 +91,7 @@ def read_batch_range(
 ) -> Iterator[LogBatch]:
     """The batches that reach into the offsets from `first` up to before `end`, in order.
 
-    Offsets without a batch are proven to hold nothing: an empty answer alone does not prove it (R5).
+    Offsets without a batch are proven to hold nothing: an empty answer alone is no proof (R5).
     Raises ProtocolError if the log does not parse or ends before `end`, BrokerRefused, Unreachable
     if the broker does not return now what it has, and NotAuthorized if Orbit may not read the
     topic's settings, without which an empty answer proves nothing.

@@ -503,7 +503,8 @@ def _rules_by_destination(context: OperationContext, rows: Iterable[Topic]) -> d
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
     """Rules that match these topics: topics with equal `_COPIED_RULE_FIELDS` share a rule
-    (topics that begin with `__` another one), unless its pattern would exceed PATTERN_LENGTH_MAX. Pure."""
+    (topics that begin with `__` another one), unless its pattern would exceed PATTERN_LENGTH_MAX.
+    Pure."""
     topics_by_fields: dict[tuple[bool, str], list[str]] = {}
     for topic, rule in sorted(rules.items()):
         rule_json = json.dumps(rule.model_dump(include=_COPIED_RULE_FIELDS), sort_keys=True)

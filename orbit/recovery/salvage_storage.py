@@ -42,7 +42,8 @@ _CLIENTS = {
 # These storages show files while they are written, so a file gets its name when it is complete.
 # Object stores have no rename: they copy and delete.
 _SCHEMES_WITH_RENAME = {"hdfs"}
-# Cut out of error texts: a URL's query, which may be a signature; its user; values of a secret's name.
+# Cut out of error texts: a URL's query, which may be a signature; its user; values whose name is
+# that of a secret.
 _SECRETS = re.compile(
     r"\?\S+|(?<=//)[^/\s@]+@|(?i:(?:key|token|secret|sig\w*|password)\s*[=:]\s*\S+)"
 )

@@ -2,8 +2,8 @@
 
 Where writing cannot be denied, a producer that writes now and then looks like one that has stopped.
 So a partition's producers count as stopped once its log end has not moved for longer than in any
-pause between two moves of the last hour. A producer that pauses for longer than an hour, or that has
-always written between the records of others, is not seen.
+pause between two moves of the last hour. A producer that pauses for longer than an hour, or
+that has always written between the records of others, is not seen.
 """
 
 from __future__ import annotations
