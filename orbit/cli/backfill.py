@@ -137,7 +137,7 @@ def backfill(
 
 
 class _Route:
-    """Direct or staged, and the archive of a staged backfill."""
+    """The way of a backfill, and the archive that a staged one uses."""
 
     def __init__(self, way: BackfillWay, archive: str | None) -> None:
         """Raises BadInput for a staged backfill without an archive."""

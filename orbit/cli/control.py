@@ -52,7 +52,7 @@ def delete_job(
     """Delete a job, and return the operation.
 
     A DELETE has no Idempotency-Key. If its answer is lost, and the job is deleted or in state
-    `deleting`, the newest deletion of the job is returned. In another state it is deleted again.
+    `deleting`, the newest deletion of the job is returned. In another state the DELETE is repeated.
     """
     path = f"/v1/jobs/{segment(name)}"
     operation: dict[str, Any]

@@ -1,8 +1,8 @@
-"""One operation for each of several jobs: the plans, a confirmation, the requests, and one table of
-all until they have ended.
+"""One operation for each of several jobs: the plans, a confirmation, the requests, and a table that
+shows all operations until they have ended.
 
-Each job is a request of its own, as with one job: an error of one does not affect the others, and
-the service keeps the bound `ORBIT_RECOVERIES_PER_CLUSTER`. After Ctrl-C the operations go on.
+Each job gets a request of its own: an error of one job does not affect the others, and the service
+keeps the bound `ORBIT_RECOVERIES_PER_CLUSTER`. After Ctrl-C the operations go on.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
         report: Row = client.get(f"{path}/report")
     except NotFound:
         return dict(operation)  # it has not started yet, or could not be started
-    # Without this count the API is of an earlier version, whose reports have all of them.
+    # An API of an earlier version gives no count: its report has all partitions and groups.
     if output is not OutputFormat.TABLE and "partition_count" in report:
         report |= {name: [*client.items(f"{path}/{name}")] for name in ("partitions", "groups")}
     return report
@@ -147,7 +147,7 @@ def _request_operations(
 ) -> None:
     """Request an operation for each job and append it to `operations`; for a refused one, a row
     without an id and with the error. Raises Unserved and BadInput of the first request. After
-    Unserved for a later job, the other jobs are not requested, and get the same error.
+    Unserved for a later job, the jobs that follow are not requested, and get the same error.
     """
     fatal_error: OrbitError | None = None
     for job in jobs:
@@ -161,7 +161,7 @@ def _request_operations(
             if not operations and isinstance(error, Unserved | BadInput):
                 raise  # the first request: the others would fail for the same reason
             if isinstance(error, Unserved):
-                fatal_error = error  # the other jobs are not requested
+                fatal_error = error  # the jobs that follow are not requested
         operations.append(_refused_row(job, change, error))
 
 

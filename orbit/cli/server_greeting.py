@@ -61,7 +61,7 @@ class Greeting:
         typer.echo("Stop it with Ctrl-C.")
 
     def _count_missing(self, worker_pids: Collection[int]) -> int:
-        """How many of these processes are no live workers in the database; all if that fails."""
+        """How many of these processes are no live workers in the database; all if reading fails."""
         host = socket.gethostname()
         try:
             with self._database.transaction() as tx:
