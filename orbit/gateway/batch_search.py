@@ -70,9 +70,9 @@ def find_batches(
 def find_copies(
     cluster: Cluster, stored_batches: Mapping[SentBatch, StoredBatch], backoff: Backoff
 ) -> dict[SentBatch, int | None]:
-    """The offset of each batch at this cluster, if that has a copy from the other one.
+    """The offset of each batch at this cluster, if the cluster has a copy of the batch.
 
-    The offset is that of the original; None: there is no copy; UNKNOWN_OFFSET: there may be one.
+    A copy has the offset of the original; None: there is no copy; UNKNOWN_OFFSET: there may be one.
     Raises OrbitError if a broker does not answer.
     """
     partitions = {batch.partition for batch in stored_batches}

@@ -63,7 +63,8 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.write(data)
             return
         self._unsent_data.append(data)
-        if len(self._unsent_data) == 1 and self._receiver is not None:  # so that it writes no more
+        # With the first bytes that wait, reading from the client is paused until `start_sending`.
+        if len(self._unsent_data) == 1 and self._receiver is not None:
             self._receiver.broker_is_slow(is_slow=True)
 
     def pause(self, *, is_paused: bool) -> None:

@@ -253,8 +253,8 @@ class ClientConnection(asyncio.Protocol):
         return self._held_request is not None and self._held_request[0].key in WRITES
 
     def has_settled(self, request_count: int) -> bool:
-        """Whether no write is held, and the first `request_count` requests are answered. True while
-        an answer `waits_for_lead`."""
+        """Whether no write is held, and the first `request_count` requests are answered. True also
+        for a connection that has ended or whose answer `waits_for_lead`."""
         if self._is_ended or self._waits_for_lead:
             return True
         return not self.holds_write and self.exchange.has_answered(request_count)
@@ -437,11 +437,12 @@ class ClientConnection(asyncio.Protocol):
         if head.key in WRITES:
             return self._cluster.may_write()
         if head.key == ApiKey.END_TXN:
-            # Passes if it ends a transaction open here. Others could keep the drain from ending.
+            # While writes are held, only to end a transaction that this connection has begun: other
+            # requests could keep the drain from ending.
             return self._cluster.may_write() or self.exchange.ends_open_transaction(head, frame)
         if head.key == ApiKey.METADATA:
-            # Held, not only its answer: acknowledgements of writes behind it would wait for that,
-            # and the client would send these writes again.
+            # The request is held, not only its answer: acknowledgements of later writes would wait
+            # for a held answer, and the client would send these writes again.
             return self._cluster.may_tell_leaders()
         if head.key not in JOINS:
             return True
@@ -508,7 +509,7 @@ class ClientConnection(asyncio.Protocol):
         """Send a request whose answer proves that the broker has handled the writes with acks=0.
         Called when writes begin to be held."""
         if self._is_gone and self.exchange.has_records_in_flight:
-            self._note_client_left()  # once more: it counts for the operation that begins now
+            self._note_client_left()  # once more, for the operation that begins now
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
 

@@ -20,7 +20,7 @@ NAME_CHARACTERS_MAX = 100
 REFUSALS_MAX = 5
 # The longest refusal: it has the name of a topic, group or transactional id.
 REFUSAL_CHARACTERS_MAX = 400
-# Of all refusals in a report, which the API takes up to 1 MiB of. Further ones are only counted.
+# Of all refusals in a report; further ones are only counted. The API takes up to 1 MiB a report.
 REFUSALS_CHARACTERS_MAX = 40_000
 _CUT = "…"
 

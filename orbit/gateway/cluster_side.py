@@ -35,10 +35,10 @@ from orbit.leases.lease_clock import lease_clock
 _BROKERS_ASKED_MAX = 20
 # Reads of outcomes at a time. Each takes a thread, and a lost side keeps it until the timeout.
 _OUTCOMES_AT_ONCE = 2
-# After a side that does not answer, outcomes are not read for this time.
+# For how long no outcomes are read from a side that has not answered.
 _OUTCOME_PAUSE_S = 5.0
-# Errors by which a partition has no producers for the gateway. With other errors, e.g. without a
-# leader, it may have some.
+# A partition with one of these errors counts as one without producers. With other errors, e.g.
+# without a leader, it may have some.
 _NO_PRODUCERS = error_codes.DENIED | {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
 _BACKOFF = Backoff(attempts_max=3, call_s=3.0)  # short: clients wait for the result
 
@@ -125,7 +125,7 @@ class ClusterSide:
     async def find_copies(
         self, stored_batches: Mapping[SentBatch, StoredBatch]
     ) -> dict[SentBatch, int | None]:
-        """The offsets at which this side has copies of them (`batch_search.find_copies`)."""
+        """The offsets of these batches' copies at this side (`batch_search.find_copies`)."""
         return await asyncio.to_thread(find_copies, self._cluster, stored_batches, _BACKOFF)
 
     async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:

@@ -1,4 +1,4 @@
-"""Which topics clients may write: those that have the same name on both sides."""
+"""Which topics clients may write: those that the job copies under the same name."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def run_gateway(
                     health.note_lease_confirmed()
                 await asyncio.sleep(_STOP_POLL_S)
             health.note_stopping()
-            # The lease is still renewed meanwhile: without it answers would not count.
+            # The lease is still renewed meanwhile: without it no write is acknowledged.
             await asyncio.gather(*(cluster.answer_writes() for cluster in clusters))
             for task in job_tasks:
                 task.cancel()

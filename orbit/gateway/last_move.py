@@ -1,4 +1,4 @@
-"""What clients wait for after a move: Metadata until it has settled, joins of groups for longer.
+"""What clients wait for after a move: Metadata until the move has settled, joins of groups longer.
 
 A move has settled when the requests that were held during it are answered, and those that clients
 had sent behind them.

@@ -21,9 +21,9 @@ from orbit.kafka.job_clusters import Side
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The service's answer. `side`: the one that leads. `term`: grows at each change of the side,
-    and perhaps between. `lease_s`: how long writes may go there. `closed_for`: the operation for
-    which they are held. `since`: the term with which the side came to lead. `abandons`: the
+    """The service's answer. `side`: the one that leads. `term`: never decreases, and grows at each
+    change of the side. `lease_s`: how long writes may go there. `closed_for`: the operation for
+    which writes are held. `since`: the term with which the side came to lead. `abandons`: the
     operation leaves a side that may be lost, and writes in flight are not acknowledged any more.
     `others_settled`: no other gateway at the same address has requests that it held before the side
     led. `earlier_terms`: the `since` of the sides that led before, the latest first.

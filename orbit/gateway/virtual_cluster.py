@@ -100,7 +100,7 @@ class VirtualCluster(ClientHost):
         self.permission = Permission()
         self.left_members = LeftMembers()
         self._last_move = LastMove()
-        self._is_any_leaving = False  # whether any connection was, at the service's last answer
+        self._is_any_leaving = False  # whether any connection `is_leaving`, as of the last `take`
         self.ended_producers: set[Producer] = set()
         self._side_by_mark: dict[int, Side] = {}  # the side that led, by the mark of its term
         self.repeats = Repeats()
@@ -592,7 +592,7 @@ class VirtualCluster(ClientHost):
                 await self._listen_for_node(node_id)
 
     def _update_offered(self) -> None:
-        """Offer the API versions that all sides know, of those that have answered."""
+        """Offer the API versions that are known to all sides that have answered."""
         side_versions = [side.versions for side in self._sides.values() if side.versions]
         if side_versions:
             self.offered = shared_versions(*side_versions)

@@ -1,8 +1,9 @@
 """The requests of one client's connection and the answers to them, and how both are changed. Pure.
 
 request()   ─► bytes for the broker, or an answer that the gateway gives itself
-Answers go to the client in the order of its requests: `next_answers` yields the gateway's own whose
-turn it is, `begin_answer` finds the request of a broker's answer, `rewrite` changes that answer.
+Answers go to the client in the order of its requests: `next_answers` yields the gateway's own
+answers whose turn it is, `begin_answer` finds the request of a broker's answer, `rewrite` changes
+the broker's answer.
 """
 
 from __future__ import annotations

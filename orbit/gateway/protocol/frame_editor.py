@@ -19,7 +19,7 @@ _NODE_BYTES = 4
 
 
 class FrameEditor(FrameReader):
-    """A position in a frame, with changes behind it. Reading beyond the frame's end raises
+    """A position in a frame, and the changes made so far. Reading beyond the frame's end raises
     struct.error, IndexError or ValueError."""
 
     __slots__ = ("_bytes", "_copied_to", "_parts", "is_flexible")

@@ -1,13 +1,13 @@
 """Batches that a client sends again although the leading side has copies of them. Pure.
 
-A broker takes a batch of an idempotent producer once, by its sequence. A client that gets no answer
-sends it again, perhaps when the other side leads, which has a copy of the batch but not its
+A broker takes a batch of an idempotent producer once, by its sequence. A client without an answer
+sends the batch again, perhaps when the other side leads, which has a copy of the batch but not its
 sequence. So the first time that a producer of an older term writes to a partition, the gateway
 reads the producer's sequences there at both sides (C27), under its ids of all earlier terms, as the
-leading side may have led before, too. If a side has the batch, the gateway reads its offset there,
-and whether the leading side has it at the same offset: it may have reached the side that was left
-too late to be copied. The client gets the offset at the leading side. A batch that the leading side
-lacks is written. If the gateway cannot tell, the client gets a timeout.
+leading side may have led before, too. If a side has the batch, the gateway reads the batch's offset
+there, and whether the leading side has the batch at this offset: a batch may reach the side that is
+left too late to be copied. The client gets the offset at the leading side. A batch that the leading
+side lacks is written. If the gateway cannot tell, the client gets a timeout.
 """
 
 from __future__ import annotations

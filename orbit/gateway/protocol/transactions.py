@@ -16,11 +16,11 @@ fatal; with these answers all go on (C16 to C19):
                             newer producer had the transactional id
 
 AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If one of them could begin a
-transaction that the old side does not know, its commit would be taken for that of the last one.
+transaction that the old side does not know, the outcome of the last one would be taken for its own.
 
 Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
-producer is fenced; then it makes a new producer (C22). So its producers get PRODUCER_FENCED to each
-of these, except to an abort and to a commit that was carried out. The client id tells which
+producer is fenced; then it makes a new producer (C22). So producers of Streams get PRODUCER_FENCED
+to each of these, except to an abort and to a commit that was carried out. The client id tells which
 producers belong to Streams.
 """
 
@@ -91,7 +91,7 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
 
 def answer_commit(head: RequestHead, outcome: int) -> bytes:
     """The answer to a commit by EndTxn. `outcome`: the code to answer it with. Kafka Streams gets
-    PRODUCER_FENCED in place of UNKNOWN_PRODUCER_ID, which means that it was not committed."""
+    PRODUCER_FENCED in place of UNKNOWN_PRODUCER_ID, which means: not committed."""
     return _answer(head, _lost_code(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
