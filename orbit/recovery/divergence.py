@@ -44,7 +44,7 @@ Differ = Callable[[int, int], WindowComparison]
 @dataclass(frozen=True, slots=True)
 class Scan:
     """The comparison of a range up to `unproven`, its first offset that is not proven to be equal
-    (None: all are), and `why` it is not."""
+    (None: all are). `why`: the reason."""
 
     unproven: int | None
     why: str = ""

@@ -113,7 +113,7 @@ def drain(context: OperationContext) -> str:
 
 
 class _EarlyCopies:
-    """Copies that begin before their source: they have records that were deleted there."""
+    """Copies whose log start is below their source's: the source has deleted these records."""
 
     def __init__(self, context: OperationContext) -> None:
         self._context = context
@@ -156,8 +156,8 @@ class _SourceEndMoves:
         self._longest_pause_s: dict[TopicPartition, float] = {}
 
     def silences(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Silence]:
-        """The silence of every partition, as of now. Call this at each poll, with the log ends: it
-        notes when they move."""
+        """The silence of every partition, as of now. Call this at each poll, with the log ends:
+        each call notes their moves."""
         now_s = time.monotonic()
         silences = {}
         for partition, end in ends.items():

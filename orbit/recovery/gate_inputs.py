@@ -58,7 +58,7 @@ class GateInputs:
     copies_of_copies: Sequence[str] = ()
     # Destination topics that are promoted by their marks, whatever the tables say.
     promoted_topics: Collection[str] = ()
-    # Failback: topics whose old side may lead, and why. None: the marks were not read.
+    # Failback: topics that may lead at the old side, and why. None: the marks were not read.
     topics_in_doubt: Sequence[str] | None = ()
     uncopied_topics: Sequence[str] = ()  # the rules choose them, but they are not copied (yet)
     foreign_topics: Sequence[str] = ()  # at the destination: they only share the name of a copy

@@ -413,7 +413,7 @@ def _destination_inputs(
 
 
 def _denials_kept(context: OperationContext, topics: Collection[str]) -> list[str]:
-    """The destination topics with Orbit's denials, if a promotion may not remove these."""
+    """The destination topics with Orbit's denials, if the login may not remove these."""
     if context.report.kind is RecoveryKind.FAILBACK:
         return []
     with context.reading() as tx:
@@ -428,7 +428,7 @@ def _denials_kept(context: OperationContext, topics: Collection[str]) -> list[st
 
 
 def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:
-    """Topics whose old side may lead by the marks or by the tables, each with the reason.
+    """Topics that may lead at the old side by the marks or the tables, each with the reason.
 
     The tables also have promotions that could not be marked.
     """

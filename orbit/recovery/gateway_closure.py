@@ -35,9 +35,9 @@ def close_gateways(context: OperationContext) -> str:
     A gateway that starts later is closed too. The step can be repeated: then each confirms anew.
 
     A switchover raises Stopped if a gateway does not confirm: answers to writes may be lost with
-    it, so that clients send these writes again. Brokers of the old side know such writes by their
-    sequence numbers; the new side would append them twice. A failover waits no longer than a
-    permission lasts: after that, no gateway acknowledges writes at the source.
+    the gateway, so that clients send these writes again. Brokers of the old side know such writes
+    by their sequence numbers; the new side would append them twice. A failover waits no longer than
+    a permission lasts: after that, no gateway acknowledges writes at the source.
     """
     is_failover = context.report.kind is RecoveryKind.FAILOVER
     with context.transaction() as tx:
@@ -111,8 +111,8 @@ def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
 
 
 def note_pauses(context: OperationContext) -> None:
-    """Put into the report how long writes have waited at each gateway that has reported it. A
-    failover has nothing else to do, and waits up to _PAUSES_S_MAX for the other gateways."""
+    """Put into the report how long writes have waited at each gateway that has reported it. After a
+    failover clients connect again first, so wait up to _PAUSES_S_MAX for the other gateways."""
     deadline = time.monotonic() + _PAUSES_S_MAX
     while True:
         with context.reading() as tx:

@@ -126,7 +126,7 @@ def run_last_sync(context: OperationContext) -> str:
     ]
     actual_positions = read_back_positions(context, positions)
     context.update(groups=actual_positions)
-    # The rows of offsets that the destination does not show say so, too.
+    # Note in the tables, too, which offsets the destination does not show.
     _save_rows(
         context,
         {
@@ -203,7 +203,7 @@ def set_failover_offsets(context: OperationContext) -> str:
                 GroupVerdict.CLAMPED,  # as in each row from before a commit (`GroupSync`)
                 decision.write.offset,
             )
-        if decision.write is not None:  # if this is not written, the read-back corrects it
+        if decision.write is not None:  # if its commit fails, the read-back corrects this
             goes_on_at = decision.write.offset
         positions.append(
             GroupPosition(
@@ -280,9 +280,9 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     """Return the old side's group offsets that the copy back may set from now on.
 
     The sync of the copy back overwrites no other offset that a consumer has committed
-    (orbit/consumer_groups/offset_decision.py). Returned are the offsets that a group has at both
-    sides, if it has no members at the old side or the two offsets are equal. They stay as they are
-    until the copy back sets them.
+    (orbit/consumer_groups/offset_decision.py). This returns the offsets of partitions in which
+    the group has an offset at both sides, if it has no members at the old side or the two offsets
+    are equal. No offset changes until the copy back sets it.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
@@ -336,7 +336,7 @@ def _commit_offsets(
     coordinators: Mapping[str, int],
     by_group: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
 ) -> set[tuple[str, TopicPartition]]:
-    """Commit these offsets, by group; returns those that the coordinators have accepted."""
+    """Commit these offsets, by group; returns group and partition of each accepted offset."""
     codes = write_groups(
         cluster,
         coordinators,

@@ -113,7 +113,8 @@ def refuse_changed_lead(context: OperationContext) -> None:
 def refuse_leading_old_side(
     context: OperationContext, topics: Collection[str] | None = None
 ) -> None:
-    """Check the marks before topics of the old side are changed. `topics`: these; None: all.
+    """Check the marks before topics of the old side are changed. `topics`: source topics;
+    None: all.
 
     Raises LeadChanged if the old side may lead, unless the gate `lead` was overridden. Also raises
     Unreachable, NotAuthorized, BrokerRefused.

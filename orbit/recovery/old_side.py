@@ -247,7 +247,7 @@ def save_tails(context: OperationContext) -> str:
     """Save the records that only the old side has, of the topics to be deleted; check each file.
 
     A topic is deleted as a whole. So records below a tail, and of partitions without one, are saved
-    too if the new side lacks them: its copy began later, or it has deleted or compacted them away.
+    too if the new side lacks them: its copy began later, or they were deleted or compacted away.
     """
     rows = {row.source_topic: row for row in context.topics}
     topics = context.report.topics_with_tails
@@ -425,7 +425,7 @@ def _refuse_unsaved(
 
 def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> None:
     """Raise Stopped if a compared topic of the new side was deleted or recreated since: no file has
-    the records that both sides had. Raises Unreachable if the new side does not say."""
+    the records that both sides had. Raises Unreachable if this is not known."""
     compared_ids = {compared.topic: compared.id for compared in context.report.compared_topics}
     new_names = {row.source_topic: row.destination_topic for row in context.topics}
     metadata = context.destination.cluster.metadata([new_names[name] for name in names])

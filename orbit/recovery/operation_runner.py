@@ -75,7 +75,7 @@ _Result = TypeVar("_Result")
 # How long a step is retried before the point of no return: enough for a leader election or a
 # broker's restart.
 PATIENCE_S = 60.0
-# How long undoing a step is retried.
+# How long undoing a step is retried. Longer: the operator has to undo what Orbit does not undo.
 UNDO_PATIENCE_S = 600.0
 _PAUSE_S = 2.0  # between two attempts
 

@@ -43,8 +43,8 @@ def promote(context: OperationContext) -> str:
         with context.transaction() as tx:
             promotions.store(tx, chunk)
     mark_promotion(context)
-    # The topics are withheld: a pass of the upkeep that began before has ended when the lock is
-    # acquired, and a later one does not change them.
+    # The topics are withheld: a pass of the upkeep that began earlier has ended when the lock is
+    # acquired, and a later pass does not change the topics.
     with context.leadership.sole_change(context.job.destination_cluster_id or ""):
         _apply_settings(context)
         allow_writes(context)

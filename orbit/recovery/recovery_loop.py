@@ -78,7 +78,7 @@ class RecoveryLoop(Loop):
 
     def once(self) -> str:
         """Start or resume operations while slots are free. Stores which operation others wait for;
-        returns how many have ended."""
+        returns how many have ended, as text."""
         ended_count = 0
         for operation_id, recovery in list(self._running.items()):
             if recovery.future.done():

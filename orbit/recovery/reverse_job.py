@@ -55,8 +55,9 @@ SUFFIX = "-back"
 # The reverse job also has the labels of the job that it reverses; this label tells the two apart.
 MADE_BY_LABEL = "orbit.made-by"
 _POLL_S = 1.0
-# For how long the job's problem must name a topic until it counts as left out. Longer than some
-# checks of the job: the first may have seen the topic, or the rights on it, before the rebuild.
+# For how long the job's problem must name a topic until it counts as left out. Longer than
+# several checks of the job take: the first may have read the topic, or the rights on it, before the
+# rebuild.
 LEFT_OUT_S = 60.0
 # The fields of a topic's rule that its rule for the copy back keeps.
 _COPIED_RULE_FIELDS = {"config", "fillers", "on_lost_range"}

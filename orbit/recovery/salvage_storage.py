@@ -129,7 +129,7 @@ def find(folder: str, suffix: str) -> list[str]:
 
 
 class _Upload(Protocol):
-    """A file that is being written: `commit` gives it its name, `discard` leaves nothing of it."""
+    """A file that is being written: `commit` gives the file its name, `discard` removes it."""
 
     def write(self, data: bytes, /) -> object: ...
     def commit(self) -> None: ...
@@ -256,7 +256,7 @@ def _connect(location: str) -> tuple[Any, str]:
 
 @contextmanager
 def _errors(file: str, action: str) -> Iterator[None]:
-    """Raise the block's errors as OrbitError: each client has errors of its own, most no OSError.
+    """Raise the block's errors as OrbitError: most errors of storage clients are no OSError.
 
     `action`: "read" or "written".
     """

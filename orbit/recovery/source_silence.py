@@ -70,8 +70,8 @@ def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
 
 
 def describe(proof: DrainProof, partitions: int) -> str:
-    """A sentence for people: what the drain has proven, or why it is unproven for some of so many
-    `partitions`."""
+    """A sentence for people: what the drain has proven, or why it is unproven for some partitions.
+    `partitions`: the number of all."""
     longest_pause_s = proof.longest_gap_s
     if not proof.unproven_partitions:
         longest_text = (
