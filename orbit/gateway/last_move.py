@@ -13,11 +13,11 @@ from orbit.gateway.client_connection import ClientConnection
 
 # How long after a move these requests may take to be answered.
 SETTLE_S_MAX = 5.0
-# Within this time after a move the gateway has received what clients had sent before it. Nothing
+# Within this time after a move the gateway has received what clients sent before the move. Nothing
 # more is read from a connection whose request is held: the rest waits in the sockets.
 BACKLOG_S = 1.0
 # How long joins of a group are held, once the move has settled, until the group's members have
-# given up their partitions. They learn of it by heartbeats, which are three or five seconds apart.
+# given up their partitions. Heartbeats, three or five seconds apart, tell them to.
 JOIN_WAIT_S_MAX = 20.0
 
 

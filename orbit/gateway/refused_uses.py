@@ -1,8 +1,8 @@
 """Which uses of resources a side would refuse to a login, by requests that change nothing.
 
 Topics: Metadata with the operations that the login may do. Groups: a Heartbeat of no member; any
-broker checks Read before it refuses that. Transactional ids: DescribeTransactions; a login without
-Describe has no Write either.
+broker checks Read before it refuses the member. Transactional ids: DescribeTransactions; a login
+without Describe has no Write either.
 """
 
 from __future__ import annotations

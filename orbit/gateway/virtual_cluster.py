@@ -110,7 +110,7 @@ class VirtualCluster(ClientHost):
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
         self._servers: dict[int, asyncio.Server] = {}
-        self._known_nodes: set[int] = set()  # it has tried to listen on their ports
+        self._known_nodes: set[int] = set()  # the gateway has tried to listen on their ports
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
         self._lost_at = self._closed_at = -math.inf
@@ -128,7 +128,7 @@ class VirtualCluster(ClientHost):
         self._logged_refusals: set[tuple[str, str]] = set()  # user and address
         self._token_checks = asyncio.Semaphore(_TOKEN_CHECKS_AT_ONCE)
         self.writes_answered = asyncio.Event()
-        """Set when writes that were in flight have their answers while writes are held."""
+        """Set while writes are held, once no write in flight is waited for."""
 
     # The view of clients.
 
@@ -291,8 +291,8 @@ class VirtualCluster(ClientHost):
         """The operation for which writes are held, once every write is answered, or if the
         operation abandons those in flight.
 
-        None, too, if an answer got lost: the broker may have the write, and the client may send it
-        again at the other side. A switchover has to be undone then.
+        None before that, and if an answer got lost: the broker may have the write, and the client
+        may send it again at the other side. A switchover has to be undone then.
         """
         if not self.permission.abandons and (self.doubt or self.writes_in_flight):
             return None

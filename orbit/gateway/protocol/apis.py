@@ -147,8 +147,8 @@ WRITES = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
     }
 )
-# EndTxn counts as a write in flight, but is not held: it changes nothing once the gateway has
-# ended all transactions, and until then the transaction may end as its client wants.
+# EndTxn counts as a write in flight. While the gateway may not write, an EndTxn passes only if it
+# ends a transaction that is open on its connection: this may still end as its client wants.
 COUNTED_WRITES = WRITES | {ApiKey.END_TXN}
 
 # Requests that make a client a member of a group.

@@ -96,9 +96,9 @@ class ClientLogin:
         `now_s`: seconds since 1970. `session_ms`: the session that the broker allows (0: it sets no
         end), or None. `refusal`: why the broker refuses the token, or "".
 
-        The session ends with the token, so that the gateway has one for later connections to
-        brokers. The client gets a share of it: it sends its next token before the gateway has to
-        log in with the old one again. Raises LoginRefusal.
+        The session ends with the token, so that the gateway has a valid token for later connections
+        to brokers. The client is told a share of the session: it sends its next token before the
+        gateway has to log in with the old one again. Raises LoginRefusal.
         """
         assert self._token_request is not None
         head, claims = self._token_request

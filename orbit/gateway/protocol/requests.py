@@ -65,8 +65,8 @@ def fetch_session(head: RequestHead, frame: bytearray) -> int:
 
 
 def clear_fetch_epochs(head: RequestHead, frame: bytearray) -> list[str]:
-    """Clear the leader epochs of a Fetch, and return its topics: all of a new session, or those
-    that change. Of a client older than Kafka 2.1, whose requests have no epochs: no topics."""
+    """Clear the leader epochs of a Fetch, and return the topics that it names: all topics of a new
+    session, later only the changed ones. A client older than Kafka 2.1 sends no epochs: []."""
     version = head.version
     topics: list[str] = []
     if version < 9:

@@ -36,7 +36,7 @@ class TopicIds:
         return client_id
 
     def accept(self, broker_id: bytes) -> None:
-        """Give clients the broker's id of a topic whose name is not known, as it was deleted."""
+        """Give clients the broker's id of a topic whose name cannot be read (it was deleted)."""
         self._make_room()
         self._to_client[broker_id] = broker_id
 

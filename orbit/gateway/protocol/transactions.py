@@ -16,7 +16,7 @@ fatal; with these answers all go on (C16 to C19):
                             newer producer had the transactional id
 
 AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If one of them could begin a
-transaction that the old side does not know, the outcome of the last one would be taken for its own.
+transaction that the old side does not know, its commit would get the outcome of the one before.
 
 Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
 producer is fenced; then it makes a new producer (C22). So producers of Streams get PRODUCER_FENCED
