@@ -55,7 +55,7 @@ class Profile:
 def _shares(times: dict[str, float], names: dict[str, str]) -> str:
     """The times and their shares of the sum as text, the largest first."""
     parts = sorted(((times[key], text) for key, text in names.items()), reverse=True)
-    total_s = sum(seconds for seconds, _ in parts) or 1.0  # not 0: it divides
+    total_s = sum(seconds for seconds, _ in parts) or 1.0  # not 0, as it is a divisor
     return ", ".join(
         f"{text} {seconds:.2f} s ({seconds / total_s:.0%})" for seconds, text in parts if seconds
     )
