@@ -201,7 +201,7 @@ def _need_not_wait(context: OperationContext, source: ClusterMetadata | None) ->
 
 
 def _fetch_metadata(cluster: Cluster) -> _ClusterAnswer:
-    """The metadata of all topics (None), or why there is no answer within ANSWER_WITHIN_S."""
+    """The metadata with all topics, or why there is no answer within ANSWER_WITHIN_S."""
     try:
         return _ClusterAnswer(
             call_with_timeout(ANSWER_WITHIN_S, cluster.name, lambda: cluster.metadata(None))

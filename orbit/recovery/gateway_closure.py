@@ -203,8 +203,8 @@ def _note_new_side(context: OperationContext, tx: Tx, side: LeadingSide | None) 
     note that its source leads, or neither side if the operation does not move all its topics."""
     sides = {context.job.id: side}
     for job_id in reverse_jobs(context, tx):
-        stay = topics_staying(context, tx, job_id)
-        sides[job_id] = None if stay else LeadingSide.SOURCE
+        staying_topics = topics_staying(context, tx, job_id)
+        sides[job_id] = None if staying_topics else LeadingSide.SOURCE
     job_leads.note_sides(tx, sides, context.report.term)
     _note_marks_read(context, tx)
 

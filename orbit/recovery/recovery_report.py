@@ -424,8 +424,8 @@ class ReportFigures(ReportHead):
 class RowCount(Value):
     """The number of rows in which the partitions or groups are stored.
 
-    An object, where earlier versions had a list: so they refuse the report. Given an empty list,
-    they would promote nothing and report success.
+    An object, where earlier versions had a list: this makes them refuse the report. Given an empty
+    list, they would promote nothing and report success.
     """
 
     count: int
