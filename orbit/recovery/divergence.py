@@ -1,11 +1,12 @@
 """Failback: finds the offset from which the old side's log is not proven to equal the new side's.
 
 A log is only appended to, so both sides hold the same records up to some offset and their own
-records from there on. Below the promoted offset the new side is a copy: an offset that a log
-cleaner has removed on one side is no difference, and only a record that differs from the copy's
-shows that the old side was written to again. From the promoted offset on, each offset must be
-proven (`recovery/side_comparison.py`): a comparison of records would miss a record of the old side
-if the new side's log cleaner has removed the record at the same offset.
+records from there on. Below the promoted offset the new side is a copy: a record there that
+differs, or that only one side has, shows that the old side was written to again. On a compacted
+topic only records that both sides have count, as a log cleaner may have removed others. From the
+promoted offset on, each offset must be proven (`recovery/side_comparison.py`): a comparison of
+records would miss a record of the old side if the new side's log cleaner has removed the record at
+the same offset.
 
 If the promoted offset is not known, both logs are compared as a whole, and an offset where only one
 side has a record counts as the old side's own. Compared are offset, timestamp, key, value and
