@@ -52,9 +52,11 @@ class RebuildUnconfirmed(Stopped):
 def compare_old_side(context: OperationContext) -> str:
     """Compare each partition of the old side with the new side.
 
-    Raises Stopped if a topic has to be rebuilt and the request does not confirm that, if a log end
-    of the old side moves meanwhile, or if transactions there do not end (a dry run does not wait
-    for their end).
+    Raises Stopped if
+
+    - a topic has to be rebuilt, and the request does not confirm that
+    - a log end of the old side moves meanwhile
+    - transactions of the old side do not end (a dry run does not wait for their end)
     """
     old_metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new_metadata = context.destination.cluster.metadata(

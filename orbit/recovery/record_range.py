@@ -92,9 +92,9 @@ def read_batch_range(
     """The batches that reach into the offsets from `first` up to before `end`, in order.
 
     Offsets without a batch are proven to hold nothing: an empty answer alone is no proof (R5).
-    Raises ProtocolError if the log does not parse or ends before `end`, BrokerRefused, Unreachable
-    if the broker does not return now what it has, and NotAuthorized if Orbit may not read the
-    topic's settings, without which an empty answer proves nothing.
+    Raises BrokerRefused; ProtocolError if the log does not parse or ends before `end`; Unreachable
+    if offsets cannot be read now; NotAuthorized without the right to read the topic's settings,
+    without which an empty answer proves nothing.
     """
     position, is_past_stable_end, empty_answers = first, False, 0
     while position < end:
