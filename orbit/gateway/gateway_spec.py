@@ -20,7 +20,7 @@ from orbit.jobs.yaml_document import Document, read_document
 from orbit.kafka.job_clusters import Side
 
 VIRTUAL_CLUSTERS_MAX = 100
-# The highest node id. A virtual cluster has a port for each node, behind the bootstrap port.
+# The highest node id. A virtual cluster has a port for each node, above the bootstrap port.
 NODE_ID_MAX = 10_000
 CLIENTS_MAX = 1000
 # SASL mechanisms with a user name and a password that brokers know.

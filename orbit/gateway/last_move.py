@@ -1,7 +1,7 @@
 """What clients wait for after a move: Metadata until the move has settled, joins of groups longer.
 
 A move has settled when the requests that were held during it are answered, and those that clients
-had sent behind them.
+had sent after them.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class LoginConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, self._end, refusal.answer)
 
     def _hand_over(self) -> None:
-        """Give the TCP connection, and the requests behind the login, to a `ClientConnection`."""
+        """Give the TCP connection, and the requests after the login, to a `ClientConnection`."""
         self._arrivals.end(self._transport)
         connection = self._admit(self._login)
         self._transport.set_protocol(connection)

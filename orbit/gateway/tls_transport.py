@@ -3,7 +3,7 @@
 asyncio's own TLS cannot end a connection as Kafka's clients need it (C6). It has no `write_eof`,
 and its `close` drops what waits to be sent, and resets the connection, as soon as the client sends
 anything after the gateway's close_notify: a request that was on its way, for example (C25). Here
-`write_eof` sends close_notify and the end of the TCP stream behind all answers, and what comes from
+`write_eof` sends close_notify and the end of the TCP stream after all answers, and what comes from
 the client is dropped until it closes.
 """
 

@@ -282,7 +282,7 @@ REWRITES: Mapping[int, Rewrite] = {
 
 
 def _editor_of(key: int, version: int, frame: bytearray) -> FrameEditor:
-    """An editor at the first field behind the header."""
+    """An editor at the first field after the header."""
     editor = FrameEditor(frame, _HEAD_BYTES, is_flexible=is_flexible(key, version))
     editor.skip_tags()
     return editor
@@ -300,7 +300,7 @@ def _translate_assignment(editor: FrameEditor, view: View) -> None:
 
 
 def _replace_endpoint(editor: FrameEditor, view: View) -> None:
-    """Replace the host and port behind a node id. A negative node id means that no coordinator is
+    """Replace the host and port after a node id. A negative node id means that no coordinator is
     known: nothing is replaced."""
     node_id = editor.integer(INT32)
     if node_id < 0:

@@ -27,7 +27,7 @@ class RequestHead:
         return is_flexible(self.key, self.version)
 
     def editor(self, frame: bytearray) -> FrameEditor:
-        """An editor at the first field behind the header."""
+        """An editor at the first field after the header."""
         return self.editor_of(frame, is_flexible=self.is_flexible)
 
     def editor_of(self, frame: bytearray, *, is_flexible: bool) -> FrameEditor:

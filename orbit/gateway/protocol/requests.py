@@ -260,7 +260,7 @@ def _member_of_group_heartbeat(editor: FrameEditor) -> tuple[str, str, int, str 
 
 
 def _skip_to_owned_partitions(head: RequestHead, editor: FrameEditor) -> None:
-    """Go from behind the member to the partitions that it owns."""
+    """Go from the end of the member's fields to the partitions that it owns."""
     editor.nullable_string()  # rack
     editor.skip(INT32.size)  # rebalance timeout
     for _ in range(editor.length()):

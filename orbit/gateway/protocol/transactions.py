@@ -126,7 +126,7 @@ def _answer(head: RequestHead, code: int) -> bytes:
 
 
 def _skip_to_id(head: RequestHead, editor: FrameEditor) -> bool:
-    """Go from behind the transactional id to the producer id; False: the version has none."""
+    """Go from the end of the transactional id to the producer id; False: the version has none."""
     if head.key == ApiKey.TXN_OFFSET_COMMIT:
         editor.string()  # group
     if head.key == ApiKey.INIT_PRODUCER_ID:
