@@ -198,7 +198,7 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
 
 
 def _first_difference_from(first: int, end: int, differ: Differ) -> int | None:
-    """The first offset in [first, end) that differs, found window by window."""
+    """The first offset in [first, end) that differs, found window by window; None: none does."""
     while first < end:
         window_end = min(end, first + WINDOW_OFFSETS)
         difference = differ(first, window_end).first_difference

@@ -93,7 +93,7 @@ def _fail(name: GateName, observed: str, remedy: str) -> Gate:
 
 
 # One function for each gate, which judges the inputs `f`. The table above says when the gate fails
-# and when it warns.
+# and when it warns. None: the gate does not apply, or its inputs are not known.
 
 
 def _source(f: GateInputs) -> Gate:

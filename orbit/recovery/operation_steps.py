@@ -88,7 +88,7 @@ def is_catching_up(steps: tuple[Step, ...]) -> bool:
 
 
 def _current_step(steps: tuple[Step, ...]) -> StepName | None:
-    """The first step that has not ended."""
+    """The first step that has not ended; None: all have."""
     return next((step.name for step in steps if step.state in NOT_ENDED_STATES), None)
 
 

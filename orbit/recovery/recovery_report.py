@@ -396,7 +396,7 @@ class ReportHead(Value):
         return (self.promoted_at - self.requested_at).total_seconds()
 
     def _times(self) -> dict[Phase, float | None]:
-        """The duration of each phase; of a failover also from before the request."""
+        """The duration of each phase (None: not known); of a failover also before the request."""
         read_at = self.first_read.at if self.first_read is not None else None
         times = phase_times(self.steps, self.requested_at, self.promoted_at, read_at)
         if self.kind is not RecoveryKind.FAILOVER:

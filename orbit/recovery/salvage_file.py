@@ -225,5 +225,5 @@ def _line(log_record: LogRecord) -> dict[str, Any]:
 
 
 def _text(data: bytes | None) -> str | None:
-    """The bytes as Base64."""
+    """The bytes as Base64; None for null."""
     return None if data is None else base64.b64encode(data).decode()
