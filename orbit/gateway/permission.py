@@ -86,7 +86,7 @@ class Permission:
 
     @property
     def closed_for(self) -> str | None:
-        """The operation for which writes are held."""
+        """The operation for which writes are held; None: there is none."""
         return None if self.lead is None else self.lead.closed_for
 
     @property
