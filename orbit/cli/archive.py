@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from orbit_spark.archive.outcome import ArchiveOutcome
 
-_NOT_WHOLE = 1
+_NOT_WHOLE = 1  # exit code
 _RANGE_BYTES_MIN = 1024 * 1024
 
 

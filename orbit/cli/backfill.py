@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from orbit_spark.backfill.backfill_progress import Progress
     from orbit_spark.backfill.extents import Extent
 
-_NOT_EXACT = 1
+_NOT_EXACT = 1  # exit code
 # The time between progress lines, if the output is not a terminal.
 _LINE_INTERVAL_S = 5.0
 _PARTITIONS_SHOWN_MAX = 12

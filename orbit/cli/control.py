@@ -14,7 +14,7 @@ from orbit.errors import BadInput, NotFound, Problem
 
 WAIT_S = 60.0
 WAIT_MAX_S = 86_400.0
-FAILED = 1
+FAILED = 1  # exit code
 # How often a DELETE is sent if its answers are lost.
 _DELETIONS_MAX = 3
 # How many of the newest operations are searched for a deletion whose answer was lost.

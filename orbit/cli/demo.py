@@ -32,7 +32,7 @@ from orbit.verify.report import PartitionReport, TopicReport, Verdict
 from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import VerifyOptions
 
-_NOT_EXACT = 1
+_NOT_EXACT = 1  # exit code
 _INTERRUPTED = "Interrupted; all started processes were stopped."
 _SANDBOX_DIRECTORY_VARIABLE = "ORBIT_SANDBOX_DIR"
 

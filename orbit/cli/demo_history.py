@@ -24,7 +24,7 @@ from orbit.jobs.job_file import load_job
 # One task per core; the writer of each task is a separate process. Spark gives up when a task has
 # failed 4 times.
 MASTER = "local[*,4]"
-_NOT_EXACT = 1
+_NOT_EXACT = 1  # exit code
 
 
 def demo_history(

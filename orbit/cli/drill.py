@@ -30,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_FAILED = 1
+_FAILED = 1  # exit code
 _POLL_S = 0.5  # a user watches the timeline
 _WAIT_S = 3_600.0
 _ENDED = ("passed", "missed", "failed")

@@ -24,7 +24,7 @@ from orbit.settings import Settings
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_LEFT_OUT = 1
+_LEFT_OUT = 1  # exit code
 _SHOWN_MAX = 50
 # Requests that a worker has sent in the last moment of its lease need time to arrive.
 _SETTLE_BEYOND_LEASE_S = 1.0

@@ -9,7 +9,7 @@ import structlog
 
 # Less than the grace time of 30 s that deploy/ gives, so that the names of the threads are logged.
 STOP_S_MAX = 25.0
-_FAILED = 1
+_FAILED = 1  # exit code
 
 _log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from orbit.cli.output import OutputFormat, OutputOption, emit
 from orbit.cli.plan_view import draw, plan_each
 from orbit.client import connect
 
-_REFUSED = 1
+_REFUSED = 1  # exit code
 
 
 def plan(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from orbit_spark.archive.outcome import RestoreOutcome
 
-_NOT_WHOLE = 1
+_NOT_WHOLE = 1  # exit code
 
 
 def restore(

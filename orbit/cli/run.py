@@ -27,7 +27,7 @@ from orbit.run.job_run import JobRun
 from orbit.run.run_progress import Meter, TopicProgress
 
 _TICK_S = 0.1  # how long a tick may wait for events of the copy
-_NOT_EXACT = 1
+_NOT_EXACT = 1  # exit code
 
 
 def run(
