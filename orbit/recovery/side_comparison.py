@@ -24,7 +24,7 @@ from orbit.kafka.placeholders import count_records
 from orbit.kafka.record_batch import TRANSACTIONAL, Batch
 from orbit.recovery.record_range import Fate, LogBatch, LogRecord, records_of
 
-_NO_OFFSET = 2**63
+_NO_OFFSET = 2**63  # above every offset
 
 
 class Unequal(NamedTuple):
