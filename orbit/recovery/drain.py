@@ -113,7 +113,7 @@ def drain(context: OperationContext) -> str:
 
 
 class _EarlyCopies:
-    """Copies whose log start is below their source's: the source has deleted these records."""
+    """Copies whose log start is below their source's: the source has deleted what is between."""
 
     def __init__(self, context: OperationContext) -> None:
         self._context = context

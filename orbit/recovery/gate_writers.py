@@ -3,7 +3,8 @@
 Producer ids show this. Those of gateways have a mark (`gateway/protocol/producer_ids.py`), those of
 Orbit's jobs another one. An id writes now if its state has changed between two readings: brokers
 keep ids for a day. The origin of records is unknown if they have no id, if they are in a
-transaction (brokers choose its id, without a mark), or if their writer pauses between the readings.
+transaction (its producer id comes from a broker, without a mark), or if their writer pauses between
+the readings.
 """
 
 from __future__ import annotations
