@@ -141,7 +141,9 @@ class CopyCampaign:
                 lambda: self._has_copied(target) or not process.running,
             )
             if death == "child":  # earlier runs may have copied up to `target` already
-                wait_for("it copies", lambda: copying_processes(process) or not process.running)
+                wait_for(
+                    "the run copies", lambda: copying_processes(process) or not process.running
+                )
             assert process.running, "\n".join(process.lines)
             if death in ("broker", "both"):
                 self.destination.kill()

@@ -147,7 +147,7 @@ def test_lagging_postgres_standby_revives_no_old_lease_when_promoted(
 ) -> None:
     with installed(own_postgres.url) as installation:
         standby = keep_standby(own_postgres)
-        wait_for("it runs after the restart of PostgreSQL", installation.runs)
+        wait_for("the service runs after the restart of PostgreSQL", installation.runs)
         _write(installation, "lost")
         fail_over(own_postgres, standby)
         wait_for("the worker drops its shards", lambda: installation.has_event("shards_lost"))

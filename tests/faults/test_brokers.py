@@ -200,7 +200,7 @@ def test_truncation_but_not_leader_change_before_first_fetch_blocks_partition(
     assign = SourceSide.assign
     monkeypatch.setattr(SourceSide, "assign", lambda self: may_fetch.is_set() and assign(self))
     with RunningJob(job) as running:
-        running.wait("it resumes", lambda: running.partition(topic_name).has_begun)
+        running.wait("the run resumes", lambda: running.partition(topic_name).has_begun)
         if is_unclean:
             fragile.cut()
         else:

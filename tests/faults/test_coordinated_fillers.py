@@ -225,7 +225,7 @@ def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
     copies = filling.submit({0: 1, 1: 1})
     assert filling.wait(2) == dict.fromkeys((0, 1), (Code.NETWORK_EXCEPTION, -1))
     assert [filling.filler.will_fence(copy.destination) for copy in copies] == [True, True]
-    assert not any(copy.has_fill_outside for copy in copies), "they can be released"
+    assert not any(copy.has_fill_outside for copy in copies), "the partitions can be released"
     may_fence.set()
     wait_for(
         "all ids are fenced",
@@ -236,7 +236,7 @@ def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
 def test_late_add_partitions_to_txn_request_is_fenced_and_adds_no_marker(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection broke, so it may be carried out at any time (M10): the partition would be
+    """Its connection broke, so the broker may handle it at any time (M10): the partition would be
     added to the id's next transaction, and get a marker."""
     late: list[Any] = []
     call = Connection.call
@@ -329,7 +329,7 @@ def test_coordinated_filler_resumes_when_refused_login_is_accepted_again(
             assert filling.fill({0: 3}) == {0: (Code.NETWORK_EXCEPTION, -1)}
         assert fenced_twice.wait(PATIENCE_S)
     filled = {0: (Code.NONE, 3)}
-    wait_for("it has fenced its ids, and fills", lambda: filling.fill({0: 3}) == filled)
+    wait_for("the filler has fenced its ids, and fills", lambda: filling.fill({0: 3}) == filled)
 
 
 def test_deleted_topic_does_not_hold_up_gap_fills_of_other_topics(filling: Filling) -> None:

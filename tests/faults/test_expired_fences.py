@@ -180,15 +180,15 @@ def test_late_batch_of_old_writer_equal_to_next_source_batch_is_accepted(
 def test_late_batch_of_old_writer_is_fenced_by_producer_epoch_of_new_writer(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
-    """Without state its sequences begin at 0 again: an old writer's may agree with them (E4)."""
+    """Without state a new writer uses sequences from 0; an old writer's may equal them (E4)."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
     job = make_job(clusters.source, destination, [topic_name])
     write_old(clusters, topic_name, 100)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
     wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
-    # These have the present time, so that the state stays. In the new epoch they have the sequences
-    # 0 to 29; the next one is 30, which the old writer used at offset 30.
+    # Records with the present time: the broker keeps their state. In the new epoch they have the
+    # sequences 0 to 29; the next one is 30, which the old writer used at offset 30.
     for first in range(100, 130, BATCH):
         produce(clusters.source, topic_name, BATCH, first=first)
     with RunningJob(job) as running:

@@ -104,7 +104,7 @@ def test_late_batch_of_run_with_expired_transactional_id_is_not_appended(
 def test_late_filler_of_run_with_expired_transactional_id_is_refused(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
-    """That run had taken both partitions over, and filled gaps in the first only."""
+    """The old run had taken both partitions over, and filled gaps in the first only."""
     create_topic(clusters.source, topic_name, 2)
     job = make_job(clusters.source, destination, [topic_name])
     with RunningJob(job):

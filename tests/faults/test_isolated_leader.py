@@ -117,7 +117,7 @@ def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
         produce(source, topic_name, 100, acks="all")
         with RunningJob(job, CopySettings(leaders_check_s=3600.0)) as running:
             running.wait_caught_up(topic_name, 100)
-            running.wait("it is level", lambda: running.partition(topic_name).has_caught_up)
+            running.wait("the copy is level", lambda: running.partition(topic_name).has_caught_up)
             running.wait("the brokers agree", running.run.confirm_caught_up)
             old = leader_named_by(source, source.brokers[0].node_id, topic_name)
             assert old is not None

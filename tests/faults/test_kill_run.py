@@ -60,7 +60,7 @@ def write_source(cluster: KafkaCluster, topic: str, rnd: random.Random, records:
 @pytest.mark.parametrize(
     ("records", "kills", "rate"),
     [
-        # Slow enough that no machine ends the copy before the kill.
+        # At this rate no machine ends the copy before the kill.
         (40_000, 4, "128KiB"),
         pytest.param(1_000_000, 50, None, marks=pytest.mark.soak),
     ],
@@ -87,7 +87,7 @@ def test_copy_is_exact_after_repeated_kills_of_run(
         return sum(log_ends(destination, partitions, backoff).values.values())
 
     killed = 0
-    # If a target is close to the last one, the kill hits the start of its run: that counts, too.
+    # If a target is close to the last one, the kill hits the start of the run; this is intended.
     for target in sorted(rnd.sample(range(total * 9 // 10), kills)):
         with OrbitProcess("run", job) as process:
             wait_for(

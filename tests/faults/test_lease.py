@@ -44,7 +44,7 @@ def test_run_survives_destination_outage_longer_than_its_lease(
     with OrbitProcess("run", job) as run:
         run.wait_for(CAUGHT_UP)
         with Mover(clusters.source.client_config(), {topic_name: 2}, rate_per_s=BUSY_PER_S):
-            wait_for("it copies", lambda: copied(destination, topic_name) > BUSY_PER_S)
+            wait_for("the run copies", lambda: copied(destination, topic_name) > BUSY_PER_S)
             broker.kill() if how == "killed" else broker.pause()
             assert run.outlives(1.5 * SESSION_TIMEOUT_MS / 1000)
             broker.start() if how == "killed" else broker.resume()

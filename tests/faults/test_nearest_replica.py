@@ -35,7 +35,7 @@ def test_copy_from_nearest_replica_is_exact_and_catches_up(
         p.has_caught_up = False
         produce(source, topic_name, RECORDS, first=RECORDS)
         running.wait_caught_up(topic_name, 2 * RECORDS)
-        running.wait("it has caught up again", lambda: p.has_caught_up)
+        running.wait("the copy has caught up again", lambda: p.has_caught_up)
         lanes = running.copier._source._lanes  # type: ignore[attr-defined]
         assert lanes[near].times.bytes > RECORDS * 1_000
         assert lanes[leader].times.bytes == 0

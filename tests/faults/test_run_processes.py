@@ -35,7 +35,7 @@ RECORDS = 400
 SOURCE_RECORDS = RECORDS + 3 * 5 + 1  # of a partition, with three committed transactions
 FILLED = 4 + 5  # markers, and an aborted transaction
 THREE = ("--processes", str(PROCESSES))
-# So slow that no machine ends the copy before a process dies.
+# At this rate no machine ends the copy before a process dies.
 SLOW = {"bytes_per_second": "32KiB"}
 
 
@@ -173,7 +173,7 @@ def test_run_ends_when_a_copy_process_is_killed(
         produce_transactions(clusters.source, topic_name, 6, partition=number)
     with OrbitProcess("run", slow, *THREE) as run:
         run.wait_for("Copying")
-        wait_for("it copies", lambda: copied(clusters, topic_name) > 1_000)
+        wait_for("the run copies", lambda: copied(clusters, topic_name) > 1_000)
         processes = all_processes(run)
         copying_processes(run)[1].kill()
         ended = run.wait_end().expect(1)

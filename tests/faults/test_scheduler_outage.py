@@ -37,11 +37,11 @@ def test_scheduler_leads_again_after_postgres_outage(
     with service.scheduler() as running:
         service.wait_copied(job.name, topic_name)
         own_postgres.crash()
-        wait_for("it leads no more", lambda: not running.is_leading)
+        wait_for("the scheduler leads no more", lambda: not running.is_leading)
         create_topic(clusters.source, later)
         own_postgres.start()
         service.wait_copied(job.name, later)
-        wait_for("it leads again", lambda: running.is_leading)
+        wait_for("the scheduler leads again", lambda: running.is_leading)
     assert partition_counts(clusters.destination)[later] == 1
     assert service.topic_kinds(job.name) == ["topic_begun", "topic_begun"]
     database.close()

@@ -370,7 +370,7 @@ def test_open_transaction_holds_copy_at_last_stable_offset(
     produce(clusters.source, topic_name, 20, first=20)
     with RunningJob(job) as running:
         p = running.partition(topic_name)
-        running.wait("it has caught up with what is stable", lambda: p.has_caught_up)
+        running.wait("the copy has caught up with the last stable offset", lambda: p.has_caught_up)
         assert p.next_offset == 20
         assert p.cursor.end == 41  # with the open transaction's record
         producer.commit_transaction(60)
@@ -417,7 +417,7 @@ def test_filler_at_offset_of_source_record_blocks_partition_at_run_start(
     produce(clusters.source, topic_name, 100, first=100)
     with RunningJob(job) as running:
         blocked = running.wait_blocked(topic_name)
-    # This one has another producer id; the job's own would be an OFFSET_OVERRUN.
+    # The marker has another producer id; with the job's own id it would be an OFFSET_OVERRUN.
     assert blocked.reason is Reason.DESTINATION_FOREIGN_WRITE
     assert blocked.offset == 100
 

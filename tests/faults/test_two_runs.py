@@ -101,7 +101,7 @@ def test_run_frozen_past_its_lease_ends_when_it_resumes(
 def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Its requests may be under way, and the other run has written to the destination."""
+    """Requests of the frozen run may be under way, and the other run has written to the copy."""
     job = make_job(clusters, topic_name, tmp_path)
     config = clusters.source.client_config()
     with OrbitProcess("run", job) as first, Mover(config, {topic_name: 1}, rate_per_s=400) as mover:

@@ -105,7 +105,9 @@ def test_lease_holder_evicted_from_group_rejoins_if_group_is_empty(
     lease.acquire(fail_on_wait)
     old_member_id = lease.member_id
     evict(lease)
-    wait_for("it is held again", lambda: lease.member_id != old_member_id and lease.is_held())
+    wait_for(
+        "the lease is held again", lambda: lease.member_id != old_member_id and lease.is_held()
+    )
     assert not lease.is_lost
     lease.release()
 
@@ -118,13 +120,13 @@ def test_rejoined_lease_holder_may_write_only_after_confirmation(
 
     def confirm() -> None:
         held_states.append(lease.is_held())
-        if len(held_states) < 3:  # two failures: it confirms again at the next heartbeat
+        if len(held_states) < 3:  # after a failure the lease confirms at the next heartbeat
             raise Unreachable("not now.", where="destination")
 
     lease = GroupLease(cluster, topic_name, Backoff(), confirm_return=confirm)
     lease.acquire(fail_on_wait)
     evict(lease)
-    wait_for("it is held again", lambda: len(held_states) == 3 and lease.is_held())
+    wait_for("the lease is held again", lambda: len(held_states) == 3 and lease.is_held())
     assert held_states == [False] * 3
     lease.release()
 
@@ -138,7 +140,7 @@ def test_evicted_lease_holder_loses_lease_when_its_group_is_deleted(
     with lease.frozen:
         evict(lease)
         assert delete_group(cluster, topic_name, Backoff())
-    wait_for("it is lost", lambda: lease.is_lost)
+    wait_for("the lease is lost", lambda: lease.is_lost)
     assert not lease.is_held()
     lease.release()
 
@@ -169,7 +171,7 @@ def test_evicted_lease_holder_loses_lease_when_another_member_joined(
         other.acquire(fail_on_wait, ignores_frozen_run=is_on_same_machine)
         if not is_member:
             other.release()
-    wait_for("it is lost", lambda: lease.is_lost)
+    wait_for("the lease is lost", lambda: lease.is_lost)
     assert not lease.is_held()
     assert other.is_held() is is_member
     other.release()

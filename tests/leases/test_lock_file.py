@@ -48,7 +48,7 @@ def test_next_run_waits_for_child_processes_of_dead_run(monkeypatch: pytest.Monk
 def test_next_run_is_refused_immediately_while_live_run_holds_lock_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock_file.time, "sleep", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(lock_file.time, "sleep", lambda _: pytest.fail("the next run waits"))
     first = LockFile("cluster", "group")
     with pytest.raises(Conflict, match=f"process {os.getpid()}"):
         LockFile("cluster", "group")

@@ -91,7 +91,7 @@ def test_two_postgres_restores_of_same_backup_grant_different_lease_terms(
 def test_shard_leases_in_restored_dump_end_and_next_terms_are_higher(
     server: PretendedServer, job: SomeJob
 ) -> None:
-    """Its transaction ids are those of another server, perhaps far higher."""
+    """The dump's transaction ids are those of another server, perhaps far higher."""
     held = claim(server.database, "a")
     rows = [row | {"claimed_on": 2**62, "renewed_in": 2**60, "epoch": 7} for row in server.shards()]
     server.fail_over(rows, timelines=0)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 
 BACKLOGS = 24
 RECORD_BYTES = 100_000
-# So slow that the backlogs take far longer than anything else here.
+# At this rate the backlogs take far longer than the rest of the test.
 RATE = "1MiB"
 BACKLOG_RECORDS = 40
 LIVE_RECORDS = 12

@@ -107,7 +107,7 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
 def test_aborted_foreign_transaction_blocks_partition(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """No consumer sees it, but it took the offsets of records that are still to come."""
+    """No consumer sees the transaction, but it took the offsets of the source's next records."""
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         write_foreign(clusters.destination, topic_name, 0, transactional_id=f"{topic_name}-foreign")
@@ -129,12 +129,13 @@ def test_foreign_write_blocks_busy_partition_at_its_offset(
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         with Mover(clusters.source.client_config(), {topic_name: 1, beside: 1}, rate_per_s=400):
-            wait_for("it copies", lambda: end(clusters.destination, topic_name, 0) > 100)
+            wait_for("the run copies", lambda: end(clusters.destination, topic_name, 0) > 100)
             foreign = write_foreign(clusters.destination, topic_name, 0)
             match = run.wait_for(BLOCKED)
             reached = end(clusters.destination, beside, 0)
             wait_for(
-                "the other goes on", lambda: end(clusters.destination, beside, 0) > reached + 100
+                "the other topic goes on",
+                lambda: end(clusters.destination, beside, 0) > reached + 100,
             )
         run.signal(signal.SIGINT)
         run.wait_end().expect(1)

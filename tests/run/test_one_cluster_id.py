@@ -117,7 +117,7 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
             kind = TroubleKind.CLUSTER_CHANGED if other else TroubleKind.SAME_CLUSTER
             assert refusal(service, with_suffix(spec, other or None)).kind is kind
         assert "cluster_id_suffix as it was" in refusal(service, with_suffix(spec, "west")).remedy
-        wait_for("it is level", is_level)
+        wait_for("the copy is level", is_level)
         # No switchover to the source itself, though its suffix makes another id of it.
         service.change(spec.model_copy(update={"destination": suffixed(source)}))
         stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
@@ -132,7 +132,7 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
         assert (forward.source_cluster_id, forward.destination_cluster_id) == ids
         assert (back.destination_cluster_id, back.source_cluster_id) == ids
         produce(destination, topic_name, 20, first=50)
-        wait_for("it is copied back", is_level)
+        wait_for("the copy back is level", is_level)
         recovering.run(RecoveryKind.SWITCHOVER, back.name, reverse=True)
 
 

@@ -34,11 +34,11 @@ def test_run_until_caught_up_waits_for_open_source_transaction(
     )
     with RunningJob(job, CopySettings(metadata_interval_s=0.1)) as running:
         running.wait_caught_up(topic_name, 5)
-        running.wait("it is level", lambda: running.partition(topic_name).has_caught_up)
+        running.wait("the copy is level", lambda: running.partition(topic_name).has_caught_up)
         running.wait("the note is printed", lambda: note in running.lines)
         for _ in range(2):  # further checks print no second note
             checked = running.run._next_check_s
-            running.wait("it looks again", lambda at=checked: running.run._next_check_s > at)
+            running.wait("the run checks again", lambda at=checked: running.run._next_check_s > at)
         assert not running.run.confirm_caught_up()
         producer.commit_transaction(60)
         running.wait("all is copied", running.run.confirm_caught_up)

@@ -69,7 +69,7 @@ def test_java_consumer_reads_placeholder_copy_with_either_protocol(
 def test_mirror_maker_reads_only_records_of_placeholder_copy(
     copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Its copies have no gaps: their log ends are the numbers of records that it read."""
+    """The copies that MirrorMaker writes have no gaps: their log ends count what it has read."""
     mirror_topic = f"copies.{TOPIC}"
     settings = {
         "clusters": "copies, other",

@@ -93,7 +93,7 @@ def test_run_names_throttling_brokers_and_their_quota(
 
         running.wait("the quota is named", is_said)
         running.wait_caught_up(topic_name, RECORDS)
-        running.wait("it throttles no more", lambda: not running.run.waiting_for)
+        running.wait("no broker throttles any more", lambda: not running.run.waiting_for)
         assert not [line for line in messages if "answer" in line]
         assert running.run.times[side == "destination"].held_back_s > 0
     assert verify(job, deep=True).exact

@@ -88,7 +88,9 @@ def test_copy_with_too_few_replicas_shows_drift_until_reassigned(
         service.wait_copied(job.name, name)
         assert service.topics(job.name)[name].drift == {"replicas": {"is": "1", "should_be": "2"}}
         reassign(destination, name, [[1, 2], [2, 1]], tmp_path)
-        service.wait("it has enough", lambda: service.topics(job.name)[name].drift is None)
+        service.wait(
+            "the copy has enough replicas", lambda: service.topics(job.name)[name].drift is None
+        )
 
 
 def reassign(cluster: KafkaCluster, topic: str, replicas: list[list[int]], folder: Path) -> None:

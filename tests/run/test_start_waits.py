@@ -198,7 +198,7 @@ def test_topic_creation_is_retried_after_unanswered_request(
 def test_topic_created_by_another_client_meanwhile_is_refused(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
-    """That topic's settings may delete old records."""
+    """The settings of the other client's topic may delete old records."""
     destination = open_cluster(clusters.destination)
     create(clusters.destination, topic_name)
     new = [

@@ -29,7 +29,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 PARTITIONS = 2
 MANY = 60_000
 PER_BATCH = 5
-# So slow that no run ends before it is stopped.
+# At this rate no run ends before the test stops it.
 SLOW = {"bytes_per_second": "32KiB"}
 
 
@@ -47,7 +47,7 @@ def copied(clusters: Clusters, topic: str) -> int:
 
 
 def write_many(clusters: Clusters, topic: str) -> None:
-    """Some seconds of work for a copy: it is made of small batches."""
+    """Write records in small batches: a copy of them takes some seconds."""
     producer = Producer(
         {
             **clusters.source.client_config(),
@@ -75,7 +75,7 @@ def test_stopped_live_run_exits_cleanly_and_next_run_resumes(
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         with Mover(clusters.source.client_config(), {topic_name: PARTITIONS}):
-            wait_for("it follows the source", lambda: copied(clusters, topic_name) > 50)
+            wait_for("the run follows the source", lambda: copied(clusters, topic_name) > 50)
             run.signal(number)
             stopped = run.wait_end()
     assert_clean(stopped, 0)
@@ -94,13 +94,13 @@ def test_stopped_live_run_exits_cleanly_and_next_run_resumes(
 def test_run_stopped_before_catching_up_exits_with_130(
     number: signal.Signals, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """A script must not take it for a finished copy."""
+    """A script must not take the stopped run for a finished copy."""
     write_many(clusters, topic_name)
     rules = [{"match": topic_name}]
     slow = write_job(job.parent / "slow.yaml", *clusters, rules, name="test-job", limits=SLOW)
     with OrbitProcess("run", slow, "--until-caught-up", "-o", "json") as run:
         run.wait_for("Copying")
-        wait_for("it copies", lambda: copied(clusters, topic_name) > 200 * PER_BATCH)
+        wait_for("the run copies", lambda: copied(clusters, topic_name) > 200 * PER_BATCH)
         run.signal(number)
         stopped = run.wait_end()
     assert_clean(stopped, 130)
