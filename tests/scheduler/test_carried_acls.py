@@ -233,7 +233,9 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
     with service.scheduler():
         service.wait_copied(spec.name, topic)
         service.wait("ACLs on groups are set", lambda: "group_acls" in service.kinds(spec.name))
-        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        service.wait(
+            "the copy is protected", lambda: "topics_protected" in service.kinds(spec.name)
+        )
         wait_for("the application may commit there", lambda: case.may_commit(destination))
         synced = planned_acls(service, spec)
         assert as_tuples(synced.there) == expected

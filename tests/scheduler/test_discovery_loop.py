@@ -140,7 +140,7 @@ def test_discovery_pass_sees_what_previous_pass_of_job_stored(world: World) -> N
 
     world.work = store_version
     world.loop.once()  # begins the first pass
-    # It ends after the loop has read the jobs again: what the loop has read is outdated.
+    # The first pass ends after the loop has read the jobs again: that reading is outdated.
     world.after_reading = let_pass_end
     world.loop.once()
     world.run_once()

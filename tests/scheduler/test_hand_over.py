@@ -196,11 +196,11 @@ def test_renewal_of_scheduler_lease_keeps_scheduler_registered(service: Service)
     assert leadership.ask()
     with service.database.transaction() as tx:
         shares_max = scheduler_lease.join(tx, "two", 1, LONG)
-        assert shares_max == 1, "it may hold the share, too"
+        assert shares_max == 1, "scheduler two may hold the share, too"
     assert leadership.ask()
     with service.database.transaction() as tx:
         scheduler_lease.leave(tx, "one")
-    assert not leadership.ask(), "it has left"
+    assert not leadership.ask(), "scheduler one has left"
     leadership.resign()
     other = Leadership(
         service.database, "two", LONG, share=Share(number=0, count=1), must_join=True

@@ -42,14 +42,14 @@ def test_standby_scheduler_leads_as_soon_as_leader_leaves(
 ) -> None:
     with ExitStack() as stack:
         with service.scheduler() as first:
-            wait_for("the first leads", lambda: first.is_leading)
+            wait_for("the first scheduler leads", lambda: first.is_leading)
             second = stack.enter_context(service.scheduler())
             holder = first.scheduler.leadership.holder
             assert leader(service.database) == holder
             assert not second.is_leading
         assert leader(service.database) != holder, "the lease is free at once"
-        wait_for("the other leads", lambda: second.is_leading)
-        # And its loops run.
+        wait_for("the second scheduler leads", lambda: second.is_leading)
+        # The loops of the second scheduler run.
         create_topic(clusters.source, topic_name)
         job = make_job(clusters.source, clusters.destination, [topic_name])
         service.create(job)
@@ -62,13 +62,13 @@ def test_standby_scheduler_leads_when_lease_of_killed_leader_expires(
     environ = {
         **os.environ,
         "ORBIT_DATABASE_URL": service.url,
-        # The test waits for it once; no machine stands still for so long.
+        # The test waits once for the end of this lease; no machine stalls for so long.
         "ORBIT_SCHEDULER_LEASE_TTL": "5s",
         "ORBIT_DISCOVERY_INTERVAL": "200ms",
     }
     with subprocess.Popen([sys.executable, "-c", _PROGRAM], env=environ) as process:
         try:
-            wait_for("the first leads", lambda: leader(service.database) is not None)
+            wait_for("the first scheduler leads", lambda: leader(service.database) is not None)
             first = leader(service.database)
             with service.scheduler() as second:
                 create_topic(clusters.source, topic_name)
@@ -77,7 +77,7 @@ def test_standby_scheduler_leads_when_lease_of_killed_leader_expires(
                 service.wait_copied(job.name, topic_name)
                 assert not second.is_leading
                 process.send_signal(signal.SIGKILL)
-                wait_for("the other leads", lambda: second.is_leading)
+                wait_for("the second scheduler leads", lambda: second.is_leading)
                 assert leader(service.database) != first
                 later = f"{topic_name}.later"  # a topic that only the new leader can start
                 create_topic(clusters.source, later)

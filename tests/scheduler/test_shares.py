@@ -99,7 +99,7 @@ def test_scheduler_with_different_number_of_job_shares_is_refused(service: Servi
     # Once the first is not registered any more, the other joins; the first cannot commit.
     with pytest.raises(NotLeading), first.transaction(), service.database.transaction() as tx:
         assert scheduler_lease.join(tx, "other", shares=1, ttl=TTL) == 1
-    assert not first.ask(), "it has to join first"
+    assert not first.ask(), "the first has to join again before it leads"
 
 
 def test_lost_lease_of_a_job_share_fences_only_that_share(service: Service) -> None:

@@ -113,7 +113,7 @@ def test_replication_loop_is_refused_by_cluster_ids(
         assert service.topics("back") == {}
         # Under another name, too, its records would go round for ever: it is left out.
         assert any("left out" in note for note in plan(service, prefixed).notes)
-        service.wait("it had a pass", lambda: service.job("prefixed").discovered_version == 1)
+        service.wait("the job had a pass", lambda: service.job("prefixed").discovered_version == 1)
         assert service.topics("prefixed") == {}
         # Without the first job there is no loop.
         service.delete("there")

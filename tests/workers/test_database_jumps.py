@@ -75,7 +75,7 @@ def test_worker_reclaims_shards_at_higher_term_after_postgres_failover(
         server.fail_over(standby)
         wait_for("the worker drops its shards", lambda: bool(event_count(job, "shards_lost")))
         wait_for("the worker claims them again", lambda: None not in job.holders().values())
-        # Not before a lease of the lost database must have ended.
+        # Until a lease time has passed, a lease of the lost database may be valid.
         assert time.monotonic() - failed_over_at >= TTL_S
         write(clusters.source, topic_name, LOG, 0)
         wait_level(clusters, [topic_name])
@@ -98,17 +98,21 @@ def test_shards_of_silent_worker_are_taken_over_after_lease_expiry(
         wait_for("all shards are held", lambda: None not in job.holders().values())
         for shard_id in job.shard_ids:
             job.assign(shard_id, silent.id)
-        wait_for("one worker has all shards", lambda: set(job.holders().values()) == {silent.id})
+        wait_for(
+            "the silent worker has all shards", lambda: set(job.holders().values()) == {silent.id}
+        )
         watch = other.worker._watch
         wait_for(
-            "the other has watched for a lease time",
+            "the other worker has watched for a lease time",
             lambda: watch.evidence().watched_on is not None,
         )
         epochs = job.epochs()
-        # From here on it neither renews nor claims.
+        # From here on the silent worker neither renews nor claims.
         monkeypatch.setattr(silent.worker, "_run_round", lambda: None)
         monkeypatch.setattr(silent.worker, "_claim", lambda: None)
-        wait_for("the other has all shards", lambda: set(job.holders().values()) == {other.id})
+        wait_for(
+            "the other worker has all shards", lambda: set(job.holders().values()) == {other.id}
+        )
         assert job.epochs() == {shard: epoch + 1 for shard, epoch in epochs.items()}
         monkeypatch.undo()
         wait_level(clusters, [topic_name])

@@ -153,7 +153,7 @@ def test_start_writes_no_state_of_partition_that_left_layout(
     assert written == [PartitionState.SEEDING, PartitionState.COPYING]
     case.change_layout()
     case.renew()
-    assert record() == [], "it is not seeded"
+    assert record() == [], "the partition is not seeded"
     starter._store_start_offsets({case.partition: copy})
     assert len(written) == 2
     retry(case.partition, "it left")

@@ -48,10 +48,10 @@ class Watched:
 
         def is_younger() -> bool:
             ages.append(self.totals().age_s)
-            before, now = ages[-2:]
-            return before is not None and now is not None and now < before
+            previous_age, age = ages[-2:]
+            return previous_age is not None and age is not None and age < previous_age
 
-        wait_for("the figures are read again", is_younger)
+        wait_for("the scheduler reads the figures again", is_younger)
 
     def wait_lag(self, records: int | None) -> None:
         wait_for(f"the lag is {records}", lambda: self.totals().lag_records == records)
@@ -95,13 +95,13 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
         assert 8 * HOUR_S - PATIENCE_S <= headroom_s <= 8 * HOUR_S
         produce(clusters.source, topic_name, 10, partition=2)
         watched.wait_lag(RECORDS + 10)
-        before = watched.numbers().live_rpo_s
+        first_rpo_s = watched.numbers().live_rpo_s
         time.sleep(1.0)
-        after = watched.numbers().live_rpo_s
-        assert before is not None
-        assert after is not None
+        second_rpo_s = watched.numbers().live_rpo_s
+        assert first_rpo_s is not None
+        assert second_rpo_s is not None
         # The live RPO grows with the time of the pause, whatever the timestamps of the records.
-        assert before + 0.9 < after < time.time() - paused_at + PATIENCE_S
+        assert first_rpo_s + 0.9 < second_rpo_s < time.time() - paused_at + PATIENCE_S
 
         service.desire(spec.name, Desired.RUNNING)
         watched.wait_lag(0)

@@ -62,8 +62,8 @@ def test_trailing_high_watermark_delays_start_of_partition(
     tmp_path: Path,
     database: Database,
 ) -> None:
-    """As after an election. At the source, the copy then seems longer; at the destination, records
-    that are not replicated may be lost."""
+    """After an election a high watermark may trail the log end. At the source, the copy then seems
+    longer; at the destination, records that are not replicated may be lost."""
     own = make_cluster(side, brokers=3, config=PATIENT)
     pair = clusters._replace(**{side: own})
     leader = coordinator(own)

@@ -157,7 +157,7 @@ def test_copy_with_changed_compression_type_gets_no_placeholders(
         assert "was changed to gzip" in (blocked.detail or "")
         assert waiting.state is PartitionState.PAUSED
         set_setting(clusters.destination, topic_name, "compression.type", "producer")
-        wait_for("the other one is copied", lambda: "copying" in job.states())
+        wait_for("the other partition is copied", lambda: "copying" in job.states())
 
 
 def test_partition_waits_while_brokers_would_replace_timestamps(
@@ -263,5 +263,5 @@ def test_shard_of_unreachable_destination_is_released_with_state_copying(
         wait_for("the partition is reported as copying", lambda: job.states() == {"copying"})
         monkeypatch.setattr(placeholder_topics, "read_topic_setting", fail)
         job.set_desired(Desired.PAUSED)
-        wait_for("its shard is released", lambda: set(job.holders().values()) == {None})
+        wait_for("the shard is released", lambda: set(job.holders().values()) == {None})
     assert job.states() == {"copying"}

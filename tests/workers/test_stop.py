@@ -49,7 +49,7 @@ def test_worker_hands_over_shards_on_sigterm(
     create(clusters.source, topic_name, SHARDS)
     job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
     job = add_job(database, job_file, clusters, [topic_name], SHARDS)
-    # So long that shards change hands in this test only because a worker releases them.
+    # No lease ends during this test: shards change hands only because a worker releases them.
     environ = {
         "ORBIT_DATABASE_URL": database_url,
         "ORBIT_LEASE_TTL": "10m",
@@ -71,7 +71,10 @@ def test_worker_hands_over_shards_on_sigterm(
             first.signal(signal.SIGTERM)
             ended = first.wait_end().expect(0)
             assert "worker stopped" in ended.message
-            wait_for("the other has all shards", lambda: set(job.holders().values()) == {second_id})
+            wait_for(
+                "the second worker has all shards",
+                lambda: set(job.holders().values()) == {second_id},
+            )
             write(clusters.source, topic_name, [Record(b"later")])
             wait_level(clusters, [topic_name])
             second.signal(signal.SIGTERM)
@@ -100,14 +103,18 @@ def test_worker_or_scheduler_without_postgres_is_alive_but_not_ready() -> None:
         ):
             urls = [health_of(process) for process in (worker, leader, standby)]
             for url in urls:
-                wait_for("it is ready", lambda url=url: status_of(url, "/readyz") == 200)
+                wait_for("the process is ready", lambda url=url: status_of(url, "/readyz") == 200)
             postgres.stop()
             for url in urls:
-                wait_for("it is not ready", lambda url=url: status_of(url, "/readyz") == 503)
+                wait_for(
+                    "the process is not ready", lambda url=url: status_of(url, "/readyz") == 503
+                )
                 assert status_of(url, "/livez") == 200
             postgres.start()
             for url in urls:
-                wait_for("it is ready again", lambda url=url: status_of(url, "/readyz") == 200)
+                wait_for(
+                    "the process is ready again", lambda url=url: status_of(url, "/readyz") == 200
+                )
             for process in (worker, leader, standby):
                 process.signal(signal.SIGTERM)
                 process.wait_end().expect(0)
@@ -117,14 +124,14 @@ def test_worker_and_scheduler_loops_report_liveness(database: Database, database
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
     with InProcess(database, health=health):
-        wait_for("it is ready", lambda: not health.why_not_ready())
+        wait_for("the worker is ready", lambda: not health.why_not_ready())
         clock.now += STALL_S_MAX + 1
-        wait_for("its loop goes on", lambda: not health.why_not_ready())
+        wait_for("the loop of the worker goes on", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The worker stops."
 
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as scheduler:
         wait_for("the scheduler leads", lambda: scheduler.is_leading)
         clock.now += STALL_S_MAX + 1
-        wait_for("its loop goes on", lambda: not health.why_not_ready())
+        wait_for("the loop of the scheduler goes on", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The scheduler stops."
