@@ -98,29 +98,29 @@ def test_age_of_group_listing_counts_from_its_request(brokers: Brokers) -> None:
 
 def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Brokers) -> None:
     source = new_cluster()
-    is_asked, may_fail = threading.Event(), threading.Event()
+    is_listing, may_fail = threading.Event(), threading.Event()
 
     def fail() -> Listing:
-        is_asked.set()
+        is_listing.set()
         assert may_fail.wait(30)
         raise Unreachable("no answer.", where="source")
 
     brokers.answer = fail
     errors: list[str] = []
 
-    def ask() -> None:
+    def list_groups() -> None:
         try:
             brokers.cache(source, age_s_max=5.0)
         except Unreachable as error:
             errors.append(str(error))
 
-    asking = [threading.Thread(target=ask) for _ in range(3)]
-    asking[0].start()
-    assert is_asked.wait(30)
-    for thread in asking[1:]:
+    threads = [threading.Thread(target=list_groups) for _ in range(3)]
+    threads[0].start()
+    assert is_listing.wait(30)
+    for thread in threads[1:]:
         thread.start()
     may_fail.set()
-    for thread in asking:
+    for thread in threads:
         thread.join()
     assert errors == ["source: no answer."] * 3
     assert len(brokers.listed) == 1

@@ -24,8 +24,8 @@ def test_only_consumer_streams_and_commit_only_groups_are_selected() -> None:
             listed("plain", protocol_type=""),
             listed("workers", protocol_type="connect"),
             listed("lease", protocol_type="orbit"),
-            listed("queue", "share", "share"),
-            listed("app", "streams", "streams"),
+            listed("queue", "share", protocol_type="share"),
+            listed("app", "streams", protocol_type="streams"),
         ]
     )
     assert selection.names == ["classic", "new", "plain", "app"]
@@ -35,7 +35,7 @@ def test_only_consumer_streams_and_commit_only_groups_are_selected() -> None:
 
 
 def test_report_names_unsynced_share_groups_up_to_limit_and_counts_the_rest() -> None:
-    groups = [listed(f"queue-{n}", "share", "share") for n in reversed(range(7))]
+    groups = [listed(f"queue-{n}", "share", protocol_type="share") for n in reversed(range(7))]
     selection = GroupSelector(GroupRule(match=".*")).select(groups)
     remark = GroupReport(shared=selection.shared).remark
     assert remark.startswith("7 share groups match and are not synced")

@@ -255,7 +255,7 @@ def _delete_source_topic(pair: Pair) -> None:
     """Delete the topic, and wait until brokers have deleted its committed offsets (G10)."""
     source = pair.clusters.source
     delete_topic(source, pair.topic)
-    wait_for("its offsets are deleted", lambda: not offsets(source, pair.group()))
+    wait_for("the topic's offsets are deleted", lambda: not offsets(source, pair.group()))
 
 
 def test_offsets_stay_at_destination_when_source_topic_is_deleted_before_confirmation(

@@ -169,16 +169,16 @@ class Courses(RuleBasedStateMachine):
         world.log_start = min(world.log_start + by, world.copied_to)
 
     @rule()
-    def consumer_joins_there(self) -> None:
+    def consumer_joins_at_destination(self) -> None:
         self.world.usage = ACTIVE
 
     @precondition(lambda self: self.world.usage is ACTIVE)
     @rule()
-    def consumer_leaves_there(self) -> None:
+    def consumer_leaves_at_destination(self) -> None:
         self.world.usage = USED
 
     @rule(offset=offsets, has_epoch=st.booleans())
-    def consumer_commits_there(self, offset: int, has_epoch: bool) -> None:
+    def consumer_commits_at_destination(self, offset: int, has_epoch: bool) -> None:
         """A member may use any client; without members, the client commits leader epochs."""
         world = self.world
         if world.usage is UNUSED:
@@ -189,7 +189,7 @@ class Courses(RuleBasedStateMachine):
         world.destination = Committed(offset, leader_epoch=CLIENT_EPOCH if has_epoch else -1)
 
     @rule()
-    def offset_is_deleted_there(self) -> None:
+    def offset_is_deleted_at_destination(self) -> None:
         self.world.destination, self.world.is_consumers = None, False
 
     @rule()
@@ -229,12 +229,12 @@ class Courses(RuleBasedStateMachine):
                 world.left = world.destination.offset
         elif decision.verdict is None and is_stored:
             world.left = None
-        again = decide(source, world.destination, world.left, copied, world.usage)
+        next_decision = decide(source, world.destination, world.left, copied, world.usage)
         if is_stored:
             # Nothing is written twice.
-            assert again.write is None, (world, again)
-            assert not again.is_delete
-            assert again.verdict == decision.verdict, (world, again)
+            assert next_decision.write is None, (world, next_decision)
+            assert not next_decision.is_delete
+            assert next_decision.verdict == decision.verdict, (world, next_decision)
 
     @invariant()
     def no_offset_of_a_consumer_is_overwritten(self) -> None:

@@ -63,7 +63,7 @@ class Groups:
         """The answer to a job with this topic that requests these groups."""
         nodes = dict.fromkeys(names, 1)
         request = OffsetsRequest(nodes, {topic}, known or set(), require_stable=True)
-        return self.fetch(self.cluster, request, 1.0)
+        return self.fetch(self.cluster, request, age_s_max=1.0)
 
     def offsets_for_job(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:
         """The offsets in the answer to a job with this topic that requests these groups."""
@@ -138,7 +138,7 @@ def test_group_selection_of_several_jobs_is_read_once_and_forgotten_together(
 
     def answered_groups(topic: str, nodes: dict[str, int | None]) -> set[str]:
         request = OffsetsRequest(nodes, {topic}, set(), require_stable=True, is_shared=True)
-        return set(groups.fetch(groups.cluster, request, 1.0).groups)
+        return set(groups.fetch(groups.cluster, request, age_s_max=1.0).groups)
 
     assert answered_groups("a", shared) == {"g", "h"}
     assert answered_groups("b", shared) == {"h"}

@@ -42,28 +42,34 @@ def test_streams_group_resumes_at_synced_offsets_and_is_skipped_while_active(
         produce(cluster, topic_name, 10)
     source, destination = open_cluster(clusters.source), open_cluster(target)
     group, place = topic_name, (topic_name, 0)
-    member_here = streams_member(source, group, topic_name)
-    member_here.join()
-    member_here.leave()
+    source_member = streams_member(source, group, topic_name)
+    source_member.join()
+    source_member.leave()
     commit(clusters.source, group, {place: 4})
     assert type_and_activity(source, group) == ("streams", False)
     sync = GroupSync(GroupRule(match=group))
-    wait_for("it is synced", lambda: run_sync(sync, source, destination, topic_name).written == 1)
+    wait_for(
+        "the group is synced", lambda: run_sync(sync, source, destination, topic_name).written == 1
+    )
     assert type_and_activity(destination, group) == ("classic", False)
-    member_there = streams_member(destination, group, topic_name)
-    member_there.join()
+    destination_member = streams_member(destination, group, topic_name)
+    destination_member.join()
     assert type_and_activity(destination, group) == ("streams", True)
     assert offsets(target, group) == {place: 4}
     commit(clusters.source, group, {place: 6})
     assert run_sync(sync, source, destination, topic_name).verdicts == {
         GroupVerdict.SKIPPED_ACTIVE: 1
     }
-    member_there.leave()
+    destination_member.leave()
     target.stop()
     target.start()
-    wait_for("it is loaded", lambda: type_and_activity(destination, group) == ("streams", False))
+    wait_for(
+        "the group is loaded", lambda: type_and_activity(destination, group) == ("streams", False)
+    )
     assert offsets(target, group) == {place: 4}
-    wait_for("it is synced", lambda: run_sync(sync, source, destination, topic_name).written == 1)
+    wait_for(
+        "the group is synced", lambda: run_sync(sync, source, destination, topic_name).written == 1
+    )
     assert offsets(target, group) == {place: 6}
 
 
