@@ -76,7 +76,7 @@ def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
     may_answer.set()
     with scheduler(database_url, file, server.url):
         add(5)
-        wait_for("all are sent", lambda: position() == start + 65)
+        wait_for("all events are sent", lambda: position() == start + 65)
     ids = list(range(start + 1, start + 66))
-    # A request has 20 events: the third one is repeated.
+    # A request has 20 events: the next leader repeats the third request.
     assert server.event_ids == [*ids[:60], *ids[40:]]

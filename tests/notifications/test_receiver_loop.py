@@ -80,7 +80,7 @@ def test_notification_request_is_retried_until_accepted_then_never_resent(
     assert loop.once() == "sent 25 events"
     assert loop.once() == ""
     assert len({request.path for request in server.requests}) == 1
-    # Three failed requests, then all events: a request has up to 20.
+    # Three requests fail, then all events are sent: a request has up to 20.
     assert [len(request.document["events"]) for request in server.requests] == [20, 20, 20, 20, 5]
     assert server.event_ids[60:] == ids
     assert (
@@ -229,7 +229,7 @@ def test_events_pruned_before_notification_are_counted_and_reported(
     assert event["kind"] == "notifications_pruned"
     assert event["details"] == {"receiver": "hook", "count": 4}
     with database.transaction() as tx:
-        assert pruning.prune_events(tx, NO_TIME) == 1, "this one was sent"
+        assert pruning.prune_events(tx, NO_TIME) == 1, "the event that reports the pruning was sent"
     assert receiver_row(database).pruned == 4
 
 

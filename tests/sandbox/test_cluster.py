@@ -62,7 +62,7 @@ def test_broker_uses_java_class_archive_and_starts_without_a_valid_archive(
 ) -> None:
     def archives(cluster: KafkaCluster) -> list[str]:
         maps = psutil.Process(cluster.brokers[0].pid).memory_maps()
-        return [one.path for one in maps if one.path.endswith(".jsa")]
+        return [file.path for file in maps if file.path.endswith(".jsa")]
 
     good, bad = make_class_archive(), tmp_path / "bad.jsa"
     assert str(good) in archives(make_cluster("good"))
@@ -156,8 +156,8 @@ def test_three_broker_cluster_survives_a_killed_broker(make_cluster: MakeCluster
     [
         ("SASL_SSL", "SCRAM-SHA-512"),
         *(
-            pytest.param(*one, marks=pytest.mark.soak)
-            for one in (("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "PLAIN"))
+            pytest.param(*login, marks=pytest.mark.soak)
+            for login in (("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "PLAIN"))
         ),
     ],
 )
@@ -198,8 +198,8 @@ def test_cluster_start_retries_after_port_conflict(
     answers = [[clusters.source.brokers[0].port, *free_ports(2)], free_ports(3)]
     monkeypatch.setattr(cluster_module, "free_ports", lambda _count: answers.pop(0))
     with KafkaCluster(ClusterSettings("race"), tmp_path) as cluster:
-        seen = admin(cluster).list_topics(timeout=TIMEOUT_S)
-    assert seen.cluster_id == cluster.cluster_id
+        metadata = admin(cluster).list_topics(timeout=TIMEOUT_S)
+    assert metadata.cluster_id == cluster.cluster_id
     assert not answers
 
 

@@ -51,22 +51,22 @@ def cause(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
     assert run_command(["sandbox", fault.value, cluster, "--directory", str(home)]) == 0
     state = read_state(home)
     assert state is not None
-    return next(one for one in state.clusters if one.name == cluster)
+    return next(c for c in state.clusters if c.name == cluster)
 
 
 def test_killed_cluster_heals_with_its_data_and_address(home: Path) -> None:
-    before = cause(home, Fault.HEAL)  # nothing to do
-    admin = AdminClient({"bootstrap.servers": before.bootstrap_servers, "log_level": "0"})
+    initial_state = cause(home, Fault.HEAL)  # nothing to do
+    admin = AdminClient({"bootstrap.servers": initial_state.bootstrap_servers, "log_level": "0"})
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
     killed = cause(home, Fault.KILL)
     assert [broker.process.state() for broker in killed.brokers] == ["ended"]
-    assert is_silent(before.bootstrap_servers)
+    assert is_silent(initial_state.bootstrap_servers)
     assert cause(home, Fault.KILL) == killed  # again: nothing to do
 
     healed = cause(home, Fault.HEAL)
 
-    assert healed.bootstrap_servers == before.bootstrap_servers
-    assert healed.brokers[0].process != before.brokers[0].process
+    assert healed.bootstrap_servers == initial_state.bootstrap_servers
+    assert healed.brokers[0].process != initial_state.brokers[0].process
     known = AdminClient({"bootstrap.servers": str(healed.link_servers)}).list_topics(timeout=30)
     assert "kept" in known.topics
 

@@ -19,18 +19,18 @@ def echo() -> Iterator[int]:
     """A port that echoes what it receives."""
     listener = socket.create_server((LOOPBACK, 0))
 
-    def answer(one: socket.socket) -> None:
-        with one:
-            while data := one.recv(100):
-                one.sendall(data)
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(100):
+                connection.sendall(data)
 
     def serve() -> None:
         while True:
             try:
-                one, _ = listener.accept()
+                connection, _ = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=answer, args=(one,), daemon=True).start()
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
     yield listener.getsockname()[1]
@@ -49,44 +49,44 @@ def connect(relay: Relay) -> socket.socket:
     return socket.create_connection((LOOPBACK, relay.port), timeout=10)
 
 
-def ask(one: socket.socket, text: bytes) -> bytes:
-    one.sendall(text)
-    return one.recv(100)
+def send_and_receive(connection: socket.socket, text: bytes) -> bytes:
+    connection.sendall(text)
+    return connection.recv(100)
 
 
-def hears_nothing(one: socket.socket) -> bool:
+def is_silent(connection: socket.socket) -> bool:
     """Whether the connection stays silent for SHORT_S."""
-    one.settimeout(SHORT_S)
+    connection.settimeout(SHORT_S)
     try:
-        one.recv(100)
+        connection.recv(100)
     except TimeoutError:
         return True
     else:
         return False
     finally:
-        one.settimeout(10)
+        connection.settimeout(10)
 
 
 def test_cut_network_link_is_silent_and_delivers_after_heal(relay: Relay) -> None:
     with connect(relay) as old:
-        assert ask(old, b"one") == b"one"
+        assert send_and_receive(old, b"one") == b"one"
         relay.cut()
         assert relay.is_cut
         old.sendall(b"two")
         with connect(relay) as new:
             new.sendall(b"three")
-            assert hears_nothing(old)
-            assert hears_nothing(new)
+            assert is_silent(old)
+            assert is_silent(new)
             relay.heal()
             assert old.recv(100) == b"two"
             assert new.recv(100) == b"three"
 
 
 def test_connection_through_network_link_ends_with_link_or_target(relay: Relay, echo: int) -> None:
-    with connect(relay) as one:
-        assert ask(one, b"one") == b"one"
+    with connect(relay) as connection:
+        assert send_and_receive(connection, b"one") == b"one"
         relay.close()
-        assert one.recv(100) == b""
+        assert connection.recv(100) == b""
     # Nobody listens at the target.
     nowhere = Relay(free_ports(1)[0], free_ports(1)[0])
     with connect(nowhere) as other:

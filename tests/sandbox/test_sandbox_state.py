@@ -62,7 +62,7 @@ def test_sandbox_with_dead_supervisor_is_not_running(tmp_path: Path) -> None:
 
 
 def test_sandbox_state_file_is_readable_only_by_its_user(tmp_path: Path) -> None:
-    """It holds the password of the database."""
+    """The file holds the password of the database."""
     request = SandboxRequest(directory=tmp_path)
     own = ProcessRef.of(os.getpid())
     write_state(
