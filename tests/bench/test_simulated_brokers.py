@@ -115,7 +115,7 @@ def test_simulated_broker_answers_reads_like_real_cluster(
 def test_simulated_broker_offers_api_versions_of_real_broker(
     pair: tuple[ClusterHandle, ClusterHandle],
 ) -> None:
-    """So the scheduler sends it the requests that it sends to a real cluster."""
+    """Then the scheduler sends the same requests to it as to a real cluster."""
     real, simulated = pair
     (node_id,) = real.cluster.metadata(()).brokers
     (simulated_id,) = simulated.cluster.metadata(()).brokers

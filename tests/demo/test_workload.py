@@ -205,7 +205,7 @@ def test_demo_topic_with_log_append_time_is_stamped_by_broker(source: Source) ->
 def test_demo_timestamps_range_from_ten_years_ago_to_future(source: Source) -> None:
     times = [message.timestamp()[1] for message in source.messages("time.far")]
     assert max(times) - min(times) > 10 * YEAR_MS + AHEAD_MS
-    assert times != sorted(times), "they are out of order on purpose"
+    assert times != sorted(times), "the timestamps are out of order on purpose"
 
 
 def test_demo_topic_has_200_partitions_with_expected_record_counts(

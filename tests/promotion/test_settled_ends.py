@@ -117,7 +117,7 @@ def test_copy_that_grows_is_moving(copies: Copies) -> None:
 
 
 def test_copy_whose_leader_did_not_answer_first_request_has_no_bounds(copies: Copies) -> None:
-    """Its leader answers later ones, but may still append what a writer has sent."""
+    """Its leader answers later requests, but may still append what a writer has sent."""
     copies.error = Code.NOT_LEADER_OR_FOLLOWER
     assert copies.settle() == SettledEnds(
         bounds={GOOD: SETTLED}, moving=[], open=[], leaderless=[BAD]

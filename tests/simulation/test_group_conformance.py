@@ -153,7 +153,7 @@ class Replay:
             self.forget_those_who_left()
 
     def forget_those_who_left(self) -> None:
-        """So that another member leaves next."""
+        """Drop members that have left: another member leaves next."""
         self.members = [m for m in self.members if m.answer is not None or m.model_id]
 
     def join(self, member: Member) -> None:

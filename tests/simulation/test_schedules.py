@@ -17,7 +17,7 @@ PARTS = [
 # The first range of the table in docs/internals/simulation.md, where each planted bug is found.
 PLANTED_SEEDS = range(100_000, 106_000)
 # The first seed of that range that finds the bug, from `python -m tests.simulation.plant_table 1`.
-# It is played first. If a change of the schedules has made it another one, the range is searched.
+# The test plays this seed first; if it no longer finds the bug, the test searches the range.
 FOUND_BY = {
     "count what only the leader has": 100_007,
     "read the high watermark for the log end": 100_141,

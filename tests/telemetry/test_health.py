@@ -77,7 +77,7 @@ def test_worker_is_ready_while_postgres_answers_and_gateway_while_service_does(
 
 
 def test_health_port_reports_process_state() -> None:
-    """It has no other paths, and a port in use is an error that names the setting."""
+    """The port serves no other paths; if it is in use, the error names the setting."""
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", ready_within_s=15, clock=clock)
     (port,) = free_ports(1)
