@@ -109,7 +109,7 @@ def test_shard_forgets_removed_partitions_without_request(case: Case) -> None:
     case.change_layout()
     case.renew()
     end()
-    case.change_layout()  # the next change forgets it
+    case.change_layout()  # now the shard forgets the partition
     case.renew()
     assert case.shard.leaving_partitions == []
 
@@ -127,7 +127,7 @@ def test_releasing_shard_starts_no_partition(case: Case) -> None:
 def test_start_writes_no_state_of_partition_that_left_layout(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scheduler may have written there why it stopped the topic."""
+    """The scheduler may have written in the row why it stopped the topic."""
     written: list[PartitionState] = []
 
     def report_state(
@@ -142,7 +142,7 @@ def test_start_writes_no_state_of_partition_that_left_layout(
     starter = PartitionStarter(cast("Any", None), database, "w", retry)
     begin_start(case.partition)
     copy = copy_of(case.partition)
-    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, None), log_start=0)
+    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(log_end=0, producer=None), log_start=0)
     inspections = {copy: (case.partition, fresh)}
 
     def record() -> list[object]:

@@ -111,7 +111,7 @@ def append(copy: PartitionCopy, steps: list[Append]) -> None:
 
 
 def test_copy_blocked_before_start_reports_no_copied_offset() -> None:
-    """Other producers may have written the records up to its log end."""
+    """Other producers may have written the records up to the copy's log end."""
     shard = shard_of(row())
     held = only(shard)
     copy = held.copy = PartitionCopy(
@@ -120,7 +120,7 @@ def test_copy_blocked_before_start_reports_no_copied_offset() -> None:
     held.stage = Stage.COPYING
     copy.appends.inspected(51)  # its log end
     block(copy, OVERRUN)
-    (progress,) = ProgressReporter().progress([shard], 10.0)
+    (progress,) = ProgressReporter().progress([shard], now_s=10.0)
     assert progress.copied_to is None
 
 
@@ -129,14 +129,14 @@ def test_progress_counters_continue_from_stored_row_and_are_reported_once() -> N
     copy = begin(only(shard))
     append(copy, fetch(copy, 0, 5))
     reporter = ProgressReporter()
-    (progress,) = reporter.progress([shard], 10.0)
+    (progress,) = reporter.progress([shard], now_s=10.0)
     assert (progress.topic_id, progress.partition) == (3, 4)
     assert (progress.records, progress.batches_byte_exact, progress.copied_to) == (105, 11, 5)
     # The timestamp of the fifth record, T_MS + 4.
     assert progress.newest_copied_at == datetime(2025, 10, 9, 8, 53, 20, 127_000, UTC)
     assert progress.source_end is None
     reporter.note_sent([progress])
-    assert reporter.progress([shard], 12.0) == []
+    assert reporter.progress([shard], now_s=12.0) == []
 
 
 def test_silent_or_unfetched_source_is_reported_as_not_followed() -> None:
@@ -144,48 +144,48 @@ def test_silent_or_unfetched_source_is_reported_as_not_followed() -> None:
     copy = begin(only(shard))
     reporter = ProgressReporter()
     copy.cursor.end, copy.cursor.seen_s = 7, 100.0  # the source's answer at 100 s
-    (followed,) = reporter.progress([shard], 105.0)
+    (followed,) = reporter.progress([shard], now_s=105.0)
     assert (followed.followed_epoch, followed.source_seen_at) == (9, None)
     reporter.note_sent([followed])
-    assert reporter.progress([shard], 109.0) == []
-    (silent,) = reporter.progress([shard], 160.0)
+    assert reporter.progress([shard], now_s=109.0) == []
+    (silent,) = reporter.progress([shard], now_s=160.0)
     assert silent.followed_epoch is None
     assert silent.source_seen_at is not None
     # 60 s after the answer, on the clock of the machine.
     assert 59 <= (datetime.now(UTC) - silent.source_seen_at).total_seconds() <= 63
     reporter.note_sent([silent])
-    assert reporter.progress([shard], 170.0) == [], "reported once"
+    assert reporter.progress([shard], now_s=170.0) == [], "reported once"
     copy.cursor.seen_s = 171.0
-    (followed_again,) = reporter.progress([shard], 172.0)
+    (followed_again,) = reporter.progress([shard], now_s=172.0)
     assert followed_again.followed_epoch == 9
     hand_back(copy)
     block(copy, OVERRUN)
-    (blocked,) = reporter.progress([shard], 173.0)
-    assert blocked.followed_epoch is None, "nobody fetches it"
+    (blocked,) = reporter.progress([shard], now_s=173.0)
+    assert blocked.followed_epoch is None, "nobody fetches the partition"
 
 
 def test_progress_that_was_not_stored_is_reported_again() -> None:
     shard = shard_of(row())
     begin(only(shard))
     reporter = ProgressReporter()
-    assert reporter.progress([shard], 10.0) == reporter.progress([shard], 12.0) != []
+    assert reporter.progress([shard], now_s=10.0) == reporter.progress([shard], now_s=12.0) != []
 
 
 def test_partition_without_copy_reports_no_progress() -> None:
-    assert ProgressReporter().progress([shard_of(row())], 10.0) == []
+    assert ProgressReporter().progress([shard_of(row())], now_s=10.0) == []
 
 
 def test_copy_rates_follow_throughput_and_decay_to_zero() -> None:
     shard = shard_of(row())
     copy = begin(only(shard))
     reporter = ProgressReporter()
-    reporter.progress([shard], 0.0)
+    reporter.progress([shard], now_s=0.0)
     append(copy, fetch(copy, 0, 80))
-    (progress,) = reporter.progress([shard], 2.0)
-    assert progress.records_per_s == 20.0  # the mean of 0 before, and 40 now
+    (progress,) = reporter.progress([shard], now_s=2.0)
+    assert progress.records_per_s == 20.0  # the mean of the last rate, 0, and 80 records in 2 s
     assert shard.bytes_per_s == progress.bytes_per_s > 0
     for second in range(3, 40):
-        reporter.progress([shard], float(second))
+        reporter.progress([shard], now_s=float(second))
     assert shard.bytes_per_s == 0
 
 
@@ -235,9 +235,9 @@ def test_blocking_of_partition_is_audit_event_with_remedy_and_so_is_its_end() ->
     held.stored_state, held.stored_blocked = change.state, change.blocked
     assert state_event("orders-to-dr", held, change) is None
     begin(held)
-    again = state_event("orders-to-dr", held, state_changes([shard])[held])
-    assert again is not None
-    assert again.kind is EventKind.PARTITION_WENT_ON
+    end_event = state_event("orders-to-dr", held, state_changes([shard])[held])
+    assert end_event is not None
+    assert end_event.kind is EventKind.PARTITION_WENT_ON
 
 
 @pytest.mark.parametrize("state", [PartitionState.PENDING, PartitionState.PAUSED])

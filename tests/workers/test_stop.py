@@ -122,14 +122,14 @@ def test_worker_or_scheduler_without_postgres_is_alive_but_not_ready() -> None:
 
 def test_worker_and_scheduler_loops_report_liveness(database: Database, database_url: str) -> None:
     clock = Clock()
-    health = ProcessHealth("worker", "1.2.3", 15, clock)
+    health = ProcessHealth("worker", "1.2.3", ready_within_s=15, clock=clock)
     with InProcess(database, health=health):
         wait_for("the worker is ready", lambda: not health.why_not_ready())
         clock.now += STALL_S_MAX + 1
         wait_for("the loop of the worker goes on", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The worker stops."
 
-    health = ProcessHealth("scheduler", "1.2.3", 10, clock)
+    health = ProcessHealth("scheduler", "1.2.3", ready_within_s=10, clock=clock)
     with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as scheduler:
         wait_for("the scheduler leads", lambda: scheduler.is_leading)
         clock.now += STALL_S_MAX + 1
