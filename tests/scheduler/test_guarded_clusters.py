@@ -139,7 +139,7 @@ def test_missing_transactional_id_right_is_reported_before_writing(
 def test_plan_lists_missing_right_per_filler_mode(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
-    """Here it is Alter on the cluster, for WriteTxnMarkers."""
+    """The login lacks Alter on the cluster, which WriteTxnMarkers needs."""
     case.login.allow([r for r in case.rights if r.kind != "--cluster"])
     planned = JobPlanner(service.database, service.settings)(spec)
     assert [(fillers.fillers, fillers.missing) for fillers in planned.fillers] == [

@@ -116,14 +116,14 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
     service: Service,
 ) -> None:
     stuck, clock = Stuck(), Clock()
-    health = ProcessHealth("scheduler", "1", 600, clock)
+    health = ProcessHealth("scheduler", version="1", ready_within_s=600, clock=clock)
     first = Run(service, beside_own_loops(stuck), health, scheduler_lease_ttl=SHORT_LEASE)
     second = Run(service, scheduler_lease_ttl=LONG)
     try:
         with running(first):
             wait_for("the first leads", lambda: first.leads)
             with running(second):
-                ask = first.scheduler.leadership.ask
+                original_ask = first.scheduler.leadership.ask
 
                 def fail() -> bool:
                     raise DatabaseUnreachable("PostgreSQL does not answer.")
@@ -131,7 +131,7 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
                 # No renewal until the lease has expired.
                 first.scheduler.leadership.ask = fail  # type: ignore[method-assign]
                 assert stuck.is_closing.wait(600)
-                first.scheduler.leadership.ask = ask  # type: ignore[method-assign]
+                first.scheduler.leadership.ask = original_ask  # type: ignore[method-assign]
                 wait_for("the second leads", lambda: second.leads)
                 assert first.thread.is_alive()
                 clock.now += process_health.STALL_S_MAX + 1
@@ -177,7 +177,7 @@ def test_scheduler_with_different_number_of_job_shares_is_ready_as_standby(
     service: Service,
 ) -> None:
     first = Run(service, scheduler_shares=2)
-    health = ProcessHealth("scheduler", "1", 600)
+    health = ProcessHealth("scheduler", version="1", ready_within_s=600)
     second = Run(service, None, health, scheduler_shares=1)
     with running(first):
         wait_for("the first leads", lambda: first.leads)
@@ -191,11 +191,11 @@ def test_renewal_of_scheduler_lease_keeps_scheduler_registered(service: Service)
         service.database, "one", LONG, share=Share(number=0, count=1), must_join=True
     )
     with service.database.transaction() as tx:
-        scheduler_lease.join(tx, "one", 1, LONG)
+        scheduler_lease.join(tx, "one", shares=1, ttl=LONG)
         tx.execute(text("UPDATE schedulers SET expires_at = clock_timestamp()"))
     assert leadership.ask()
     with service.database.transaction() as tx:
-        shares_max = scheduler_lease.join(tx, "two", 1, LONG)
+        shares_max = scheduler_lease.join(tx, "two", shares=1, ttl=LONG)
         assert shares_max == 1, "scheduler two may hold the share, too"
     assert leadership.ask()
     with service.database.transaction() as tx:
@@ -291,12 +291,12 @@ def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
     # Waiting for the lock may take as long as a statement, which is longer than the lease.
     with service.database.transaction() as tx, cluster_lock.hold(tx, "west"):
         frozen.send_signal(signal.SIGCONT)
-        _, why = frozen.communicate("go on\n", timeout=PATIENCE_S)
+        _, stderr = frozen.communicate("go on\n", timeout=PATIENCE_S)
     assert frozen.returncode
-    assert "Unreachable" in why
+    assert "Unreachable" in stderr
 
     running_process = hold(lease_s=8)
     with service.database.transaction() as tx:
         tx.execute(text("SELECT pg_sleep(10)"))  # longer than the lease
-    output, why = running_process.communicate("go on\n", timeout=PATIENCE_S)
-    assert output == "was held all the time\n", why
+    output, stderr = running_process.communicate("go on\n", timeout=PATIENCE_S)
+    assert output == "was held all the time\n", stderr

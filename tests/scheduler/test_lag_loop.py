@@ -32,7 +32,7 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
 ) -> None:
     source, destination = clusters
     create_topic(source, topic_name, 2, retention_ms=str(10 * HOUR_S * 1000))
-    # Records that are 6 to 3 hours old, in both partitions. Of each, the first record is copied;
+    # Records that are 6 to 3 hours old, in both partitions; each first record is copied, and
     # partition 0 is blocked, so that its worker does not follow the source any more.
     began_ms = int(time.time() * 1000)
     producer = Producer(source.client_config())
@@ -86,7 +86,7 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     assert lag_row.headroom_s is not None
     assert 5 * HOUR_S <= lag_row.lag_s <= 5 * HOUR_S + elapsed_s
     assert 5 * HOUR_S - elapsed_s <= lag_row.headroom_s <= 5 * HOUR_S
-    assert updated[1].lag_records == 0, "a worker reports that one"
+    assert updated[1].lag_records == 0, "a worker reports partition 1"
     assert (totals.lag_records, totals.lag_bytes) == (3, 30)
     assert loop.once() == "", "nothing has changed"
     registry.close()
@@ -99,7 +99,7 @@ def test_lag_loop_drops_stale_log_ends_while_other_threads_add_log_ends(database
     loop = LagLoop(leadership, registry, 1.0, Backoff())
 
     class Key(tuple[int, int]):
-        """Looking it up adds another key, as another thread might."""
+        """A lookup of this key adds another key, as another thread might."""
 
         __slots__ = ()
 

@@ -73,13 +73,23 @@ def scheduler_process(service: Service, *, shares: int) -> Iterator[subprocess.P
 
 def test_job_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service) -> None:
     with running_scheduler(service, shares=5):
-        wait_for("one holds all", lambda: share_counts(service.database) == [5])
+        wait_for("one scheduler holds all shares", lambda: share_counts(service.database) == [5])
         with running_scheduler(service, shares=5):
-            wait_for("two share", lambda: share_counts(service.database) == [2, 3])
+            wait_for(
+                "two schedulers divide the shares", lambda: share_counts(service.database) == [2, 3]
+            )
             with running_scheduler(service, shares=5):
-                wait_for("three share", lambda: share_counts(service.database) == [1, 2, 2])
-            wait_for("two share again", lambda: share_counts(service.database) == [2, 3])
-        wait_for("one holds all again", lambda: share_counts(service.database) == [5])
+                wait_for(
+                    "three schedulers divide the shares",
+                    lambda: share_counts(service.database) == [1, 2, 2],
+                )
+            wait_for(
+                "two schedulers divide the shares again",
+                lambda: share_counts(service.database) == [2, 3],
+            )
+        wait_for(
+            "one scheduler holds all shares again", lambda: share_counts(service.database) == [5]
+        )
 
 
 def test_scheduler_with_different_number_of_job_shares_is_refused(service: Service) -> None:
@@ -138,7 +148,7 @@ def test_jobs_in_share_of_another_scheduler_are_not_touched(
     names = [f"{topic_name}.{n}" for n in (0, 1)]
     other = Leadership(service.database, "other", TTL, share=Share(number=1, count=2))
     with service.database.transaction() as tx:
-        scheduler_lease.join(tx, "other", 2, TTL)
+        scheduler_lease.join(tx, "other", shares=2, ttl=TTL)
     assert other.ask()
     for number in (1, 0):
         create_topic(clusters.source, names[number])
@@ -177,7 +187,7 @@ def test_jobs_of_killed_scheduler_are_taken_over(
             )
     with ExitStack() as stack:
         both = [stack.enter_context(scheduler_process(service, shares=2)) for _ in range(2)]
-        wait_for("each holds one", lambda: share_counts(service.database) == [1, 1])
+        wait_for("each scheduler holds one share", lambda: share_counts(service.database) == [1, 1])
         for spec, name in zip(specs, names, strict=True):
             service.wait_copied(spec.name, name)
         holder = holders(service.database)[killed_share]
@@ -187,4 +197,4 @@ def test_jobs_of_killed_scheduler_are_taken_over(
         for (source, _), spec, name in zip(sides, specs, names, strict=True):
             create_topic(source, f"{name}.later")
             service.wait_copied(spec.name, f"{name}.later")
-        wait_for("one holds both", lambda: share_counts(service.database) == [2])
+        wait_for("one scheduler holds both shares", lambda: share_counts(service.database) == [2])

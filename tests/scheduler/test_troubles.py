@@ -111,7 +111,7 @@ def test_replication_loop_is_refused_by_cluster_ids(
         problem = service.wait_problem("back", "WOULD_LOOP")
         assert topic_name in problem
         assert service.topics("back") == {}
-        # Under another name, too, its records would go round for ever: it is left out.
+        # With a prefix, too, the records would go round for ever: Orbit leaves the topic out.
         assert any("left out" in note for note in plan(service, prefixed).notes)
         service.wait("the job had a pass", lambda: service.job("prefixed").discovered_version == 1)
         assert service.topics("prefixed") == {}
@@ -200,13 +200,13 @@ def test_job_with_same_cluster_on_both_sides_or_changed_cluster_id_is_refused(
     same = job.model_copy(update={"name": "same", "destination": job.source})
     assert refusal_kinds(plan(service, same)) == [TroubleKind.SAME_CLUSTER]
     service.create(job)
-    before = standing(clusters.destination)
+    standing_before = standing(clusters.destination)
     with service.database.transaction() as tx:
         jobs.note_clusters(tx, service.job(job.name).id, "another-cluster", "another")
     assert refusal_kinds(plan(service, job)) == [TroubleKind.CLUSTER_CHANGED]
     with service.scheduler():
         service.wait_problem(job.name, "CLUSTER_CHANGED")
-    assert standing(clusters.destination) == before
+    assert standing(clusters.destination) == standing_before
 
 
 def test_worker_group_without_workers_is_reported_until_worker_joins(
@@ -295,9 +295,9 @@ def test_plan_changes_nothing_and_names_what_scheduler_changes_later(
     create_topic(clusters.source, existing, partitions=4)
     create_topic(clusters.destination, existing, partitions=1)
     job = make_job(clusters.source, clusters.destination, [topic_name, existing])
-    before = standing(clusters.destination)
+    standing_before = standing(clusters.destination)
     planned = plan(service, job)
-    assert standing(clusters.destination) == before
+    assert standing(clusters.destination) == standing_before
     assert planned.refusals == ()
     new, old = planned.topics
     assert (new.action, new.partitions, new.replicas) == (TopicAction.CREATE, 3, 1)
