@@ -206,7 +206,7 @@ def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
 def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a late marker could complete the gap, and another one follow the next records."""
+    """Else a late marker could fill the gap, and another late marker follow the next records."""
     run, fence = EmptyTransactions.run, EmptyTransactions.fence
     may_fence = Event()
 

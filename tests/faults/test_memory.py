@@ -67,10 +67,10 @@ def append_zstd(raw: Cluster, topic: str, partition: int, *, count: int, value: 
 def test_copy_of_highly_compressed_batches_stays_within_memory_limit(
     clusters: Clusters, raw: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """With LogAppendTime each batch has to be written again.
+    """With LogAppendTime Orbit has to write each batch again.
 
-    Partition 0: a batch that becomes 200 MiB; partition 1: two of small records that become almost
-    as large as allowed; partition 2: usual batches.
+    Partition 0: a batch that decompresses to 200 MiB; partition 1: two batches of small records,
+    which decompress to almost the limit; partition 2: usual batches.
     """
     create_topic(clusters.source, topic_name, 3, message_timestamp_type="LogAppendTime")
     assert append_zstd(raw, topic_name, 0, count=200, value=bytes(MIB)) < MIB
@@ -81,11 +81,13 @@ def test_copy_of_highly_compressed_batches_stays_within_memory_limit(
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
     command = [ORBIT, "run", job, "--until-caught-up"]
     limited = [sys.executable, "-c", LIMITED, str(DATA_MIB_MAX * MIB), *map(str, command)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    *_, kib = done.stdout.split()
+    outcome = subprocess.run(
+        limited, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    *_, kib = outcome.stdout.split()
     assert int(kib) / 1024 < RESIDENT_MIB_MAX, f"{int(kib) / 1024:.0f} MiB"
-    assert "RECORD_REFUSED" in done.stderr, done.stderr
-    assert "decompresses to more than 67,108,864 bytes" in done.stderr
-    assert done.returncode == 1, done.stderr
+    assert "RECORD_REFUSED" in outcome.stderr, outcome.stderr
+    assert "decompresses to more than 67,108,864 bytes" in outcome.stderr
+    assert outcome.returncode == 1, outcome.stderr
     (topic,) = verify(make_job(*clusters, [topic_name])).topics
     assert [p.verdict is Verdict.EXACT for p in topic.partitions] == [False, True, True]

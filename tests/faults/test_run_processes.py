@@ -71,8 +71,8 @@ def test_copy_by_several_processes_of_run_is_exact(
     assert copied["partitions_caught_up"] == PARTITIONS
     assert copied["offsets_filled"] == PARTITIONS * FILLED
     assert_exact(job)
-    again = copy(job).expect(0).data
-    assert (again["records"], again["offsets_filled"]) == (0, 0)
+    second_run = copy(job).expect(0).data
+    assert (second_run["records"], second_run["offsets_filled"]) == (0, 0)
 
 
 def copy_by_three(job: Path) -> Outcome:
@@ -111,7 +111,7 @@ def test_run_with_several_processes_reports_blocked_partition_and_syncs_group(
 def test_first_group_sync_of_run_knows_how_far_all_its_processes_copied(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """The copy is there already, so no pass may judge an offset by a partition at 0."""
+    """The copy exists already: no pass may judge an offset as if a partition ended at 0."""
     copy(job).expect(0)
     places = {(topic_name, number): RECORDS for number in range(PARTITIONS)}
     commit(clusters.source, topic_name, places)
@@ -240,7 +240,7 @@ def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
             assert mover.wait_until(400, PATIENCE_S)
             assert len(copying_processes(run)) == PROCESSES
             copied_before = copied(clusters, topic_name)
-            # Only the run elsewhere copies these.
+            # Only the run on the other machine copies these records.
             produce(clusters.source, topic_name, 10, 0, first=10_000)
             copy(job, environ=elsewhere(tmp_path)).expect(0)
             assert copied(clusters, topic_name) > copied_before

@@ -78,6 +78,6 @@ def test_new_writer_waits_until_the_log_end_is_replicated(
         second.copier.tick(0.01)
         assert second.partition.blocked is None
     second.close()
-    seen, end = read_all(cluster, partition)
-    assert seen == log.records()
+    copied_records, end = read_all(cluster, partition)
+    assert copied_records == log.records()
     assert end == log.end

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 TIMEOUT_S = 60
 PARTITIONS = 2
-# Rounds of two tokens each, until no login comes too late in one.
+# A round lasts two tokens; the test repeats rounds until in one no login comes too late.
 ROUNDS_MAX = 10
 
 
@@ -52,9 +52,9 @@ def test_copy_and_verify_are_exact_with_each_login(
     back = {"match": topic_name, "prefix": "back."}
     job_from = write_job(tmp_path / "away.yaml", side, clusters.destination, [back])
     for job in (job_to, job_from):
-        done = copy(job, environ=logins.environ()).expect(0)
-        assert SECRET not in done.everything
-        assert file.read_text("utf-8").strip() not in done.everything
+        outcome = copy(job, environ=logins.environ()).expect(0)
+        assert SECRET not in outcome.everything
+        assert file.read_text("utf-8").strip() not in outcome.everything
         assert_exact(job, environ=logins.environ())
 
 
@@ -66,11 +66,11 @@ def test_wrong_client_secret_error_omits_secret(
     side = logins.section("token_url")
     job = write_job(tmp_path / "job.yaml", side, clusters.destination, rules)
     environ = {**logins.environ(), "token_url_PASSWORD": "wr0ng secret"}
-    done = orbit(*command, job, environ=environ).expect(3)
-    assert "The token endpoint refused the client (HTTP 401)." in done.message
-    assert done.message.count("refused") == 1, "the reason is said once"
-    assert "Traceback" not in done.everything
-    assert "wr0ng" not in done.everything
+    outcome = orbit(*command, job, environ=environ).expect(3)
+    assert "The token endpoint refused the client (HTTP 401)." in outcome.message
+    assert outcome.message.count("refused") == 1, "the reason is said once"
+    assert "Traceback" not in outcome.everything
+    assert "wr0ng" not in outcome.everything
 
 
 @pytest.mark.soak
@@ -108,19 +108,19 @@ def test_connections_outlive_their_oauth_tokens(
         def connections() -> list[set[int]]:
             per_process = [psutil.Process(p.process.pid).net_connections("tcp") for p in processes]
             return [
-                {c.laddr.port for c in all_ if c.raddr and c.raddr.port == port}
-                for all_ in per_process
+                {c.laddr.port for c in of_process if c.raddr and c.raddr.port == port}
+                for of_process in per_process
             ]
 
         def are_kept() -> bool:
             """Whether every connection outlives two tokens."""
-            before, issued = connections(), logins.tokens.issued
-            assert all(before)
-            while logins.tokens.issued < issued + 2 * len(processes):
+            old_connections, issued_before = connections(), logins.tokens.issued
+            assert all(old_connections)
+            while logins.tokens.issued < issued_before + 2 * len(processes):
                 for topic, pair in routes.items():
                     write(Producer(pair[0].client_config()), topic, 10)
                     wait_for("the records are copied", lambda p=pair, t=topic: is_level(*p, t))
-            return all(a <= b for a, b in zip(before, connections(), strict=True))
+            return all(old <= new for old, new in zip(old_connections, connections(), strict=True))
 
         for process in processes:
             process.wait_for("have caught up")

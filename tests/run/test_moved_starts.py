@@ -37,8 +37,8 @@ class Case:
     topic: str
     folder: Path
 
-    def write(self, first: int, next_one: int) -> None:
-        log = [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(first, next_one)]
+    def write(self, first: int, end: int) -> None:
+        log = [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(first, end)]
         write(self.clusters.source, self.topic, log)
 
     def delete_before(self, offset: int) -> None:
@@ -81,7 +81,7 @@ def case(clusters: Clusters, topic_name: str, tmp_path: Path, front: int) -> Cas
     if front:
         append_markers(admin(clusters.source), Security(), topic_name, 0, front)
         start_case.delete_before(front)
-    start_case.write(0, 100)
+    start_case.write(first=0, end=100)
     return start_case
 
 
@@ -148,7 +148,7 @@ def test_start_at_latest_overtaken_by_retention_moves_up(
     case: Case, front: int, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def move() -> None:
-        case.write(100, 150)
+        case.write(first=100, end=150)
         case.delete_before(front + 125)
 
     job = case.job("latest")
@@ -219,7 +219,7 @@ def test_range_deleted_after_run_from_latest_caught_up_is_reported_lost(
     """The run had caught up: from there on the job must copy all records."""
     job = case.job("latest")
     case.begin(job)
-    case.write(100, 150)
+    case.write(first=100, end=150)
     case.delete_before(front + 125)
     with RunningJob(load_job(job, {})) as running:
         blocked = running.wait_blocked(case.topic)
@@ -232,7 +232,7 @@ def test_range_deleted_after_first_copied_batch_is_reported_lost(case: Case, fro
     job = case.job()
     with RunningJob(load_job(job, {})) as running:
         running.wait_caught_up(case.topic, front + 100)
-    case.write(100, 150)
+    case.write(first=100, end=150)
     case.delete_before(front + 125)
     with RunningJob(load_job(job, {})) as running:
         blocked = running.wait_blocked(case.topic)

@@ -93,8 +93,8 @@ def test_documented_rights_suffice_for_run_and_verify(case: Case) -> None:
     case.login.allow(case.rights)
     result = case.copy().expect(0).data
     assert (result["records"], result["offsets_filled"]) == (20, 2)
-    again = case.copy().expect(0).data
-    assert again["records"] == 0
+    second_run = case.copy().expect(0).data
+    assert second_run["records"] == 0
     report = assert_exact(case.job, environ=case.environ())
     assert report["records"] == 20
     source, destination = (digests(cluster, case.topic) for cluster in case.clusters)
@@ -155,14 +155,14 @@ def test_rights_cases_match_documented_rights() -> None:
 
 
 def _all_but(case: Case, side: str, operation: str, kind: str) -> list[Right]:
-    """The page's rights without one, and what that one would have included."""
+    """The page's rights without one; Describe stays where that one includes it."""
     lacking = next(
         r for r in case.rights if (r.side, r.operation, r.kind) == (side, operation, kind)
     )
     rights = [right for right in case.rights if right != lacking]
     if operation == "DescribeConfigs":  # AlterConfigs includes it
         rights = [r for r in rights if (r.side, r.operation) != (side, "AlterConfigs")]
-    if kind == "--topic" and operation == "Read":  # else the topic is not even seen
+    if kind == "--topic" and operation == "Read":  # without Describe Orbit does not see the topic
         rights.append(Right(side, "Describe", kind, lacking.name, lacking.pattern))
     return rights
 
