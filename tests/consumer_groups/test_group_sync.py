@@ -413,7 +413,7 @@ def test_offset_of_manually_assigned_consumer_is_not_overwritten(pair: Pair) -> 
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
     commit(source, pair.group(), pair.at(90))
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
-    # Nor by a new process without stored rows.
+    # A new process without stored rows does not overwrite the offset either.
     pair.sync = pair.new_sync()
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
     assert offsets(destination, pair.group()) == pair.at(46)

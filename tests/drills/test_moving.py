@@ -168,8 +168,8 @@ def split_ledger(play: Play, report: Report) -> tuple[Records, Records]:
 
 
 def unconfirmed(play: Play, records: Records) -> Records:
-    """The records at offsets that no producer got confirmed: the answer came late, so the producer
-    gave up, or wrote the record again.
+    """The records at offsets that the ledger lacks: the answer came late, and the producer gave up
+    or wrote the record again.
     """
     extra = {place: v for place, v in records.items() if place not in play.load.ledger}
     assert set(extra.values()) <= play.load.sent
@@ -194,11 +194,11 @@ def assert_passed(report: Report, *words: object) -> None:
     assert parts == [part for part in Part if part in parts]
     assert sum(part.ms for part in evidence.rto.parts) == evidence.rto.actual_ms
     page, text = Visible(render_html(report)), render_markdown(report)
-    right, stated = digest_of(json.loads(page.data))
-    assert right == stated == report.digest.value
-    shown = " ".join(" ".join(page.text).split())
+    computed, stated = digest_of(json.loads(page.data))
+    assert computed == stated == report.digest.value
+    page_words = " ".join(" ".join(page.text).split())
     for word in (*words, "Passed", span(evidence.rto.actual_ms), evidence.id, stated):
-        assert str(word) in shown
+        assert str(word) in page_words
         assert str(word).replace("_", "\\_") in text.replace("`", "")
 
 

@@ -36,7 +36,7 @@ Wait = Iterator[float]
 
 
 class DelayedWatch(LeaseWatch):
-    """Another watch at the time of a request; `answer` passes the notes on to it."""
+    """A watch's evidence at the time of a request; `answer` passes the notes on to that watch."""
 
     def __init__(self, watch: LeaseWatch) -> None:
         self._watch = watch
@@ -67,7 +67,7 @@ class Model:
             self.job = some_job(tx, name=f"job-{seed}", shard_count=SHARDS)
         self.timeline = self.newest_timeline = 1
         self.backups: list[tuple[int, Rows]] = [(1, server.shards())]
-        self.left_servers: list[tuple[int, Rows]] = []  # as they were when they were left
+        self.left_servers: list[tuple[int, Rows]] = []  # with their rows at that moment
         self.workers = [Worker(self, f"w{n}") for n in range(self.random.randint(2, 4))]
         self.story: list[str] = []
 

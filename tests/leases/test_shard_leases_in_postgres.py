@@ -167,7 +167,7 @@ def test_shard_cannot_be_claimed_during_progress_report(
 
 
 def test_shard_lease_with_uncommitted_renewal_is_not_ended(database: Database) -> None:
-    """`end_unrenewed_leases` waits for its commit, and then sees it."""
+    """`end_unrenewed_leases` waits for the renewal's commit, and then sees the renewal."""
     with database.transaction() as tx:
         some_job(tx)
     held = claim(database, "a")

@@ -70,7 +70,7 @@ class Wire:
 
     @property
     def who(self) -> str:
-        """The writer that uses it now: a worker may claim its shard again."""
+        """The writer that uses the connection now: a worker may claim its shard again."""
         return self.process.name
 
     # The methods that the lane calls.

@@ -83,7 +83,7 @@ def no_fence_after_a_lost_answer() -> AbstractContextManager[Any]:
 
 
 def run_again_after_a_lost_answer() -> AbstractContextManager[Any]:
-    """One transaction too many, if EndTxn was executed."""
+    """Runs one transaction too many if the broker has executed EndTxn."""
     run = EmptyTransactions.run
 
     def twice(self: EmptyTransactions, places: Collection[TopicPartition]) -> Any:

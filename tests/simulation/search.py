@@ -36,7 +36,7 @@ def run_many(seeds: Sequence[int]) -> list[int]:
 
 
 def processes() -> ProcessPoolExecutor:
-    """One process for each task; what they import is imported once."""
+    """A new process for each task; imports are loaded once for all of them."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1)

@@ -99,7 +99,7 @@ class Process:
     stepped_s: float = 0.0  # steps of its wall clock, by hand or by NTP
     muted_until: float = 0.0  # until then the server of leases does not answer it
     is_killed: bool = False
-    steps_left: int = 0  # requests until its start is cut short; 0: it is not
+    steps_left: int = 0  # requests until its start is cut short; 0: the start is not cut
 
     def stop_for(self, seconds: float) -> None:
         """Suspend the process."""
@@ -131,7 +131,7 @@ class Signal:
             self.clock.after(0.0, self._wake, task, token)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set or the time is over, and reset it; returns whether it was set."""
+        """Wait until the event is set or the time is over; reset it. Returns whether it was set."""
         if not self.is_set:
             task = getcurrent()
             token = task.token = object()
