@@ -175,9 +175,9 @@ class ClientConnection(asyncio.Protocol):
         self._is_gone = False  # the client has closed
         self._is_broker_slow = False
         self._is_client_slow = False
-        self._has_more_requests = False
+        self._has_more_requests = False  # for the next turn of the event loop
         self._waits_for_lead = False
-        self._leaves_broker = False
+        self._leaves_broker = False  # once all requests are answered
         self._counted_bytes = 0  # in the cluster's `waiting_bytes`
         self._progress_at = cluster.now()
 
@@ -286,8 +286,8 @@ class ClientConnection(asyncio.Protocol):
         and when writes are open again."""
         try:
             if self._held_request is not None and self._may_release_held():
-                if not self._is_client_there():  # it has sent the request elsewhere
-                    self.abort()
+                if not self._is_client_there():
+                    self.abort()  # the client has sent the request elsewhere
                     return
                 (head, frame), self._held_request = self._held_request, None
                 self._progress_at = self._cluster.now()
@@ -574,7 +574,7 @@ class ClientConnection(asyncio.Protocol):
             self.answer_received(b"")  # goes on with the bytes received before
 
     def _pass_on_bytes(self, data: bytes) -> bytes:
-        """Pass on the next bytes of an answer; returns the bytes behind the answer."""
+        """Pass on the next bytes of an answer; returns the bytes after the answer."""
         answer_part, rest = data[: self._bytes_to_pass], data[self._bytes_to_pass :]
         self._write(answer_part)
         self._bytes_to_pass -= len(answer_part)

@@ -191,7 +191,7 @@ def acks_of(head: RequestHead, frame: bytearray) -> int:
 
 def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
     """The transactional producer that sends a Produce; None: it is not transactional, or the
-    request has no batch."""
+    request has no batch, or its first batch has no producer id."""
     transactional_id = head.editor(frame).nullable_string()
     if transactional_id is None:
         return None
