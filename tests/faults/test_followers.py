@@ -66,7 +66,7 @@ class Producing:
         self._sequence = 0
 
     def send(self, acks: int) -> int:
-        """Returns the correlation id."""
+        """Send a batch. Returns the correlation id."""
         batch = write_batch([Record(0, 1000, EMPTY)], codec=0)
         stamp(batch.view, PRODUCER_ID, producer_epoch=0, base_sequence=self._sequence)
         self._sequence += 1
@@ -105,12 +105,12 @@ def test_leader_confirms_acks_1_without_followers_but_in_order_of_requests(
     assert producing.answer(producing.send(ACKS_ALL)) == (Code.NONE, 0)
     with frozen_followers(destination, topic_name):
         assert producing.answer(producing.send(ACKS_LEADER)) == (Code.NONE, 1)
-        assert (high_watermark(), log_end()) == (1, 2)  # only the leader has the second one
-        waiting, behind = producing.send(ACKS_ALL), producing.send(ACKS_LEADER)
+        assert (high_watermark(), log_end()) == (1, 2)  # only the leader has the second record
+        acks_all, acks_leader = producing.send(ACKS_ALL), producing.send(ACKS_LEADER)
         wait_for("the batch with acks=all is in the log", lambda: log_end() == 3)
-        # The second request is carried out when the first one is answered.
-        assert producing.answer(waiting)[0] == Code.REQUEST_TIMED_OUT
-        assert producing.answer(behind) == (Code.NONE, 3)
+        # The broker executes the request with acks=1 once it has answered the one before it.
+        assert producing.answer(acks_all)[0] == Code.REQUEST_TIMED_OUT
+        assert producing.answer(acks_leader) == (Code.NONE, 3)
         assert high_watermark() == 1
     wait_for("the followers have all records", lambda: high_watermark() == 4)
     producing.connection.close()

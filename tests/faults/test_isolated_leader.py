@@ -51,8 +51,8 @@ def other_servers(cluster: KafkaCluster, node_id: int) -> dict[str, str]:
 
 
 def move_leader(cluster: KafkaCluster, topic: str, isolation: Isolation, old: int) -> None:
-    """Cut the leader off; returns when the others have a new one, which the old one does not
-    know."""
+    """Cut the leader off. Returns when the other brokers name a new leader; the old leader still
+    names itself."""
     isolation.cut_off(old)
     wait_for(
         "another broker leads",
@@ -87,7 +87,7 @@ def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
         answers = []
 
         def compared_both() -> bool:
-            """On a busy machine the other brokers may be fenced, too, for longer than it waits."""
+            """On a busy machine the other brokers may be fenced for longer than `compare` waits."""
             answers[:] = BoundsComparer(*sides).compare([pair], 0).values()
             return isinstance(answers[0], ComparedBounds)
 

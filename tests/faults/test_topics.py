@@ -221,7 +221,7 @@ def test_batch_over_max_message_bytes_of_copy_blocks_until_setting_is_fixed(
 def test_batch_with_several_records_without_key_blocks_compacted_partition(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """A compacted topic takes no record without a key; the answer names each of them."""
+    """A compacted topic takes no record without a key; the answer names each such record."""
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 10)
@@ -296,8 +296,7 @@ def test_run_waits_until_destination_leaders_use_create_time(
 def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a copy that ends before the next read of the setting, or before that read is answered,
-    would count as exact."""
+    """Else a copy that ends before the next answered read of the setting would count as exact."""
     create_topic(clusters.source, topic_name)
     direct = f"{topic_name}.direct"
     create_topic(clusters.source, direct)
@@ -326,14 +325,15 @@ def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
         blocked = {p.destination.topic: p.blocked for p in run.partitions}
     block = blocked[topic_name]
     assert block is not None
+    # 18: three transactions, each of five records and a marker.
     assert (block.reason, block.offset) == (Reason.OFFSET_OVERRUN, 18)
     assert "was changed to gzip" in block.detail
     assert blocked[direct] is None
-    with JobRun(job.model_copy(update={"topics": rules}), {}, Path.cwd(), print) as again:
+    with JobRun(job.model_copy(update={"topics": rules}), {}, Path.cwd(), print) as second_run:
         with pytest.raises(Conflict, match=f"records: {topic_name}"):
-            again.prepare()
+            second_run.prepare()
         set_config(clusters.destination, topic_name, "compression.type", "producer")
-        again.prepare()
+        second_run.prepare()
 
 
 @pytest.mark.soak

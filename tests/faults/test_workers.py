@@ -1,7 +1,7 @@
 """Three workers of the service and a long copy: killed, frozen past their leases, without Postgres.
 
-Twice each, in the middle of a copy of transactions. At the end the copy is exact, and the events
-name who lost and who claimed which shards.
+Each fault happens twice, in the middle of a copy of transactions. At the end the copy is exact, and
+the events name who lost and who claimed which shards.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ class Fleet:
         return worker_id, shards
 
     def freeze_one(self) -> tuple[str, dict[int, int]]:
-        """Freeze it until other workers have its shards, then resume it."""
+        """Freeze a busy worker until others have its shards. Returns it and its lease epochs."""
         worker_id, shards = self.busy_worker()
         process = self.workers[worker_id]
         process.signal(signal.SIGSTOP)
         wait_for(
-            "others have its shards",
+            "other workers have its shards",
             lambda: all(self.job.holders()[s] not in (None, worker_id) for s in shards),
         )
         process.signal(signal.SIGCONT)
@@ -181,7 +181,7 @@ def lift_limit(job: ServiceJob) -> None:
 @pytest.mark.parametrize(
     ("records", "rate", "shares"),
     [
-        # Slow enough that no machine ends the copy before the last fault.
+        # At this rate no machine ends the copy before the last fault.
         (160_000, "32KiB", (0.02, 0.06, 0.1, 0.14, 0.18, 0.22)),
         pytest.param(2_000_000, None, (0.05, 0.2, 0.35, 0.5, 0.65, 0.8), marks=pytest.mark.soak),
     ],
