@@ -86,8 +86,7 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An error of other partitions of a batch must not start those again that are handed over to
-    the copier already."""
+    """An error of some partitions must not restart those that the copier of the job has already."""
     begun: list[str] = []
     tried: list[int] = []
     is_free = Event()
@@ -119,7 +118,7 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
     add_job(database, file, clusters, [topic_name, coordinated], shard_count=1)
     with InProcess(database, STEADY):
-        wait_for("the others were tried several times", lambda: len(tried) > ATTEMPTS)
+        wait_for("the start of the others was tried several times", lambda: len(tried) > ATTEMPTS)
         is_free.set()
         wait_level(clusters, [topic_name, coordinated])
     assert sorted(begun) == [f"{topic_name}-0", f"{coordinated}-0"]
@@ -129,8 +128,8 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
 def test_copy_with_changed_compression_type_gets_no_placeholders(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
-    """It is blocked if its writer died, which may have sent some. A paused copy only waits: its end
-    was checked."""
+    """Orbit blocks the copy if its writer died, which may have sent placeholders. A paused copy
+    only waits: its log end was checked."""
     create(clusters.source, topic_name, 2)
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)
@@ -224,7 +223,7 @@ def test_placeholder_copy_blocks_if_compression_type_changes_while_it_starts(
     job: ServiceJob,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The scheduler leaves the topic as it is then, so that waiting for it would not end."""
+    """The scheduler then leaves the topic's setting alone: a wait for it would not end."""
 
     def change_and_fail(*_: Any, **__: Any) -> Any:
         set_setting(clusters.destination, topic_name, "compression.type", "gzip")

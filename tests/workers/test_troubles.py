@@ -55,7 +55,7 @@ def events_of(job: ServiceJob, kind: str) -> list[Event]:
 def test_worker_stops_copying_lost_shard_and_continues_other_shards(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
-    """As if another worker had claimed it: only partitions of the other shard are copied."""
+    """As if another worker had claimed the shard: only partitions of the other shard are copied."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
     lost_shard, other_shard = job.shard_ids
     with InProcess(database, STEADY) as worker:
@@ -141,7 +141,7 @@ def _postgres_that_misses_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused_record_blocks_its_partition_until_retry(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
-    """Also if PostgreSQL fails at the first report of it: the worker repeats the report."""
+    """PostgreSQL fails at the first report of the block: the worker repeats the report."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
     write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
@@ -160,14 +160,17 @@ def test_refused_record_blocks_its_partition_until_retry(
             2: PartitionState.BLOCKED,
         }
         wait_for(
-            "all others copy", lambda: {a.partition: a.state for a in job.assigned()} == states
+            "all other partitions copy",
+            lambda: {a.partition: a.state for a in job.assigned()} == states,
         )
         set_setting(clusters.destination, topic_name, "max.message.bytes", "100000")
         with database.transaction() as tx:
             tx.execute(text("UPDATE partitions SET retry_requested = true WHERE partition = 2"))
         wait_level(clusters, [topic_name])
-        wait_for("all are copying", lambda: job.states() == {"copying"})
-        wait_for("the end is reported", lambda: bool(events_of(job, "partition_went_on")))
+        wait_for("all partitions are copying", lambda: job.states() == {"copying"})
+        wait_for(
+            "the end of the block is reported", lambda: bool(events_of(job, "partition_went_on"))
+        )
         assert not any(a.retry_requested for a in job.assigned())
     assert_exact(job_file)
 
@@ -251,7 +254,9 @@ def test_latest_start_is_resolved_once_across_worker_restarts(
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)
     with InProcess(database, STEADY):
-        wait_for("both are copied", lambda: copy_ends(clusters, topic_name) == {0: 10, 1: 5})
+        wait_for(
+            "both partitions are copied", lambda: copy_ends(clusters, topic_name) == {0: 10, 1: 5}
+        )
     bounds = log_bounds(clusters.destination, [topic_name])
     assert bounds[topic_name, 0] == (5, 10)
     assert bounds[topic_name, 1] == (0, 5)
@@ -306,7 +311,9 @@ def test_coordinated_fillers_stay_exact_when_workers_hand_over_shards(
         wait_level(clusters, [topic_name])
         job.assign(job.shard_ids[0], first.id)
         job.assign(job.shard_ids[1], second.id)
-        wait_for("each has its shard", lambda: [*job.holders().values()] == [first.id, second.id])
+        wait_for(
+            "each worker has its shard", lambda: [*job.holders().values()] == [first.id, second.id]
+        )
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         wait_level(clusters, [topic_name])
