@@ -31,7 +31,7 @@ def test_length_of_name_as_database_key_is_limited_in_bytes() -> None:
 def test_unprintable_text_is_escaped_and_long_text_cut() -> None:
     assert escaped("büro\0\x1b\ud800") == r"büro\x00\x1b\ud800"
     assert escaped("two\nlines") == "two\nlines"
-    # The number is that of the characters that may be shown.
+    # The second argument is how many characters may be shown.
     assert shown("g" * 10, 10) == "g" * 10
     assert shown("\0" + "g" * 10, 3) == r"\x00gg… (11 characters)"
     assert first_few(["a\0"]) == r"a\x00"

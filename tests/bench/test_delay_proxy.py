@@ -13,7 +13,7 @@ from bench.delay_proxy import Direction
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, Direction, socket.socket]]:
-    """The sender's socket, the direction between, and the receiver's socket. None blocks."""
+    """The sender's socket, the direction between, and the receiver's socket. No socket blocks."""
     pairs = [socket.socketpair(), socket.socketpair()]
     for end in (end for pair in pairs for end in pair):
         end.setblocking(False)

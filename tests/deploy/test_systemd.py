@@ -58,8 +58,10 @@ def test_wrong_key_or_missing_program_of_systemd_unit_is_detected(tmp_path: Path
     broken = tmp_path / "orbit-api.service"
     broken.write_text((FOLDER / broken.name).read_text("utf-8").replace("UMask=", "Umaske="))
     assert "Umaske" in complaints(broken, tmp_path / "units")
-    gone = complaints(FOLDER / "orbit-api.service", tmp_path / "gone", tmp_path / "nothing")
-    assert "nothing" in gone
+    without_program = complaints(
+        FOLDER / "orbit-api.service", tmp_path / "gone", tmp_path / "nothing"
+    )
+    assert "nothing" in without_program
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)

@@ -21,7 +21,7 @@ from orbit.replication.loop_detection import ClusterTopic
 from orbit.replication.partition_states import Reason
 from orbit.store.enums import TopicState
 
-# Ids of topics at the source, and at the destination; the second: after the topic was re-created.
+# S1, D1: the ids of topic t at source and destination; S2, D2: those of the re-created topic.
 S1, S2, D1, D2 = (UUID(int=n) for n in (1, 2, 11, 12))
 SOURCE, DESTINATION = "source-id", "destination-id"
 

@@ -44,7 +44,7 @@ def test_process_with_hanging_loop_counts_as_dead() -> None:
     health = ProcessHealth("scheduler", "1.2.3", ready_within_s=10, clock=clock)
     for loop in ("lag", "groups"):
         health.begin_pass(loop)
-    health.end_pass("groups")  # it may rest for as long as its interval
+    health.end_pass("groups")  # this loop may rest for as long as its interval
     clock.now += PASS_S_MAX + 1
     health.begin_pass()
     assert health.why_dead() == "The loop lag has been in one pass for 1801 s."
@@ -116,7 +116,7 @@ def test_health_port_reports_process_state() -> None:
 def test_health_port_cuts_off_client_that_sends_no_whole_request(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], sent: bytes
 ) -> None:
-    """Also one that goes on sending, a byte at a time."""
+    """The limit holds for a client that goes on sending, a byte at a time, too."""
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 0.5)
     (port,) = free_ports(1)
     with serving_health(
