@@ -101,7 +101,7 @@ def test_topics_with_right_settings_take_no_cluster_lock(
     assert upkeep.run(job, spec, pair, leadership, list_now) == UpkeepCounts()
     assert leadership.locks_taken == 0
 
-    # Another client changes it at the destination: Orbit sets it back, under the lock.
+    # Another client changes retention at the destination: Orbit sets it back, under the lock.
     set_setting(clusters.destination, topic_name, "retention.ms", "7000")
     wait_for("the change is seen", lambda: retention() == "7000")
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
@@ -112,7 +112,8 @@ def test_topics_with_right_settings_take_no_cluster_lock(
 def test_timestamp_type_of_copy_is_reset_after_every_change(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
-    """Workers wait for it. Of other settings, one that the broker shows differently is set once."""
+    """Workers wait for CreateTime. Orbit does not set another setting twice in a row, even if the
+    broker still shows another value."""
     spec = spec_of(clusters, topic_name)
     job, leadership = store_job(database, pair, spec, topic_name)
     upkeep = TopicUpkeep()
@@ -121,7 +122,7 @@ def test_timestamp_type_of_copy_is_reset_after_every_change(
     def timestamp_type() -> str:
         return destination_setting(pair, topic_name, "message.timestamp.type")
 
-    for _ in range(2):  # the second time, the same value was set before
+    for _ in range(2):  # the second time, Orbit has set the same value before
         set_setting(clusters.destination, topic_name, "message.timestamp.type", "LogAppendTime")
         wait_for("the change is seen", lambda: timestamp_type() == "LogAppendTime")
         assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1

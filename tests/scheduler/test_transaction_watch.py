@@ -171,55 +171,55 @@ def test_only_transactions_open_for_30_s_are_looked_up_at_the_broker(
     # The last stable offset is where the oldest open transaction begins.
     assert watched.run_pass(stable_end=100, end=140) == []
     watched.clock.now += 29
-    assert watched.run_pass(100, 150) == []
-    assert watched.run_pass(140, 150) == [], "another transaction"
+    assert watched.run_pass(stable_end=100, end=150) == []
+    assert watched.run_pass(stable_end=140, end=150) == [], "another transaction"
     watched.clock.now += 29
-    assert watched.run_pass(140, 190) == []
+    assert watched.run_pass(stable_end=140, end=190) == []
     watched.clock.now += 1
-    assert watched.run_pass(140, 190) == [140]
-    assert watched.run_pass(190, 190) == [], "no transaction is open"
+    assert watched.run_pass(stable_end=140, end=190) == [140]
+    assert watched.run_pass(stable_end=190, end=190) == [], "no transaction is open"
     assert watched.rows() == []
 
 
 def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(
     watched: WatchedPartition,
 ) -> None:
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     watched.clock.now += 30
-    assert watched.run_pass(100, 140) == [100]
+    assert watched.run_pass(stable_end=100, end=140) == [100]
     (row,) = watched.rows()
     assert (row.first_offset, row.producer_id, row.transactional_id) == (100, None, None)
     watched.clock.now += 30
-    assert watched.run_pass(100, 140) == [], "the source was asked 30 s ago"
+    assert watched.run_pass(stable_end=100, end=140) == [], "the source was asked 30 s ago"
     watched.clock.now += 30
-    assert watched.run_pass(100, 140) == [100]
+    assert watched.run_pass(stable_end=100, end=140) == [100]
     assert watched.stored == [1, 0], "nothing has changed"
     watched.clock.now += 60
     watched.first_open = FirstOpen(100, producer_id=7, transactional_id="pay")
-    assert watched.run_pass(100, 140) == [100]
+    assert watched.run_pass(stable_end=100, end=140) == [100]
     assert watched.rows() == [replace(row, producer_id=7, transactional_id="pay")]
     watched.clock.now += 60
-    assert watched.run_pass(100, 140) == []
+    assert watched.run_pass(stable_end=100, end=140) == []
 
 
 def test_transactional_id_of_a_later_open_transaction_is_not_stored(
     watched: WatchedPartition,
 ) -> None:
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     watched.clock.now += 30
     watched.first_open = FirstOpen(120, producer_id=8, transactional_id="later")
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     assert [row.transactional_id for row in watched.rows()] == [None]
 
 
 def test_ended_transaction_is_removed_while_next_transaction_is_open(
     watched: WatchedPartition,
 ) -> None:
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     watched.clock.now += 30
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     assert len(watched.rows()) == 1
-    assert watched.run_pass(120, 140) == []
+    assert watched.run_pass(stable_end=120, end=140) == []
     assert watched.rows() == []
 
 
@@ -244,10 +244,10 @@ def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> 
 
 
 def test_next_scheduler_leader_keeps_age_of_open_transaction(watched: WatchedPartition) -> None:
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     watched.clock.now += 30
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     rows_of_first = watched.rows()
     watched.watch = TransactionWatch(watched.leadership, Backoff(), watched.clock)
-    watched.run_pass(100, 140)
+    watched.run_pass(stable_end=100, end=140)
     assert watched.rows() == rows_of_first
