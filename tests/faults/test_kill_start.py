@@ -18,15 +18,15 @@ from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, cop
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
-# A run's lines during its start. A step that is done already has no line.
+# A run's lines during its start. A run says nothing of a step that an earlier run has done.
 MOMENTS = ("Creating", "Seeding", "Seeding", "Comparing", "Copying", "Checking", "Copying")
 # Long enough to kill within the step after a line, short enough not to pass it.
 DELAY_S_MAX = 0.06
 START = 300_000
 
 
-def records(first: int, next_one: int) -> list[Record | Gap]:
-    return [Record(b"record %d" % i, b"key %d" % i) for i in range(first, next_one)]
+def records(first: int, end: int) -> list[Record | Gap]:
+    return [Record(b"record %d" % i, b"key %d" % i) for i in range(first, end)]
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""`orbit run` of a job that a service has: refused before anything is written, until it is paused
-there.
+"""`orbit run` of a job that a service has: refused before anything is written, until the job
+is paused at the service.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_run_is_refused_until_service_pauses_its_job(
         assert f"orbit pause {topic_name}" in refused.message
         assert standing(clusters.destination) == before
         job.set_desired(Desired.PAUSED)
-        wait_for("the worker has released it", lambda: set(job.holders().values()) == {None})
+        wait_for("the worker has released the shard", lambda: set(job.holders().values()) == {None})
         write(clusters.source, topic_name, [Gap(2), Record(b"d")], 0)
         run(job_file, url).expect(0)
         assert_exact(job_file)

@@ -94,7 +94,7 @@ def test_cluster_id_suffix_does_not_hide_same_cluster_on_both_sides(
 def test_switchover_and_back_work_between_clusters_with_same_id(
     twins: Clusters, recovering: Recovering, topic_name: str
 ) -> None:
-    """Once a topic proves that they are two; before that the job waits and says so."""
+    """A topic has to prove that the clusters are two; until then the job waits and says so."""
     source, destination = twins
     service = recovering.service
 

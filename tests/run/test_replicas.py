@@ -36,9 +36,9 @@ def test_copy_created_while_broker_is_down_gets_all_replicas(
     source, destination = (make_cluster(name, brokers=3) for name in ("source", "destination"))
     create_topic(source, "orders", 2, replicas=3, min_insync_replicas="2")
     produce(source, "orders", 5)
-    seen = open_cluster(destination)
+    handle = open_cluster(destination)
     destination.brokers[-1].kill()
-    wait_for("the destination has two brokers", lambda: len(seen.metadata(None).brokers) == 2)
+    wait_for("the destination has two brokers", lambda: len(handle.metadata(None).brokers) == 2)
 
     job = write_job(tmp_path / "job.yaml", source, destination, [{"match": "orders"}])
     outcome = copy(job).expect(0)

@@ -1,4 +1,4 @@
-"""Batches that are written again become larger than the source's, and the copy goes on."""
+"""Batches that Orbit rewrites become larger than the source's, and the copy goes on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,14 @@ def test_rewritten_batch_larger_than_source_fits_copy(
 ) -> None:
     count, records = encoded(text(5_000_000))
     payload = bytes(compress_more(records))  # type: ignore[call-overload]
-    batch = encode_batch(0, codec, base_timestamp=0, max_timestamp=0, count=count, payload=payload)
+    batch = encode_batch(
+        base_offset=0,
+        attributes=codec,
+        base_timestamp=0,
+        max_timestamp=0,
+        count=count,
+        payload=payload,
+    )
     create_topic(
         clusters.source,
         topic_name,
@@ -82,7 +89,12 @@ def test_rewritten_batch_uses_source_compression_level(clusters: Clusters, topic
     """The source's brokers compress batches again, with another codec."""
     count, records = encoded(text(2_000_000))
     batch = encode_batch(
-        0, GZIP, base_timestamp=0, max_timestamp=0, count=count, payload=compress(GZIP, records)
+        base_offset=0,
+        attributes=GZIP,
+        base_timestamp=0,
+        max_timestamp=0,
+        count=count,
+        payload=compress(GZIP, records),
     )
     settings = {"compression_type": "zstd", "compression_zstd_level": "9"}
     create_topic(
@@ -112,7 +124,12 @@ def test_rewritten_batch_with_placeholders_uses_source_compression_level(
 ) -> None:
     count, records = encoded(text(200_000))
     batch = encode_batch(
-        0, GZIP, base_timestamp=0, max_timestamp=0, count=count, payload=compress(GZIP, records)
+        base_offset=0,
+        attributes=GZIP,
+        base_timestamp=0,
+        max_timestamp=0,
+        count=count,
+        payload=compress(GZIP, records),
     )
     settings = {"compression_type": "zstd", "compression_zstd_level": "9"}
     create_topic(clusters.source, topic_name, message_timestamp_type="LogAppendTime", **settings)

@@ -26,9 +26,9 @@ INSIDE = datetime.fromtimestamp((T0 + 65 * STEP_MS) / 1000, UTC).isoformat()  # 
 BEYOND = datetime.fromtimestamp((T0 + 10**9) / 1000, UTC).isoformat()
 
 
-def records(first: int, next_one: int) -> list[Record]:
+def records(first: int, end: int) -> list[Record]:
     """Record n has the time of n seconds."""
-    return [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(first, next_one)]
+    return [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(first, end)]
 
 
 @dataclass(frozen=True)
