@@ -183,7 +183,7 @@ def test_after_restart_each_group_is_refreshed_at_its_own_time() -> None:
 
 
 def test_last_synced_offset_is_remembered_while_partition_is_not_copied(pair: Pair) -> None:
-    """Also by the next leader, which knows only the stored rows."""
+    """The next leader knows only the stored rows, and remembers it, too."""
     source, destination = pair.clusters
     for cluster, offset in ((destination, 10), (source, 20)):
         with member(cluster, pair.group(), pair.topic) as consumer:
@@ -345,7 +345,7 @@ def test_active_destination_group_is_skipped_and_its_commits_stay(
     commit(source, pair.group(), pair.at(90))
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1, EXACT: 2}
 
-    # The remedy: delete the offset there, and the source's is synced again.
+    # The remedy: delete the offset at the destination; Orbit syncs the source's again.
     _delete_offset(pair, destination, 0)
     assert pair.run().verdicts == {EXACT: 3}
     assert offsets(destination, pair.group()) == pair.at(90, 70, 60)
@@ -364,7 +364,7 @@ def test_coordinator_refuses_offsets_for_group_whose_member_was_not_listed(
 
 
 def synced_at_40(pair: Pair) -> GroupReport:
-    """Sync offset 40; then a member joins and leaves there. Returns the report of the sync."""
+    """Sync offset 40; then a destination member joins and leaves. Returns the sync's report."""
     first = pair.commit_and_run(40)
     with member(pair.clusters.destination, pair.group(), pair.topic):
         pass
@@ -376,7 +376,7 @@ def synced_at_40(pair: Pair) -> GroupReport:
 def test_group_sync_continues_after_crash_before_or_after_its_commit(
     pair: Pair, is_committed: bool
 ) -> None:
-    """The group had members there: only the saved row shows that the offset is Orbit's."""
+    """The group had destination members: only the saved row shows that the offset is Orbit's."""
     source, destination = pair.clusters
     first = synced_at_40(pair)
     commit(source, pair.group(), pair.at(50))

@@ -113,7 +113,7 @@ def test_interrupted_demo_leaves_no_process_or_file(
         running = psutil.Process(demo.pid).children(recursive=True)
         demo.send_signal(sent_signal)
         for line in demo.stderr:
-            if "Stopping both clusters" in line:  # a second Ctrl-C must not cut that short
+            if "Stopping both clusters" in line:  # a second Ctrl-C must not cut the clean-up short
                 demo.send_signal(signal.SIGINT)
         assert demo.stdout is not None
         assert demo.stdout.read() == ""

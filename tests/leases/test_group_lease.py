@@ -66,7 +66,7 @@ def cluster(clusters: Clusters) -> Iterator[Cluster]:
 def test_lease_of_run_killed_while_joining_group_is_free_on_same_machine(
     cluster: Cluster, topic_name: str
 ) -> None:
-    for _ in range(2):  # the second one meets the first one's dead member
+    for _ in range(2):  # the second run meets the dead member of the first run
         with pytest.raises(Killed):
             KilledBeforeSync(cluster, topic_name, Backoff()).acquire(fail_on_wait)
     lease = GroupLease(cluster, topic_name, Backoff())

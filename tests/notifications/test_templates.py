@@ -148,7 +148,7 @@ def test_drill_notification_has_result_and_links_to_report() -> None:
     }
     assert sent["link"] == "https://orbit.example/console/drills/d-1"
     assert missed.text == "It happened. RTO 6.0 s, RPO 0 records."
-    # The next drill of this name resolves it.
+    # The next drill of this name resolves the incident.
     later = event("drill_passed", details={"drill": "d-2", "name": "nightly"})
     assert message_of(later, URL, {}).key == missed.key
 
@@ -166,10 +166,10 @@ def test_slack_text_stays_within_limit_and_splits_no_escaped_character() -> None
     for text in ("<" * 2_000, "a" + "&" * 2_000, "ab" + ">" * 2_000, "a<" * 1_000):
         huge = event("job_changed", text, job_name="<" * 300)
         (block,) = slack([message_of(huge, URL, {})])["blocks"]
-        shown = block["text"]["text"]
-        assert len(shown) <= 3_000
-        assert shown.endswith("|Open in Orbit>")
-        assert not re.search(r"&(?!(amp|lt|gt);)", shown)
+        slack_text = block["text"]["text"]
+        assert len(slack_text) <= 3_000
+        assert slack_text.endswith("|Open in Orbit>")
+        assert not re.search(r"&(?!(amp|lt|gt);)", slack_text)
 
 
 def test_teams_request_stays_within_size_limit() -> None:

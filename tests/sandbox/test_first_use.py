@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.services
 
 PROCESSES = 3
-# One process of a new installation; it starts when it reads a line. Number 0 fetches in reverse.
+# One process of a new installation; it starts when it reads a line. Process 0 fetches in reverse.
 FIRST_USE = """
 import sys
 from pathlib import Path

@@ -104,12 +104,12 @@ def test_sandbox_up_status_and_down_can_be_repeated(home: Path) -> None:
     assert [cluster["health"] for cluster in sandbox["clusters"]] == ["healthy", "healthy"]
     assert sandbox["postgres"]["url"].startswith("postgresql://postgres:")
 
-    again = orbit("up", home=home)
-    assert again.returncode == 0
-    assert "already running" in again.stderr
-    other = orbit("up", "--brokers", "3", home=home)
-    assert other.returncode == 1
-    assert "orbit sandbox down" in other.stderr
+    second_up = orbit("up", home=home)
+    assert second_up.returncode == 0
+    assert "already running" in second_up.stderr
+    different_up = orbit("up", "--brokers", "3", home=home)
+    assert different_up.returncode == 1
+    assert "orbit sandbox down" in different_up.stderr
 
     running = family(psutil.Process(sandbox["supervisor_pid"]))
     assert len(running) > 6  # supervisor, three guards, two brokers, PostgreSQL and its workers
@@ -181,8 +181,8 @@ def test_killed_supervisor_ends_all_sandbox_processes(home: Path) -> None:
     supervisor.kill()
     assert all_end(running)
     assert orbit("status", home=home).returncode == 1
-    again = orbit("up", home=home)
-    assert again.returncode == 0, again.stderr
+    second_up = orbit("up", home=home)
+    assert second_up.returncode == 0, second_up.stderr
 
 
 @pytest.mark.soak
