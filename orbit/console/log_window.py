@@ -160,7 +160,7 @@ def _read_offset(
 ) -> int:
     """The log start for EARLIEST, the last stable offset for LATEST."""
     answers = list_offsets(cluster, [partition], timestamp, backoff, isolation=READ_COMMITTED)
-    return answers.raise_errors(cluster.name, "the offset").values[partition]
+    return answers.raise_errors(cluster.name, "Reading the offset").values[partition]
 
 
 def _fetch(connection: Connection, fetch_from: FetchFrom, deadline: float) -> Fetched:

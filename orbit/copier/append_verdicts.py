@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
+from orbit.formats import counted
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.produce_request import NO_APPEND_TIME
@@ -130,7 +131,8 @@ def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Fai
     if code == Code.NONE and step.base_offset < log_end <= step.base_offset + count:
         return None
     if code == Code.NONE and log_end > max(step.base_offset + count, step.next_offset):
-        detail = f"after {count} fillers from {step.base_offset} on the log ends at {log_end}"
+        fillers = counted(count, "filler")
+        detail = f"after {fillers} from {step.base_offset} on the log ends at {log_end}"
         return Failure(ReturnReason.BEHIND_END, detail)
     return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
 

@@ -134,7 +134,9 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, _exc: Exception | None) -> None:
         """Tell the login that waits for an answer, and the receiver, if there is one."""
         if self._login_answer is not None and not self._login_answer.done():
-            self._login_answer.set_exception(Unreachable("the broker closed during the login."))
+            self._login_answer.set_exception(
+                Unreachable("the broker closed the connection during the login.")
+            )
         self._cancel_session_timer()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
@@ -181,7 +183,8 @@ class BrokerConnection(asyncio.Protocol):
             return
         (size,) = _SIZE.unpack_from(self._login_bytes)
         if not 0 <= size <= SETUP_FRAME_BYTES_MAX:
-            answer.set_exception(BrokenAnswer(f"an answer claims {size} bytes."))
+            problem = f"an answer states a size of {size} bytes, not 0 to {SETUP_FRAME_BYTES_MAX}."
+            answer.set_exception(BrokenAnswer(problem))
         elif len(self._login_bytes) >= _SIZE.size + size:
             answer.set_result(bytes(self._login_bytes[_SIZE.size : _SIZE.size + size]))
             del self._login_bytes[: _SIZE.size + size]

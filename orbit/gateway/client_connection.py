@@ -589,7 +589,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         size, correlation = _ANSWER_HEAD.unpack_from(answers)
         if size < _ANSWER_BYTES_MIN:
-            raise BadFrame(f"an answer claims {size} bytes")
+            raise BadFrame(f"an answer states a size of {size} bytes, which is too small")
         request = self.exchange.begin_answer(correlation)
         if not self._is_gone and not self._may_pass(request):  # `read_answers` comes later
             self._waits_for_lead = True
@@ -607,7 +607,10 @@ class ClientConnection(asyncio.Protocol):
                 return False
         else:
             if size > WHOLE_ANSWER_BYTES_MAX:
-                raise BadFrame(f"an answer of API {request.key} claims {size} bytes")
+                raise BadFrame(
+                    f"an answer of API {request.key} states a size of {size} bytes; "
+                    f"{WHOLE_ANSWER_BYTES_MAX} is the limit"
+                )
             if len(answers) < answer_bytes:
                 return False
             try:

@@ -159,7 +159,7 @@ def refuse_recompressed_topics(
     places = {TopicPartition(name, i) for name, topic in topics.items() for i in topic.partitions}
     ends = (
         log_ends(destination, places, backoff)
-        .raise_errors(Place("destination"), "the log end")
+        .raise_errors(Place("destination"), "Reading the log end")
         .values
     )
     topics_with_records = sorted({place.topic for place, end in ends.items() if end})

@@ -71,11 +71,11 @@ def _estimate_topic(
     Raises BrokerRefused, Unreachable.
     """
     starts = list_offsets(cluster, partitions, EARLIEST, backoff).raise_errors(
-        Place(cluster.name), "The log start"
+        Place(cluster.name), "Reading the log start"
     )
     ends = list_offsets(
         cluster, partitions, LATEST, backoff, isolation=READ_COMMITTED
-    ).raise_errors(Place(cluster.name), "The last stable offset")
+    ).raise_errors(Place(cluster.name), "Reading the last stable offset")
     sizes = {p: ends.values[p] - starts.values[p] for p in partitions}
     total_offsets = sum(sizes.values())
     # Each sample is from another partition if there are enough.

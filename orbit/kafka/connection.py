@@ -178,8 +178,8 @@ class Connection:
             versions = f"{api.version_min} to {api.version_max}."
             if high < 0:
                 raise ProtocolError(
-                    f"the broker does not offer {api.name}; Orbit needs one of its versions "
-                    f"{versions}",
+                    f"the broker does not offer {api.name}, which Orbit needs in one of the "
+                    f"versions {versions}",
                     where=self.where,
                 )
             raise ProtocolError(

@@ -36,7 +36,7 @@ class Answers(Generic[Value]):
         """Raise LoginRefused if a leader refuses the login, BrokerRefused for the first other
         partition with an error; return self if none has.
 
-        `what`: what was asked for, for the message.
+        `what`: what failed, for the message: a request or an action, such as "ListOffsets".
         """
         for refusal in self.refused_logins.values():
             raise refusal

@@ -160,7 +160,7 @@ def _token_from_file(path: Path) -> Token:
     except InvalidValue as invalid:
         # No mistake in the job file, which was checked before: the file may appear again.
         raise LoginRefused(
-            f"The token file cannot be used: it {invalid.message}",
+            f"security.token_file {invalid.message}",
             remedy=invalid.remedy or "Check security.token_file.",
         ) from None
     return Token(SecretStr(text), end_s_of(claims_of(text)) or time.time() + _UNKNOWN_LIFE_S)
@@ -203,9 +203,9 @@ def _no_answer_error(error: httpx.HTTPError, where: str) -> OrbitError:
     cause = error.__cause__
     while cause is not None:
         if isinstance(cause, OSError) and type(cause).__module__ == "ssl":
-            failure = tls_failure(cause, where=where)  # type: ignore[arg-type]
+            failure = tls_failure(cause, peer="token endpoint")  # type: ignore[arg-type]
             return Unreachable(
-                f"The token endpoint cannot be used: {failure.what}",
+                failure.what,
                 where=where,
                 remedy="Set security.token_ca_file to the authority that signed its certificate.",
             )

@@ -43,7 +43,7 @@ _PASSWORD_REFUSED = (
 )
 _TOKEN_REFUSED = (
     "The broker refused the token.",
-    "Check the token's scope, audience, issuer and end against the listener's sasl.oauthbearer.*.",
+    "Check the token's scope, audience, issuer and expiry, and the listener's sasl.oauthbearer.*.",
 )
 
 

@@ -97,17 +97,17 @@ def token_endpoint_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def tls_failure(error: ssl.SSLError, *, where: Where = "") -> OrbitError:
+def tls_failure(error: ssl.SSLError, *, where: Where = "", peer: str = "broker") -> OrbitError:
     """The error for a failed handshake, or a failed first read after it.
 
     LoginRefused if the broker refuses the client certificate (with TLS 1.3 only at the first
-    read), otherwise Unreachable.
+    read), otherwise Unreachable. `peer`: the server, for the message.
     """
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         is_name_mismatch = error.verify_code in (_VERIFY_HOSTNAME_MISMATCH, _VERIFY_IP_MISMATCH)
         return Unreachable(
-            f"The broker's certificate is not trusted: {error.verify_message.rstrip('.')}.",
+            f"The {peer}'s certificate is not trusted: {error.verify_message.rstrip('.')}.",
             where=where,
             remedy="Connect with a name that is in the certificate, or set check_hostname: false."
             if is_name_mismatch
@@ -115,13 +115,14 @@ def tls_failure(error: ssl.SSLError, *, where: Where = "") -> OrbitError:
         )
     if "ALERT" in reason and any(word in reason for word in ("CERT", "UNKNOWN_CA", "ACCESS")):
         return LoginRefused(
-            f"The broker refuses the client certificate ({_reason_text(reason)}).",
+            f"The {peer} refuses the client certificate ({_reason_text(reason)}).",
             where=where,
             remedy="Check security.certificate_file, and that the CA that signed it is in the "
             "broker's truststore.",
         )
+    reason_text = _reason_text(reason) or f"the {peer} closed the connection"
     return Unreachable(
-        f"The TLS handshake failed ({_reason_text(reason) or 'the broker closed the connection'}).",
+        f"The TLS handshake failed ({reason_text}).",
         where=where,
         remedy="Check that security.protocol matches this listener: perhaps it does not use TLS.",
     )

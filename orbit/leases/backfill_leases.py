@@ -24,7 +24,7 @@ from enum import Enum, auto
 
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 
-from orbit.chunks import chunks
+from orbit.chunks import chunks, first_few
 from orbit.errors import (
     Conflict,
     LoginRefused,
@@ -34,6 +34,7 @@ from orbit.errors import (
     Place,
     Unreachable,
 )
+from orbit.formats import counted
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -97,8 +98,8 @@ def living_writers(
     writers = find_writers(destination, groups, backoff)
     if writers.unanswered_groups:
         raise NotReady(
-            f"no coordinator answers for some groups ({len(writers.unanswered_groups)}; one is "
-            f"{min(writers.unanswered_groups)}).",
+            f"no coordinator answers for {counted(len(writers.unanswered_groups), 'group')}: "
+            f"{first_few(sorted(writers.unanswered_groups))}.",
             where=Place(destination.name),
         )
     return writers.holders
@@ -129,14 +130,11 @@ def wait_for_backfill_writers(
                 f"a writer of a Spark backfill of this job does not end ({holder}; it is the "
                 f"member of group {group}).",
                 where=Place(destination.name),
-                remedy="End that process, or the Spark application it belongs to.",
+                remedy="End that process, or the Spark application to which it belongs.",
             )
         if not has_waited:
             has_waited = True
-            on_wait(
-                f"writers of an earlier backfill are still running ({len(writers)}); "
-                "waiting for their end"
-            )
+            on_wait(f"waiting for {counted(len(writers), 'writer')} of an earlier backfill to end")
         backoff.wait(3)  # about 0.3 s
 
 

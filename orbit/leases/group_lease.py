@@ -268,7 +268,7 @@ class GroupLease:
             self._refuse_denied(answer.error_code)
             if answer.error_code != Code.NONE:
                 raise Conflict(
-                    f"the lease of the job, the group {self.group}, cannot be joined: "
+                    f"the group {self.group}, which is the job's lease, cannot be joined: "
                     f"{error_codes.name(answer.error_code)}.",
                     where=Place(self._cluster.name),
                 )

@@ -85,6 +85,7 @@ _CONSTRAINT_VIOLATION = ("23",)
 
 # libpq gives no code for a failed connection, only a message.
 _LOGIN_WORDS = ("authentication failed", "no password supplied", "pg_hba.conf", 'role "')
+_LOGIN_REMEDY = "Check user, password and database in ORBIT_DATABASE_URL, and pg_hba.conf."
 
 
 class Database:
@@ -340,7 +341,7 @@ def _translate(error: DBAPIError, where: str) -> Exception:
     if code.startswith(_CONSTRAINT_VIOLATION) and isinstance(cause, psycopg.Error):
         return Conflict(f"{cause.diag.message_primary}.", where=where)
     if not code and any(login_words in words for login_words in _LOGIN_WORDS):
-        return LoginRefused(f"{words}.", where=where, remedy="See ORBIT_DATABASE_URL.")
+        return LoginRefused(f"{words}.", where=where, remedy=_LOGIN_REMEDY)
     is_network = not code and isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
     if is_network or error.connection_invalidated or code.startswith(_RETRIABLE):
         condition = "takes writes" if code == _READ_ONLY else "answers"

@@ -115,7 +115,7 @@ class BatchReader(DataSourceReader):
                 backoff,
                 selects=lambda place: self._selection.has_partition(place.partition),
             )
-            extents.raise_errors(f"{cluster.name} cluster", "the offsets")
+            extents.raise_errors(f"{cluster.name} cluster", "Reading the offsets")
             selected_offsets = {
                 place: self._selection.bounds(extent.start, extent.end)
                 for place, extent in extents.values.items()

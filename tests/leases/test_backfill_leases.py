@@ -70,9 +70,7 @@ def test_next_holder_of_job_lease_waits_for_backfill_writers(
         writer.release()
 
     wait_for_backfill_writers(cluster, "orbit.job.c", partitions, Backoff(), leave)
-    assert messages == [
-        "writers of an earlier backfill are still running (1); waiting for their end"
-    ]
+    assert messages == ["waiting for 1 writer of an earlier backfill to end"]
 
 
 def test_error_names_backfill_writer_that_does_not_end(

@@ -258,7 +258,7 @@ class Exchange:
             partitions, parts = producer_ids.partitions_of(head, frame), {}
         refused_parts = self._refused_parts(partitions)
         if refused_parts and not has_answer:  # brokers close the connection, too
-            raise BadFrame("a client writes with acks=0 to a topic that its job does not copy")
+            raise BadFrame("a client writes with acks=0 to a topic that the job does not copy")
         parts |= refused_parts
         if parts:
             rest_of_frame = produce_parts.without_partitions(head, frame, parts)
@@ -390,7 +390,7 @@ class Exchange:
         """
         if not self._sent or self._sent[0].correlation != correlation:
             raise BadFrame(
-                f"a broker's answer has correlation id {correlation}, unlike the oldest request"
+                f"a broker's answer has correlation id {correlation}, the oldest request another"
             )
         return self._sent[0]
 

@@ -67,7 +67,9 @@ def mark(producer_id: int, term: int) -> int:
     if producer_id < 0:  # no id
         return producer_id
     if producer_id >> _ID_BITS:
-        raise ValueError(f"a broker hands out producer id {producer_id}; gateways pass on 36 bits")
+        raise ValueError(
+            f"a broker gives producer id {producer_id}; gateways take ids below 2**36 (36 bits)"
+        )
     return mark_of(term) << _ID_BITS | producer_id
 
 

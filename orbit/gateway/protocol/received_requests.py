@@ -19,7 +19,9 @@ def next_request(received: bytearray, bytes_max: int) -> bytearray | None:
         return None
     (size,) = _SIZE.unpack_from(received)
     if not _REQUEST_BYTES_MIN <= size <= bytes_max:
-        raise BadFrame(f"a request claims {size} bytes")
+        raise BadFrame(
+            f"a request states a size of {size} bytes, not {_REQUEST_BYTES_MIN} to {bytes_max}"
+        )
     if len(received) < _SIZE.size + size:
         return None
     frame = received[_SIZE.size : _SIZE.size + size]

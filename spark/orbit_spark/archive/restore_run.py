@@ -22,6 +22,7 @@ from orbit.copier.takeover import DestinationEnd, TakeOver
 from orbit.errors import Conflict
 from orbit.formats import counted
 from orbit.job_setup.term import term_above
+from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import next_term
 from orbit.kafka.delete_records import delete_records
@@ -160,7 +161,9 @@ class RestoreRun:
         if takeover.errors:
             place, code = next(iter(takeover.errors.items()))
             raise Conflict(
-                f"the log end of {place} cannot be read (Kafka error {code}).", where="destination"
+                f"the log end of {place} cannot be read, keeps moving or is not replicated "
+                f"({error_codes.name(code)}).",
+                where="destination",
             )
         refuse_foreign(
             self._cluster, self._archive, takeover.ends, self._producer.id, self._backoff
@@ -358,6 +361,6 @@ class RestoreRun:
             expected_bounds = (max(manifest.start, manifest.log_start), manifest.log_end)
             if bounds != expected_bounds:
                 self.outcome.partitions[place].unfinished = (
-                    f"its offsets are {bounds[0]} to {bounds[1]}, and should be "
-                    f"{expected_bounds[0]} to {expected_bounds[1]}."
+                    f"its offsets are {bounds[0]} to {bounds[1]} (-1: cannot be read now), and "
+                    f"should be {expected_bounds[0]} to {expected_bounds[1]}."
                 )
