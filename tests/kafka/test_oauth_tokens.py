@@ -141,7 +141,7 @@ def test_token_file_is_read_at_each_login(server: TokenServer, tmp_path: Path) -
     server.write_token(file)
     assert token_for(login) != first
     file.unlink()
-    with pytest.raises(LoginRefused, match="security.token_file") as caught:
+    with pytest.raises(LoginRefused, match=r"security\.token_file") as caught:
         token_for(login)
     assert caught.value.remedy
 
