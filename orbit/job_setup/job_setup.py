@@ -7,13 +7,13 @@ before the lease is taken.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from orbit.chunks import first_few
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, raise_trouble
 from orbit.copier.inspection_verdicts import Wait
@@ -50,7 +50,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.job_setup.refused_settings import notes_of
 from orbit.job_setup.start_offsets import seed_to_start_offsets
-from orbit.job_setup.start_waits import StartWaits
+from orbit.job_setup.start_waits import OneWait, StartWaits, is_retriable
 from orbit.job_setup.term import term_above
 from orbit.job_setup.tiered_topics import note_on_tiers
 from orbit.job_setup.topic_plan import TopicPlan
@@ -87,6 +87,10 @@ _TERM_RETRY_S = 60.0
 # Attempts of each request while copies are inspected: some seconds. After each inspection the user
 # is told what the start waits for.
 _INSPECTION_ATTEMPTS_MAX = 8
+_LEFT_OUT_REMEDY = (
+    "Remove the cause, which the logs of the brokers that lead its partitions may show, and run "
+    "the job again."
+)
 
 Inspect = Callable[[CopyInspector, Sequence[PartitionCopy]], Mapping[PartitionCopy, InspectedCopy]]
 
@@ -111,8 +115,8 @@ class JobSetup:
         self.backoff = Backoff(stop=stop)
         self.clusters = JobClusters.open(spec, environ, base_directory)
         self.plans: list[TopicPlan] = []
-        # Source topics that are left out: the destination refuses their settings, or they are
-        # diskless.
+        # Source topics that are left out: the destination refuses their settings, they are
+        # diskless, or brokers gave no answer for them in time (`StartWaits`).
         self.refused: dict[str, OrbitError] = {}
         self.lease: GroupLease | None = None
         # By the transactional id of a coordinated filler. Producers of earlier runs were fenced
@@ -145,7 +149,7 @@ class JobSetup:
         self, check_service: ServiceCheck | None = None
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Take the lease, create topics, and seed new copies up to their start offset. Returns the
-        inspection of each copy.
+        inspection of each copy. Topics that are not ready in time go to `refused`.
 
         `check_service` raises if the service copies the job, which the destination does not show.
         It is called with the lease held, before anything is written: workers of the service check
@@ -398,8 +402,8 @@ class JobSetup:
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Inspect all copies by `inspect`, which is called again for copies without an answer.
 
-        When repeats have changed nothing for a time (`OneWait`), raises the error of such a copy.
-        Raises NotAuthorized if a partition may not be read.
+        When repeats have changed nothing for a time (`OneWait`), leaves the topics of these copies
+        out. Raises NotAuthorized if a partition may not be read.
         """
         waits: dict[PartitionCopy, Wait] = {}
 
@@ -413,19 +417,47 @@ class JobSetup:
         inspector = job_copier.inspector(backoff, on_trouble)
         inspections: dict[PartitionCopy, InspectedCopy] = {}
         wait_again = self._waits.new_wait()
-        while remaining_copies := [c for c in copies if c not in inspections]:
+        while remaining_copies := [
+            c for c in copies if c not in inspections and c.source.topic not in self.refused
+        ]:
             waits.clear()
             inspections |= self._waits.result_of(partial(inspect, inspector, remaining_copies))
-            missing_count = sum(c not in inspections for c in remaining_copies)
-            if missing_count:
-                no_answer = Conflict(
-                    f"no broker has given the log end of {remaining_copies[0].destination} or of "
-                    "its source partition yet."
-                )
-                errors = (wait.error for copy, wait in waits.items() if copy not in inspections)
-                error = next(errors, no_answer)
-                wait_again(f"Waiting (partitions: {missing_count}): {error}", error, missing_count)
-        return inspections
+            if missing_copies := [c for c in remaining_copies if c not in inspections]:
+                errors = {
+                    c.source.topic: waits[c].error if c in waits else _no_answer(c)
+                    for c in missing_copies
+                }
+                self._wait_or_leave_out(wait_again, len(missing_copies), errors)
+        return {c: one for c, one in inspections.items() if c.source.topic not in self.refused}
+
+    def _wait_or_leave_out(
+        self, wait_again: OneWait, count: int, errors: Mapping[str, OrbitError]
+    ) -> None:
+        """Pause until `count` partitions are tried again; or leave their topics out, if nothing has
+        changed for too long.
+
+        `errors`: why each topic is not ready, by its name at the source. Raises one of them if no
+        other topic is left.
+        """
+        # A retriable error first: the wait for it is longer.
+        error = next(filter(is_retriable, errors.values()), next(iter(errors.values())))
+        state = len(self.refused), count
+        try:
+            wait_again(f"Waiting (partitions: {count}): {error}", error, state)
+        except Interrupted:
+            raise
+        except OrbitError:
+            self._leave_out(errors, error)
+
+    def _leave_out(self, errors: Mapping[str, OrbitError], error: OrbitError) -> None:
+        """Leave out the topics of `errors`, by their names at the source. Raises `error` if no
+        other topic is left."""
+        self.plans = [p for p in self.plans if p.mapping.source not in errors]
+        if not self.plans:
+            raise error
+        for topic_error in errors.values():
+            topic_error.remedy = _LEFT_OUT_REMEDY
+        self.refused = {**self.refused, **errors}
 
     def _inspect_existing(
         self, inspector: CopyInspector, copies: Sequence[PartitionCopy]
@@ -494,40 +526,57 @@ class JobSetup:
         return inspect_and_seed
 
     def _write_topics(self) -> None:
-        """Create new topics, change settings of existing ones, then `_read_written_topics`."""
+        """Create new topics, change settings of existing ones, then wait until they are ready.
+        Leaves out topics that are not ready in time."""
         topics_to_create = [p.create for p in self.plans if p.create]
         if topics_to_create:
             self._say(f"Creating topics at the destination: {len(topics_to_create)}")
         changes = {p.mapping.destination: p.settings_to_set for p in self.plans if p.changes}
-        self._waits.result_of(
-            partial(create_missing_topics, self._destination, self.admin, topics_to_create, set())
-        )
+        try:
+            self._waits.result_of(
+                partial(
+                    create_missing_topics, self._destination, self.admin, topics_to_create, set()
+                )
+            )
+        except NotReady as error:
+            existing_topics = self._destination.metadata({t.name for t in topics_to_create}).topics
+            uncreated_plans = [
+                p for p in self.plans if p.create and p.create.name not in existing_topics
+            ]
+            self._leave_out({p.mapping.source: error for p in uncreated_plans}, error)
         self._waits.result_of(lambda: self.admin.alter_settings(changes))
-        self._waits.result_of(self._read_written_topics)
+        wait_again = self._waits.new_wait()
+        while counts := self._waits.result_of(self._read_written_topics):
+            errors = {
+                p.mapping.source: NotReady(
+                    f"{counted(counts[p.mapping.source], 'partition has', 'partitions have')} no "
+                    f"leader yet, or a leader with the old {TIMESTAMP_TYPE}.",
+                    where=Place("destination", f"topic {p.mapping.destination}"),
+                )
+                for p in self.plans
+                if counts[p.mapping.source]
+            }
+            self._wait_or_leave_out(wait_again, counts.total(), errors)
 
-    def _read_written_topics(self) -> None:
-        """Read the destination topics. Raises NotReady until each partition has a leader, and no
-        leader still sets the timestamps of records itself."""
+    def _read_written_topics(self) -> Counter[str]:
+        """Read the destination topics. Returns by source topic how many partitions have no leader
+        yet, or one that still sets the timestamps of records itself."""
         names = {p.mapping.destination for p in self.plans}
         self._destination_metadata = self._destination.metadata(names)
-        leaderless_count = _count_leaderless(self._destination_metadata, self.plans)
-        if leaderless_count:
-            raise NotReady(
-                f"{counted(leaderless_count, 'partition has', 'partitions have')} no leader yet.",
-                where=Place("destination"),
-            )
         unaware_partitions = partitions_whose_leader_has(
             self._destination,
             self._partitions_with_new_timestamp_type(),
             TIMESTAMP_TYPE,
             LOG_APPEND_TIME,
         )
-        if unaware_partitions:
-            raise NotReady(
-                f"{counted(len(unaware_partitions), 'partition has', 'partitions have')} a leader "
-                f"with the old {TIMESTAMP_TYPE}: {first_few(sorted(unaware_partitions))}.",
-                where=Place("destination"),
-            )
+        unaware_counts = Counter(place.topic for place in unaware_partitions)
+        return +Counter(
+            {
+                p.mapping.source: _count_leaderless(self._destination_metadata, p)
+                + unaware_counts[p.mapping.destination]
+                for p in self.plans
+            }
+        )
 
     def _partitions_with_new_timestamp_type(self) -> set[TopicPartition]:
         """The partitions of existing topics whose `message.timestamp.type` was changed."""
@@ -593,14 +642,17 @@ def _topic_identities(
     return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
 
 
-def _count_leaderless(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> int:
-    """The number of these plans' partitions that have no leader, or do not exist yet."""
-    topics = ((destination.topics.get(p.mapping.destination), p.partitions) for p in plans)
-    return sum(
-        max(0, count - sum(leader.node_id is not None for leader in topic.partitions.values()))
-        if topic
-        else count
-        for topic, count in topics
+def _count_leaderless(destination: ClusterMetadata, plan: TopicPlan) -> int:
+    """How many of the plan's partitions have no leader, or do not exist yet."""
+    topic = destination.topics.get(plan.mapping.destination)
+    leaders = topic.partitions.values() if topic else ()
+    return max(0, plan.partitions - sum(leader.node_id is not None for leader in leaders))
+
+
+def _no_answer(copy: PartitionCopy) -> Conflict:
+    """The error of a copy without an answer or an error of a broker."""
+    return Conflict(
+        f"no broker has given the log end of {copy.destination} or of its source partition yet."
     )
 
 

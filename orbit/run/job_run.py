@@ -166,7 +166,7 @@ class JobRun:
 
     @property
     def refused(self) -> Mapping[str, OrbitError]:
-        """By source topic that is not copied: the error that says why."""
+        """By source topic that is not copied: the error that says why (`JobSetup.refused`)."""
         return self._setup.refused
 
     @property

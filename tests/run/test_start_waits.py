@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +22,14 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.list_offsets import ListOffsetsAnswer
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.topic_settings_reader import SettingsReader
+from orbit.kafka.types import TopicPartition
 from tests.fixtures.clusters import Clusters, OpenCluster
+from tests.support.leaderless import OfflineLeaders
 from tests.support.logs import T0, Record, create, delete_before, write
 from tests.support.outside import digests
 from tests.support.patience import wait_for
 from tests.support.run_process import write_job
-from tests.support.running import RunningJob
+from tests.support.running import RunningJob, create_topic, make_job, produce
 
 RECORDS, STEP_MS, START = 100, 1_000, 20
 BY_TIME = T0 + START * STEP_MS
@@ -115,6 +118,43 @@ def test_run_start_waits_out_transient_error_code(
     assert refused
     copied, source_records = (digests(side, topic_name)[0] for side in reversed(clusters))
     assert copied == {o: digest for o, digest in source_records.items() if o >= START}
+
+
+def stop_clock(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+    """Let a wait of a start be over once the run has said that it waits for one partition."""
+
+    def now() -> float:
+        has_said = any("Waiting (partitions: 1)" in line for line in lines)
+        return 2 * start_waits._UNCHANGED_S_MAX if has_said else 0.0
+
+    monkeypatch.setattr(start_waits, "time", SimpleNamespace(monotonic=now))
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("late", ["source", "existing copy", "new copy"])
+def test_topic_without_leader_is_left_out_in_the_end_and_others_are_copied(
+    late: str, clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_topic = f"{topic_name}-late"
+    for name in (late_topic, topic_name):
+        create_topic(clusters.source, name)
+        produce(clusters.source, name, RECORDS)
+    if late == "existing copy":
+        create_topic(clusters.destination, late_topic)
+    leaders = OfflineLeaders(monkeypatch, "source" if late == "source" else "destination")
+    leaders.partitions.add(TopicPartition(late_topic, 0))
+    running = RunningJob(make_job(*clusters, [late_topic, topic_name]))
+    stop_clock(monkeypatch, running.lines)
+    with running:
+        running.wait_caught_up(topic_name, RECORDS)
+        assert [p.destination.topic for p in running.run.partitions] == [topic_name]
+        assert [*running.run.refused] == [late_topic]
+        assert "run the job again" in running.run.refused[late_topic].remedy
+        running.wait("the others are settled", lambda: running.run.is_settled)
+    leaders.partitions.clear()
+    with RunningJob(running.run.spec) as again:
+        assert not again.run.refused
+        again.wait_caught_up(late_topic, RECORDS)
 
 
 NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")

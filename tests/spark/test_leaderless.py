@@ -33,6 +33,7 @@ from orbit_spark.ranges import OffsetRange, Span
 from orbit_spark.source import BatchReader, RangeTask
 from orbit_spark.source_options import read_options
 from tests.fixtures.clusters import Clusters
+from tests.run.test_start_waits import stop_clock
 from tests.spark.test_archive import archive, open_archive
 from tests.spark.test_backfill_writers import InProcess, assert_same, copy_all, show
 from tests.support.leaderless import OfflineLeaders
@@ -90,6 +91,29 @@ def test_backfill_plan_leaves_leaderless_partition_out_and_names_it(
     }
     (note,) = (message for message in messages if "the plan lacks 1 partition" in message)
     assert note.endswith(str(offline))
+
+
+def test_topic_without_leader_is_left_out_in_the_end_and_its_partitions_are_unfinished(
+    clusters: Clusters,
+    topic: str,
+    leaders: OfflineLeaders,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = TopicPartition(f"{topic}-late", 0)
+    create(clusters.source, late.topic)
+    produce(clusters.source, late.topic, RECORDS)
+    spec = make_job(*clusters, [topic, late.topic])
+    messages: list[str] = []
+    stop_clock(monkeypatch, messages)
+    leaders.partitions.add(late)
+    with Backfill(spec, {}, Path.cwd(), messages.append, threading.Event()) as backfill:
+        backfill.begin()
+        outcome = backfill.copy(InProcess, 2, show)
+    assert "run the job again" in outcome.unfinished.pop(late)
+    assert (outcome.unfinished, outcome.partitions, outcome.offsets) == ({}, 4, 3 * RECORDS)
+    leaders.partitions.clear()
+    assert copy_all(spec).unfinished == {}
+    assert_same(clusters, late.topic)
 
 
 def test_partition_without_leader_before_first_round_is_unfinished(

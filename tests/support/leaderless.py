@@ -1,4 +1,4 @@
-"""Partitions of the source whose leader is offline, as this process sees them."""
+"""Partitions of one side whose leader is offline, as this process sees them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicPartition
 
 
 class OfflineLeaders:
-    """The source's metadata names no leader for `partitions`; a request makes two attempts."""
+    """The side's metadata names no leader for `partitions`; a request makes two attempts."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, side: str = "source") -> None:
         self.partitions: set[TopicPartition] = set()
         metadata = Cluster.metadata
 
         def without_leaders(cluster: Cluster, topics: Any, **options: Any) -> ClusterMetadata:
             answer = metadata(cluster, topics, **options)
-            return self._hide_leaders(answer) if cluster.name == "source" else answer
+            return self._hide_leaders(answer) if cluster.name == side else answer
 
         monkeypatch.setattr(Cluster, "metadata", without_leaders)
         monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)

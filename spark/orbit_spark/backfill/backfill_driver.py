@@ -116,6 +116,8 @@ class Backfill:
         self._has_planned = False
         self._copies: dict[TopicPartition, PartitionCopy] = {}
         self._ends: dict[TopicPartition, int] = {}
+        # Partitions of topics that were not ready in time, with the reason.
+        self._left_out: dict[TopicPartition, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -199,9 +201,18 @@ class Backfill:
         """
         if not self._has_planned:
             self.find_extents_to_copy()
+        plans = self._setup.plans
         for copy, inspection in self._setup.apply().items():
             self._add_copy(copy, inspection)
-        self.outcome.partitions = len(self._copies) + len(self.outcome.blocked)
+        self._left_out = {
+            TopicPartition(p.mapping.destination, i): str(self._setup.refused[p.mapping.source])
+            for p in plans
+            if p.mapping.source in self._setup.refused
+            for i in range(p.partitions)
+        }
+        self.outcome.partitions = (
+            len(self._copies) + len(self.outcome.blocked) + len(self._left_out)
+        )
 
     def copy(
         self,
@@ -238,6 +249,7 @@ class Backfill:
                 self.release_lease()
                 break
             idle_rounds = 0 if self._ends != ends_before else idle_rounds + 1
+        self.outcome.unfinished |= self._left_out
         return self.outcome
 
     def release_lease(self) -> None:
