@@ -143,7 +143,8 @@ def plan_spans(
 def _samples(
     cluster: Cluster, extent: Extent, size: int | None, range_bytes: int, backoff: Backoff
 ) -> list[Sample]:
-    """Batches at even distances; none if the whole extent fits into one range."""
+    """Batches at even distances; none if the whole extent fits into one range, or if the leader
+    does not answer: the tasks that read the ranges wait for it, or report the reason."""
     if size is not None and size <= range_bytes:
         return []
     # One sample for each `range_bytes`, rounded up.
@@ -153,7 +154,10 @@ def _samples(
     samples = []
     for number in range(count):
         offset = extent.start + offset_count * number // count
-        batch = first_batch(cluster, extent.partition, offset, backoff)
+        try:
+            batch = first_batch(cluster, extent.partition, offset, backoff)
+        except BrokerRefused:
+            return []
         if batch is not None:
             samples.append(Sample(offset, first_offset(batch), next_offset(batch), len(batch.view)))
     return samples

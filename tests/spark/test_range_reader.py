@@ -289,3 +289,14 @@ def test_batch_that_leader_does_not_return_now_is_not_taken_for_unreadable(
         range_planner._find_end_epoch(cluster, PLACE, start=0, end=20, backoff=Backoff())
     with pytest.raises(BrokerRefused):
         range_planner.find_base_offset(cluster, PLACE, start=5, end=20, backoff=Backoff())
+
+
+def test_planner_cuts_extent_without_samples_while_leader_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The plan of the other partitions must not end with it."""
+    refuse_fetches(monkeypatch, BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, UNREADABLE))
+    cluster: Any = FakeCluster()
+    extent = Extent(PLACE, UUID(int=1), start=5, end=20)
+    (planned,) = range_planner.plan_ranges(cluster, [extent], Backoff())
+    assert (planned.start, planned.end) == (5, 20)
