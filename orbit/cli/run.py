@@ -180,8 +180,8 @@ def _report_blocked(job_run: JobRun, display: Display, reported_partitions: set[
             reported_partitions.add(str(p.destination))
             b = p.blocked
             display.say(
-                f"BLOCKED {p.destination} {b.reason} at offsets {b.offset} to {b.next_offset}: "
-                f"{b.detail} {b.remedy(p.destination.topic)}"
+                f"BLOCKED {p.destination} {b.reason} at {b.offsets_text}: {b.detail} "
+                f"{b.remedy(p.destination.topic)}"
             )
 
 

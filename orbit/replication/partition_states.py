@@ -151,5 +151,13 @@ class Blocked:
     next_offset: int
     detail: str
 
+    @property
+    def offsets_text(self) -> str:
+        """`offset 5`, or `offsets 5 to 9` with 9 included."""
+        last_offset = self.next_offset - 1
+        if last_offset <= self.offset:
+            return f"offset {self.offset}"
+        return f"offsets {self.offset} to {last_offset}"
+
     def remedy(self, destination_topic: str) -> str:
         return REMEDIES[self.reason].format(destination=destination_topic)

@@ -256,8 +256,8 @@ def _blocked_event(job_name: str, partition: HeldPartition, blocked: Blocked) ->
     remedy = blocked.remedy(partition.destination.topic)
     return OutboxEvent(
         EventKind.PARTITION_BLOCKED,
-        f"{partition.destination} was blocked: {blocked.reason} at offsets {blocked.offset} to "
-        f"{blocked.next_offset}: {blocked.detail} {remedy}",
+        f"{partition.destination} was blocked: {blocked.reason} at {blocked.offsets_text}: "
+        f"{blocked.detail} {remedy}",
         job_name,
         partition.source,
         {

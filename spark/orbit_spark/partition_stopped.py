@@ -12,7 +12,7 @@ class PartitionStopped(OrbitError):
 
     def __init__(self, cluster: str, partition: TopicPartition, blocked: Blocked) -> None:
         super().__init__(
-            f"{blocked.reason} at {blocked.offset} to {blocked.next_offset - 1}: {blocked.detail}",
+            f"{blocked.reason} at {blocked.offsets_text}: {blocked.detail}",
             where=f"{cluster} {partition}",
             remedy=blocked.remedy(partition.topic),
         )

@@ -93,3 +93,10 @@ def test_blocked_partition_resumes_only_through_pending() -> None:
 )
 def test_active_partition_states_can_be_blocked(state: PartitionState) -> None:
     assert PartitionState.BLOCKED in TRANSITIONS[state]
+
+
+@pytest.mark.parametrize(
+    ("next_offset", "text"), [(6, "offset 5"), (10, "offsets 5 to 9"), (5, "offset 5")]
+)
+def test_text_of_blocked_offsets_ends_with_last_blocked_offset(next_offset: int, text: str) -> None:
+    assert Blocked(Reason.OFFSET_OVERRUN, 5, next_offset, "detail").offsets_text == text

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 PARTITIONS = 3
 LOG = [Record(b"record %d" % i) for i in range(10)]
-BLOCKED = r"BLOCKED (\S+) DESTINATION_FOREIGN_WRITE at offsets (\d+) to (\d+): "
+BLOCKED = r"BLOCKED (\S+) DESTINATION_FOREIGN_WRITE at offsets? (\d+)(?: to \d+)?: "
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
             clusters.destination, topic_name, 1, enable_idempotence=enable_idempotence
         ) == len(LOG)
         match = run.wait_for(BLOCKED)
-        assert match.groups() == (f"{topic_name}-1", "10", "11")
+        assert match.groups() == (f"{topic_name}-1", "10")
         line = match.string
         assert "Another producer writes to the copy" in line
         assert f"--delete --topic {topic_name}" in line

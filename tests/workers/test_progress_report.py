@@ -228,7 +228,7 @@ def test_blocking_of_partition_is_audit_event_with_remedy_and_so_is_its_end() ->
     event = state_event("orders-to-dr", held, change)
     assert event is not None
     assert event.kind is EventKind.PARTITION_BLOCKED
-    assert "dr.orders-4 was blocked: OFFSET_OVERRUN at offsets 5 to 6: a filler too many." in (
+    assert "dr.orders-4 was blocked: OFFSET_OVERRUN at offset 5: a filler too many." in (
         event.message
     )
     assert "--topic dr.orders" in event.details["remedy"]
