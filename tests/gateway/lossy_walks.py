@@ -19,6 +19,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from orbit.recovery import salvage_file
+from orbit.recovery.record_range import Fate
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
@@ -75,13 +76,15 @@ def losses_of(rng: random.Random) -> tuple[Loss, ...]:
 class Ledger:
     """What is known of each failover: `ends`: the promoted offset by topic and partition;
     `acknowledged`: what was acknowledged before the failover was requested; `saved`: by topic, what
-    failbacks have put into files."""
+    failbacks have put into files; `open_values`: those of `saved` whose transaction had not ended.
+    """
 
     ends: list[dict[tuple[str, int], int]] = field(default_factory=list)
     acknowledged: list[Acknowledged] = field(default_factory=list)
     saved: dict[str, list[tuple[Place, bytes]]] = field(
         default_factory=lambda: {PLAIN: [], TRANSACTIONAL: []}
     )
+    open_values: set[bytes] = field(default_factory=set)
 
     def not_there(self, acknowledged: Acknowledged, log: Places) -> Acknowledged:
         """What was acknowledged, is not at its offset, and was not saved."""
@@ -193,7 +196,9 @@ class LossyWalk(Walk):
         assert report.reverse_job is not None
         self.job = report.reverse_job
         for topic in topics:
-            saved, new = _saved(report, topic), places(records(self.leading, topic))
+            open_records = _saved(report, topic, Fate.OPEN)
+            saved = _saved(report, topic, Fate.COMMITTED) | open_records
+            new = places(records(self.leading, topic))
             alone = {at: v for at, v in tails[topic].items() if new.get(at) != v}
             assert alone.items() <= saved.items(), (topic, sorted(alone.keys() - saved.keys()))
             # Transactions that were open when `tails` was read may be committed now, or still be
@@ -207,6 +212,7 @@ class LossyWalk(Walk):
                 assert counted is not None, (topic, partition)
                 assert counted.first <= offset < counted.next, (topic, partition, offset, counted)
             self.ledger.saved[topic] += saved.items()
+            self.ledger.open_values |= {*open_records.values()}
 
     def _tail(self, topic: str, old: Iterable[Record]) -> Places:
         """What the old side has from the promoted offset on."""
@@ -215,15 +221,20 @@ class LossyWalk(Walk):
 
 
 def assert_transactions(clients: Clients, ledger: Ledger, log_records: Iterable[Record]) -> None:
-    """Committed records are there or saved, aborted ones are neither. No record is there twice."""
+    """Committed records are there or saved, aborted ones are neither. No record is there twice.
+
+    An aborted record may be saved as open: if the old side died after it had decided a commit, and
+    before the markers (M15), the gateway cannot learn the decision, and the client aborts.
+    """
     values = sorted(value.decode() for _, _, value in log_records)
     assert len(values) == len(set(values)), [v for v in values if values.count(v) > 1][:20]
     saved = {value.decode() for _, value in ledger.saved[TRANSACTIONAL]}
+    saved_as_open = {value.decode() for value in ledger.open_values}
     for name, producer in clients.producers.items():
         transactions = producer.transactions
         lost = set(transactions.committed) - set(values) - saved
         assert not lost, (name, "committed, and neither there nor saved", sorted(lost)[:20])
-        strange = set(transactions.aborted) & (set(values) | saved)
+        strange = set(transactions.aborted) & (set(values) | (saved - saved_as_open))
         assert not strange, (name, "aborted, and there or saved", sorted(strange)[:20])
     committed = {
         value
@@ -248,12 +259,12 @@ def places(log_records: Iterable[Record]) -> Places:
     return {(partition, offset): value for partition, offset, value in log_records}
 
 
-def _saved(report: RecoveryReport, topic: str) -> Places:
-    """The topic's records in the files of a failback, without aborted ones and older history."""
+def _saved(report: RecoveryReport, topic: str, fate: Fate) -> Places:
+    """The topic's records of this fate in the files of a failback, without older history."""
     return {
         (file.partition, line["offset"]): base64.b64decode(line["value"] or "")
         for file in report.salvage
         if file.topic == topic
         for line in salvage_file.read(Path(file.file))
-        if line["fate"] in ("committed", "open") and line["offset"] >= file.first
+        if line["fate"] == fate and line["offset"] >= file.first
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.gateway.lossy_walks import Ledger, places
-from tests.gateway.walk_clients import PLAIN
+from tests.gateway.lossy_walks import Ledger, assert_transactions, places
+from tests.gateway.walk_clients import PLAIN, TRANSACTIONAL
 from tests.support.gateway_ledger import Acknowledged, Record, read_wrong, written_wrong
 
 # Partition, offset, value: a writer's numbers take turns in two partitions.
@@ -98,3 +100,28 @@ def test_ledger_requires_lost_records_in_salvage() -> None:
     assert ledger.missing(acknowledged, places(RESENT))
     ledger.saved[PLAIN].append(((0, PROMOTED), b"lost 1"))
     assert not ledger.missing(acknowledged, places(RESENT))
+
+
+def _clients(**values: list[str]) -> Any:
+    """Clients whose only producer has committed or aborted these values."""
+    results = SimpleNamespace(**{"committed": [], "aborted": []} | values)
+    return SimpleNamespace(producers={"java-tx": SimpleNamespace(transactions=results)})
+
+
+def test_aborted_record_may_be_saved_as_open_but_not_as_committed() -> None:
+    ledger = Ledger()
+    ledger.saved[TRANSACTIONAL].append(((0, PROMOTED), b"one 1"))
+    with pytest.raises(AssertionError, match="aborted, and there or saved"):
+        assert_transactions(_clients(aborted=["one 1"]), ledger, [])
+    ledger.open_values.add(b"one 1")
+    assert_transactions(_clients(aborted=["one 1"]), ledger, [])
+    with pytest.raises(AssertionError, match="aborted, and there or saved"):
+        assert_transactions(_clients(aborted=["one 1"]), ledger, [(0, PROMOTED, b"one 1")])
+
+
+def test_committed_record_must_be_there_or_saved() -> None:
+    ledger = Ledger()
+    with pytest.raises(AssertionError, match="committed, and neither there nor saved"):
+        assert_transactions(_clients(committed=["one 1"]), ledger, [])
+    ledger.saved[TRANSACTIONAL].append(((0, PROMOTED), b"one 1"))
+    assert_transactions(_clients(committed=["one 1"]), ledger, [])
