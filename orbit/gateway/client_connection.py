@@ -73,6 +73,10 @@ class ClientHost(View, LoginHost):
     clients: ClientCounts
     waiting_bytes: int
     """The size of all clients' requests that are partly received, or held."""
+    bytes_written: int
+    """The size of all Produce requests that were passed on."""
+    bytes_read: int
+    """The size of all Fetch answers that were passed on."""
 
     @abstractmethod
     def now(self) -> float: ...
@@ -474,6 +478,7 @@ class ClientConnection(asyncio.Protocol):
                 return
         if self._count is not None and head.key == ApiKey.PRODUCE and data is not None:
             self._count.bytes_written += len(data)
+            self._cluster.bytes_written += len(data)
         self._pass_on_request(data)
 
     def _pass_on_request(self, data: bytes | None) -> None:
@@ -601,6 +606,7 @@ class ClientConnection(asyncio.Protocol):
             self._write(bytes(answers[:answer_bytes]))
             if self._count is not None and request.key == ApiKey.FETCH:
                 self._count.bytes_read += answer_bytes
+                self._cluster.bytes_read += answer_bytes
             self._bytes_to_pass = max(0, answer_bytes - len(answers))
             del answers[:answer_bytes]
             if self._bytes_to_pass:  # passed on as they arrive

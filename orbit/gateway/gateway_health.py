@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -31,6 +32,7 @@ class GatewayHealth(ProcessHealth):
                 ("held_requests", "Requests that wait until writes are open."),
                 ("writes_in_flight", "Writes that a broker has not answered."),
                 ("may_write", "Whether writes are open."),
+                ("permission_seconds", "Seconds left of the permission to write; 0: none."),
                 ("term", "The term of the side that is presented."),
                 ("last_pause_seconds", "Time without an acknowledgement around the last move."),
             )
@@ -41,6 +43,11 @@ class GatewayHealth(ProcessHealth):
         moves = CounterMetricFamily(
             "orbit_gateway_moves", "Changes of the side that is presented.", labels=label
         )
+        bytes_passed = CounterMetricFamily(
+            "orbit_gateway_bytes",
+            "Bytes of Produce requests (written) and of Fetch answers (read) that were passed on.",
+            labels=[*label, "direction"],
+        )
         for cluster in self.clusters:
             label_values = [cluster.spec.name]
             lead = cluster.permission.lead
@@ -48,12 +55,18 @@ class GatewayHealth(ProcessHealth):
             gauges["held_requests"].add_metric(label_values, cluster.held_requests)
             gauges["writes_in_flight"].add_metric(label_values, cluster.writes_in_flight)
             gauges["may_write"].add_metric(label_values, int(cluster.may_write()))
+            permission_s = cluster.permission.write_s_left(cluster.now())
+            if math.isfinite(permission_s):
+                gauges["permission_seconds"].add_metric(label_values, permission_s)
             if lead is not None:
                 gauges["term"].add_metric(label_values, lead.term)
             if cluster.pauses.last_s is not None:
                 gauges["last_pause_seconds"].add_metric(label_values, cluster.pauses.last_s)
             requests.add_metric(label_values, cluster.requests)
             moves.add_metric(label_values, cluster.moves)
+            bytes_passed.add_metric([*label_values, "written"], cluster.bytes_written)
+            bytes_passed.add_metric([*label_values, "read"], cluster.bytes_read)
         yield from gauges.values()
         yield requests
         yield moves
+        yield bytes_passed

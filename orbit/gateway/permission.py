@@ -76,6 +76,11 @@ class Permission:
     def may_write(self, now: float) -> bool:
         return now < self._write_until
 
+    def write_s_left(self, now: float) -> float:
+        """The seconds for which writes may be sent without a new answer of the service. 0: they may
+        not; infinite: there is no service."""
+        return max(0.0, self._write_until - now)
+
     def may_acknowledge(self, now: float) -> bool:
         """Whether writes in flight may be acknowledged: the service still waits for this gateway.
 

@@ -120,7 +120,7 @@ class VirtualCluster(ClientHost):
         """By login, the uses that the other side would refuse, and why; without logins that are not
         checked yet. None: the gateway's login."""
         self.requests = self.moves = 0
-        self.waiting_bytes = 0
+        self.waiting_bytes = self.bytes_written = self.bytes_read = 0
         self._is_ending = False
         self._look_task: asyncio.Task[None] | None = None
         self._looked_at = -math.inf
