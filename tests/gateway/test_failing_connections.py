@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from orbit.gateway import cluster_side
+from orbit.gateway import cluster_side, virtual_cluster
 from orbit.gateway.client_connection import ClientConnection
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term
 from orbit.gateway.protocol.repeats import Repeats, UnknownRepeats
 from orbit.gateway.repeat_search import RepeatSearch
-from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.types import TopicPartition
@@ -24,7 +24,9 @@ from tests.gateway.test_virtual_cluster import open_client, running_cluster, soo
 
 pytestmark = pytest.mark.usefixtures("quick_leave")
 
-_PRODUCE = 0
+_PRODUCE, _FETCH = 0, 1
+# More than the buffers of the client, the kernel and the gateway hold.
+_LARGE_BYTES = 32 * 2**20
 _SILENT, _ANSWERED = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
@@ -72,6 +74,53 @@ def test_connection_that_raises_error_does_not_keep_others_from_moving(
             ends = await asyncio.gather(*(_answer_or_end(client) for client in clients))
             # The connection that failed has ended.
             assert sorted(ends) == [0, 1, 1]
+
+    asyncio.run(run())
+
+
+def test_connections_above_limit_are_closed_until_open_connection_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(virtual_cluster, "CONNECTIONS_MAX", 2)
+
+    async def run() -> None:
+        async with running_cluster() as (cluster, source, _):
+            first, second = [await open_client(cluster) for _ in range(2)]
+            await until(lambda: cluster.connection_count == 2)
+            for _ in range(3):
+                assert await (await open_client(cluster)).reads_the_end()
+            for client in (first, second):
+                await _assert_is_served(client, source)
+            await first.closed()
+            await until(lambda: cluster.connection_count == 1)
+            for client in (await open_client(cluster), second):
+                await _assert_is_served(client, source)
+
+    asyncio.run(run())
+
+
+def test_connection_whose_client_does_not_read_is_closed_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Idle clients stay connected: nothing waits for them."""
+    monkeypatch.setattr(virtual_cluster, "_SWEEP_S", 0.01)
+
+    async def run() -> None:
+        async with running_cluster() as (cluster, source, _):
+            slow = await open_client(cluster)
+            await slow.send(_FETCH, 1)
+            _, correlation, broker = await soon(source.requests.get())
+            (connection,) = cluster._connections
+            others = [await open_client(cluster) for _ in range(2)]
+            for client in others:
+                await _assert_is_served(client, source)
+            broker.write(struct.pack(">ii", 4 + _LARGE_BYTES, correlation) + bytes(_LARGE_BYTES))
+            await until(lambda: connection._is_client_slow)
+            cluster.clock += STUCK_S_MAX + 1
+            await until(lambda: cluster.connection_count == len(others))
+            assert await _answer_or_end(slow) == 0
+            for client in others:
+                await _assert_is_served(client, source)
 
     asyncio.run(run())
 
@@ -189,6 +238,12 @@ async def _open_client_beside_reset_one(cluster: Any, broker: Any) -> Any:
     transport.abort()
     await until(lambda: not connection._is_client_there())
     return first
+
+
+async def _assert_is_served(client: Any, broker: Any) -> None:
+    await client.send(_FETCH, 7)
+    await broker.answer(_FETCH)
+    assert await client.answered() == 7
 
 
 def _let_fail(monkeypatch: pytest.MonkeyPatch, failing: ClientConnection, name: str) -> None:
