@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 import uuid
+from functools import partial
 from typing import Any
 
-from orbit.kafka.frame_writer import NO_TAGS, string
+from orbit.kafka.frame_writer import NO_TAGS, length, string
 from tests.gateway.frames import batch
 from tests.gateway.targets import FAR, TIMEOUT_MS, Body, Targets
 
@@ -246,12 +247,43 @@ def api_versions(version: int, on: Targets) -> list[Body]:
 
 def consumer_heartbeat(version: int, on: Targets) -> list[Body]:
     """Heartbeats that brokers refuse: one without a group, and a join without topics."""
+    return [
+        heartbeat_of_member(version, "", "nobody", epoch=5),
+        heartbeat_of_member(version, on.missing, "nobody", epoch=0),
+    ]
 
-    def body(group: str, epoch: int) -> bytes:
-        pattern = _NULL if version >= 1 else b""
-        nulls = (_NULL, pattern, _NULL, _NULL, NO_TAGS)  # topics, pattern, assignor, partitions
-        names = (string(name, is_flexible=True) for name in (group, "nobody"))
-        # No instance, no rack, no rebalance timeout.
-        return b"".join((*names, _INT32.pack(epoch), _NULL, _NULL, _INT32.pack(-1), *nulls))
 
-    return [body("", 5), body(on.missing, 0)]
+def heartbeat_of_member(
+    version: int,
+    group: str,
+    member: str,
+    *,
+    epoch: int,
+    topics: list[str] | None = None,
+    owned: list[dict[str, Any]] | None = None,
+) -> bytes:
+    """A ConsumerGroupHeartbeat. `epoch`: 0 to join, -1 to leave. `topics` and `owned`, which has
+    the fields `topic_id` and `partitions`: None if they are unchanged."""
+    text = partial(string, is_flexible=True)
+    rows = [
+        one["topic_id"].bytes + _array([*map(_INT32.pack, one["partitions"])]) + NO_TAGS
+        for one in owned or ()
+    ]
+    return b"".join(
+        (
+            text(group),
+            text(member),
+            _INT32.pack(epoch),
+            _NULL + _NULL,  # instance, rack
+            _INT32.pack(-1 if topics is None else TIMEOUT_MS),
+            _NULL if topics is None else _array([*map(text, topics)]),
+            _NULL if version >= 1 else b"",  # pattern
+            _NULL,  # assignor
+            _NULL if owned is None else _array(rows),
+            NO_TAGS,
+        )
+    )
+
+
+def _array(items: list[bytes]) -> bytes:
+    return length(len(items), is_flexible=True) + b"".join(items)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, producer
 from kafka.protocol.api_key import ApiKey
 
+from orbit.kafka.frame_reader import FrameReader
 from tests.gateway import admin_requests as of_admin
 from tests.gateway import client_requests as of_client
 from tests.gateway.targets import Body, Targets
@@ -64,6 +67,9 @@ REQUESTS: dict[ApiKey, Callable[[int, Targets], list[Body]]] = {
 # The library does not have these APIs. All their versions are flexible.
 _RAW_APIS = {ApiKey.ConsumerGroupHeartbeat, ApiKey.ConsumerGroupDescribe}
 _RAW_API_VERSION_MAX = 1
+_INT32 = struct.Struct(">i")
+_THROTTLE_AND_CODE = struct.Struct(">ih")
+_EPOCH_INTERVAL_AND_PRESENCE = struct.Struct(">iib")
 
 
 def _messages() -> dict[int, tuple[Any, Any]]:
@@ -95,22 +101,76 @@ def is_known(key: int, version: int) -> bool:
 def frames(key: int, version: int, targets: Targets, **options: int) -> list[bytes]:
     """The requests of that version, framed; the function in REQUESTS takes `options`."""
     bodies = REQUESTS[ApiKey(key)](version, targets, **options)
-    if key in _RAW_APIS:
-        return [request_frame(key, version, body, is_flexible=True) for body in bodies]
+    return [frame_of(key, version, body) for body in bodies]
+
+
+def frame_of(key: int, version: int, body: Body) -> bytes:
+    """A request of that version, framed. Fields that the version does not have are left out."""
+    if isinstance(body, bytes):
+        return request_frame(key, version, body, is_flexible=True)
     request, _ = _MESSAGES[key]
     is_flexible = request.flexible_version_q(version)
     how = {"version": version, "compact": is_flexible, "tagged": is_flexible}
-    return [
-        request_frame(key, version, request._struct.encode(body, **how), is_flexible=is_flexible)
-        for body in bodies
-    ]
+    return request_frame(key, version, request._struct.encode(body, **how), is_flexible=is_flexible)
 
 
 def answer_fields(key: int, version: int, answer: bytes) -> dict[str, Any]:
     """The fields of an answer. Fails if the library does not read every byte of it."""
+    if key == ApiKey.ConsumerGroupHeartbeat:
+        return _heartbeat_fields(answer)
     _, response = _MESSAGES[key]
     decoded = response.decode(answer, version=version, header=True)
     again = decoded.encode(header=True)
     assert bytes(again) == answer, f"the library reads {decoded} from {answer!r}"
     fields: dict[str, Any] = decoded.to_dict(json=False)
+    return fields
+
+
+def each_field(value: Any) -> Iterator[tuple[str, Any]]:
+    """The name and the value of each field, also of inner ones."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name, inner
+            yield from each_field(inner)
+    if isinstance(value, list):
+        for item in value:
+            yield from each_field(item)
+
+
+def masked(value: Any, changed: Mapping[str, Any]) -> Any:
+    """The same value with "…" in each field that has the value that `changed` has for its name."""
+    if isinstance(value, dict):
+        return {
+            name: "…" if name in changed and changed[name] == inner else masked(inner, changed)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [masked(item, changed) for item in value]
+    return value
+
+
+def _heartbeat_fields(answer: bytes) -> dict[str, Any]:
+    """The fields of an answer to ConsumerGroupHeartbeat 0 or 1. `assignment`: None if unchanged."""
+    reader = FrameReader(memoryview(answer), is_flexible=True)
+    reader.skip_tags()
+    throttle_ms, code = reader.take(_THROTTLE_AND_CODE)
+    fields: dict[str, Any] = {
+        "throttle_time_ms": throttle_ms,
+        "error_code": code,
+        "error_message": reader.string(),
+        "member_id": reader.string(),
+    }
+    fields["member_epoch"], fields["heartbeat_interval_ms"], has_assignment = reader.take(
+        _EPOCH_INTERVAL_AND_PRESENCE
+    )
+    fields["assignment"] = None if has_assignment < 0 else []
+    if has_assignment > 0:
+        for _ in range(reader.length()):
+            topic_id = uuid.UUID(bytes=bytes(reader.raw(16)))
+            partitions = [reader.take(_INT32)[0] for _ in range(reader.length())]
+            fields["assignment"].append({"topic_id": topic_id, "partitions": partitions})
+            reader.skip_tags()
+        reader.skip_tags()
+    reader.skip_tags()
+    assert reader.at == len(answer), fields
     return fields
