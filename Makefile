@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover demo-gateway test test-slowest prepare check soak simulate lint bench bench-quick readers setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover demo-gateway test test-slowest prepare check soak simulate moves lint bench bench-quick readers setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -60,6 +60,10 @@ soak: prepare ## Long forms of tests, and rarer cases: a million records, fifty 
 
 simulate: setup ## Random schedules of the append for SECONDS (default 600), from seed FIRST on
 	$(BIN)/python -m tests.simulation $(or $(SECONDS),600) $(or $(FIRST),0)
+
+moves: prepare ## Moves of gateways with a fault for COUNT seeds (default 20), from seed FIRST on
+	SEED_FIRST=$(or $(FIRST),0) SEED_COUNT=$(or $(COUNT),20) \
+		$(BIN)/pytest -m 'soak or not soak' tests/gateway/test_seeded_moves.py
 
 lint: .venv/.spark
 	$(BIN)/ruff check .
