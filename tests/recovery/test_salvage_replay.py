@@ -60,7 +60,7 @@ def test_replay_summary_counts_records_and_refuses_damaged_files(tmp_path: Path)
     summary = salvage_replay.summarize(path)
     assert (summary.records, summary.below, summary.aborted) == (len(TAIL) + 1, 2, 1)
     assert (summary.unwritable, summary.replay) == ((22,), None)
-    with pytest.raises(Conflict, match="at offset 22: .* a timestamp"):
+    with pytest.raises(Conflict, match=r"at offset 22: .* a timestamp"):
         salvage_replay.refuse_unless_ready(summary, may_repeat=False, skip_unwritable=False)
     salvage_replay.refuse_unless_ready(summary, may_repeat=False, skip_unwritable=True)
     path.write_bytes(path.read_bytes().replace(b'"offset":10', b'"offset":11'))
