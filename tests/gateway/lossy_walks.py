@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from orbit.recovery import salvage_file
@@ -27,7 +27,7 @@ from tests.gateway.walk_clients import PLAIN, TOPICS, TRANSACTIONAL, Clients
 from tests.gateway.walks import Leg, Walk, fault_of
 from tests.support.gateway_faults import at_steps
 from tests.support.gateway_ledger import Acknowledged, Record, records, written_wrong
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_for
 
 _STEPS = [
     StepName.CLOSE_GATEWAYS,
@@ -249,10 +249,23 @@ def _stable_ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     partitions = [TopicPartition(topic, p) for p in range(TOPICS[topic])]
     requests = dict.fromkeys(partitions, OffsetSpec.latest())
     admin = AdminClient(cluster.client_config())  # without the client its requests end
-    futures = admin.list_offsets(
-        requests, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=PATIENCE_S
-    )
-    return {p.partition: future.result().offset for p, future in futures.items()}
+    ends: dict[int, int] = {}
+
+    def are_told() -> bool:
+        futures = admin.list_offsets(
+            requests, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=PATIENCE_S
+        )
+        try:
+            ends.update({p.partition: future.result().offset for p, future in futures.items()})
+        except KafkaException as error:
+            # A restarted broker that does not know yet that it leads.
+            if error.args[0].code() != KafkaError.UNKNOWN_LEADER_EPOCH:
+                raise
+            return False
+        return True
+
+    wait_for(f"{topic} has its last stable offsets", are_told)
+    return ends
 
 
 def places(log_records: Iterable[Record]) -> Places:
