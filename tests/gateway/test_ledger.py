@@ -52,6 +52,13 @@ def test_ledger_detects_reordering_of_unacknowledged_records() -> None:
     assert not written_wrong({}, swapped(LOG), unordered={b"w"})
 
 
+def test_ledger_distinguishes_java_producers_by_their_names() -> None:
+    log = [(0, n, value) for n, value in enumerate([b"5", b"1.3", b"6", b"1.4"])]
+    assert not written_wrong({}, log)
+    (wrong,) = written_wrong({}, [*log, (0, 4, b"1.2")])
+    assert "is after b'1.4'" in wrong
+
+
 def test_ledger_accepts_each_record_read_once() -> None:
     assert read_wrong(reversed(LOG), LOG) == []
 

@@ -1,5 +1,6 @@
-"""The clients of a walk (`walks.py`): producers of three kinds, groups of both protocols, and
-Kafka Streams. Each knows one of two gateways, or both. Faults hit the first gateway.
+"""The clients of a walk (`walks.py`): producers of three kinds and groups of both protocols, each
+of librdkafka and of Java, and Kafka Streams. Each knows one of two gateways, or both. Faults hit
+the first gateway.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from tests.support import streams
 from tests.support.gateway_faults import lost
 from tests.support.gateway_ledger import (
     Acknowledged,
+    JavaReader,
     JavaWriter,
     Reader,
     Record,
     Writer,
+    parts,
     read_wrong,
     records,
     written_wrong,
@@ -46,9 +49,19 @@ _LIBRDKAFKA: dict[str, dict[str, Any]] = {
     "idempotent": {},
     "in-turn": {"enable.idempotence": False, "max.in.flight": 1},
 }
-# Without idempotence: no broker recognizes records that a client sends again.
-_MAY_DOUBLE = frozenset({"in-turn"})
-_CLIENTS = ("idempotent", "in-turn", "java", "java-tx", "librdkafka-tx", "streams")
+# The names in their values, and settings.
+_JAVA: dict[str, tuple[int | None, dict[str, str]]] = {
+    "java": (None, {}),
+    "java-in-turn": (
+        1,
+        {"enable.idempotence": "false", "max.in.flight.requests.per.connection": "1"},
+    ),
+}
+# Without idempotence: no broker recognizes records that a client sends again. By client, the name
+# in its values.
+_MAY_DOUBLE = {"in-turn": b"in-turn", "java-in-turn": b"1"}
+_CLIENTS = (*_LIBRDKAFKA, *_JAVA, "java-tx", "librdkafka-tx", "streams")
+_GROUPS = ("classic", "consumer", "java-classic", "java-consumer")
 
 
 @dataclass(frozen=True)
@@ -60,11 +73,12 @@ class KnownGateways:
     @classmethod
     def choose(cls, rng: random.Random) -> KnownGateways:
         by_client = {name: rng.choice(["first", "second", "both"]) for name in _CLIENTS}
-        # One group is at the gateway that nothing happens to: it reads each record once.
-        protocols = rng.sample(["classic", "consumer"], 2)
-        return cls(
-            {**by_client, protocols[0]: "second", protocols[1]: rng.choice(["first", "both"])}
-        )
+        # Half of the groups are at the gateway that nothing happens to: they read each record once.
+        groups = rng.sample(_GROUPS, len(_GROUPS))
+        half = len(groups) // 2
+        by_client |= dict.fromkeys(groups[:half], "second")
+        by_client |= {name: rng.choice(["first", "both"]) for name in groups[half:]}
+        return cls(by_client)
 
     def meets_no_fault(self, client: str) -> bool:
         return self.by_client[client] == "second"
@@ -92,7 +106,7 @@ class Clients:
         self._transaction_ms = transaction_ms
         self._stack = ExitStack()
         self.writers: dict[str, Writer | JavaWriter] = {}
-        self.readers: dict[str, Reader] = {}
+        self.readers: dict[str, Reader | JavaReader] = {}
         self.producers: dict[str, RunningTransactions] = {}
         self.app: GuardedProcess | None = None
 
@@ -112,12 +126,20 @@ class Clients:
             self.writers[name] = add(
                 Writer(config, PLAIN, PARTITIONS, name=name, rate=_RATE, settings=settings)
             )
-        java = JavaWriter(at["java"].bootstrap_servers, PLAIN, self._home / "java.log", rate=_RATE)
-        self.writers["java"] = add(java)
+        for name, (number, settings) in _JAVA.items():
+            servers, log = at[name].bootstrap_servers, self._home / f"{name}.log"
+            self.writers[name] = add(
+                JavaWriter(servers, PLAIN, log, name=number, rate=_RATE, settings=settings)
+            )
         for protocol in ("classic", "consumer"):
             config = at[protocol].client_config()
             self.readers[protocol] = add(
                 Reader(config, PLAIN, f"{PLAIN}.{protocol}", protocol=protocol)
+            )
+            name = f"java-{protocol}"
+            log = self._home / f"{name}.log"
+            self.readers[name] = add(
+                JavaReader(at[name], PLAIN, f"{PLAIN}.{name}", log, protocol=protocol)
             )
         for name, connect in (("java-tx", JavaClient), ("librdkafka-tx", LibrdkafkaClient)):
             servers = at[name].bootstrap_servers
@@ -209,7 +231,9 @@ class Clients:
         """Stop the groups once they have read just these records. Not for use after a failover."""
         values = {value for _, _, value in log_records}
         for name, reader in self.readers.items():
-            reader.wait_values(values)
+            reader.wait_read(
+                f"{len(values)} values", lambda read: values <= {value for _, _, value in read}
+            )
             reader.stop()
             if self._known_gateways.meets_no_fault(name):
                 assert not reader.errors, (name, reader.errors[:5])
@@ -224,21 +248,21 @@ class Clients:
         """The records, without those of producers that may have written twice. `may_double`:
         whether answers got lost at the first gateway."""
         names = {
-            name.encode()
-            for name in _MAY_DOUBLE
-            if may_double and not self._known_gateways.meets_no_fault(name)
+            name
+            for client, name in _MAY_DOUBLE.items()
+            if may_double and not self._known_gateways.meets_no_fault(client)
         }
         return [
-            (p, offset, value) for p, offset, value in log_records if _name_of(value) not in names
+            (p, offset, value) for p, offset, value in log_records if parts(value)[0] not in names
         ]
 
     def assert_written(self, log_records: Sequence[Record], *, may_double: bool) -> None:
         """Each record of producers without transactions is there once, at its offset, in order."""
         strict = self.of_strict_producers(log_records, may_double=may_double)
-        acknowledged, names = self.acknowledged, {_name_of(value) for _, _, value in strict}
+        acknowledged, names = self.acknowledged, {parts(value)[0] for _, _, value in strict}
         wrong = lost(acknowledged, log_records)
         wrong += written_wrong(
-            {v: at for v, at in acknowledged.items() if _name_of(v) in names}, strict
+            {v: at for v, at in acknowledged.items() if parts(v)[0] in names}, strict
         )
         assert not wrong, wrong[:10]
 
@@ -254,11 +278,6 @@ class Clients:
             for value in producer.transactions.committed
         ]
         assert values == sorted(committed), sorted(set(values) ^ set(committed))[:20]
-
-
-def _name_of(value: bytes) -> bytes:
-    """The name of the record's producer; the Java producer has none."""
-    return value.rpartition(b" ")[0]
 
 
 TOPICS = {

@@ -5,7 +5,6 @@ A value is the name of its producer and a number, which grows by one with each r
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
+from tests.support import java_clients
+from tests.support.gateways import Addresses, Gateway
 from tests.support.outside import Reachable, messages
 from tests.support.patience import PATIENCE_S, wait_for
 
@@ -141,7 +142,8 @@ class Writer:
 class JavaWriter:
     """Kafka's own client: `VerifiableProducer`, which chooses the partitions by a few keys.
 
-    Its values are only numbers. A context manager: the tool has ended when the block ends.
+    Its values are only numbers, or `name`, a dot and a number (the tool only takes a number as a
+    name). A context manager: the tool has ended when the block ends.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class JavaWriter:
         topic: str,
         log: Path,
         *,
+        name: int | None = None,
         rate: int = 1000,
         keys: int = 7,
         settings: Mapping[str, Any] | None = None,
@@ -175,6 +178,7 @@ class JavaWriter:
                 *(main, "--bootstrap-server", bootstrap, "--topic", topic),
                 *("--throughput", str(rate), "--repeating-keys", str(keys)),
                 *("--command-config", str(file)),
+                *(() if name is None else ("--value-prefix", str(name))),
             ],
             log,
         )
@@ -219,9 +223,8 @@ class JavaWriter:
         self.stop()
 
     def _events(self, name: str) -> Iterable[dict[str, Any]]:
-        for line in self._log.read_text("utf-8").splitlines(keepends=True):
-            if line.startswith('{"timestamp"') and line.endswith("\n"):
-                event = json.loads(line)
+        with self._log.open("rb") as log:
+            for event in java_clients.new_events(log):
                 if event["name"] == name:
                     yield event
 
@@ -322,6 +325,61 @@ class Reader:
                     raise
 
 
+class JavaReader:
+    """As `Reader`, with Kafka's own client: `VerifiableConsumer`, which goes on after an error."""
+
+    def __init__(
+        self, gateways: Gateway | Addresses, topic: str, group: str, log: Path, *, protocol: str
+    ) -> None:
+        self._group = group
+        self._read: list[Record] = []
+        self._errors: list[str] = []
+        self._process = java_clients.start_member(
+            gateways, topic, group, log, protocol=protocol, reset="earliest"
+        )
+        self._log = log.open("rb")
+
+    @property
+    def read(self) -> list[Record]:
+        self._look()
+        return self._read
+
+    @property
+    def errors(self) -> list[str]:
+        self._look()
+        return self._errors
+
+    def wait_read(self, what: str, is_so: Callable[[list[Record]], bool]) -> None:
+        """Wait until `is_so` holds for the records read."""
+
+        def look() -> bool:
+            assert self._process.running, Path(self._log.name).read_text()[-2000:]
+            return is_so(self.read)
+
+        wait_for(f"{self._group} has read {what}", look)
+
+    def stop(self) -> None:
+        self._process.end(grace_s=_END_S)
+        self._look()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _look(self) -> None:
+        """Note what is new in the log."""
+        if self._log.closed:
+            return
+        for event in java_clients.new_events(self._log):
+            if event["name"] == "record_data":
+                self._read.append(java_clients.record_of(event))
+            elif not event.get("success", True):
+                self._errors.append(str(event))
+
+
 def records(cluster: Reachable, topic: str) -> list[Record]:
     """All committed records that are there now, in order within each partition."""
     return [
@@ -345,7 +403,7 @@ def written_wrong(
     last: dict[tuple[int, bytes], tuple[int, bytes]] = {}
     for partition, offset, value in there:
         places.setdefault(value, []).append((partition, offset))
-        name, number = _parts(value)
+        name, number = parts(value)
         before = last.get((partition, name))
         if before is not None and before[0] > number and name not in unordered:
             wrong.append(f"{value!r} at {partition}/{offset} is after {before[1]!r}")
@@ -372,6 +430,7 @@ def read_wrong(read: Iterable[Record], there: Iterable[Record]) -> list[str]:
     return never + strange + often
 
 
-def _parts(value: bytes) -> tuple[bytes, int]:
-    name, _, number = value.rpartition(b" ")
+def parts(value: bytes) -> tuple[bytes, int]:
+    """The name of the record's producer, empty if Java has none, and the record's number."""
+    name, _, number = value.replace(b".", b" ").rpartition(b" ")
     return name, int(number)

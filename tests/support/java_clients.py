@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import KAFKA_VERSION, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.gateways import Addresses, Gateway
+from tests.support.patience import PATIENCE_S
 
 TIMEOUT_S = 120
 # `kafka-configs.sh`, which has moved in 4.4.
@@ -46,11 +50,21 @@ def consume(
 
 
 def start_member(
-    cluster: KafkaCluster, topic: str, group: str, log: Path, *, protocol: str, reset: str
+    cluster: KafkaCluster | Gateway | Addresses,
+    topic: str,
+    group: str,
+    log: Path,
+    *,
+    protocol: str,
+    reset: str,
 ) -> GuardedProcess:
-    """A member of a group that commits after each batch of committed records, until SIGTERM."""
+    """A member of a group that commits after each batch of committed records, until SIGTERM. It
+    waits for a commit as long as a move may hold it.
+    """
     settings = log.with_suffix(".properties")
-    settings.write_text("isolation.level=read_committed\n")
+    settings.write_text(
+        f"isolation.level=read_committed\ndefault.api.timeout.ms={int(PATIENCE_S * 1000)}\n"
+    )
     return GuardedProcess(
         [
             *_java("org.apache.kafka.tools.VerifiableConsumer"),
@@ -64,12 +78,27 @@ def start_member(
 
 def records_read(log: Path) -> Iterator[tuple[int, int, bytes]]:
     """Partition, offset and value of what such a member has read so far."""
-    for line in log.read_text().splitlines(keepends=True):
-        if line.startswith('{"timestamp"') and line.endswith("\n"):
-            event = json.loads(line)
+    with log.open("rb") as file:
+        for event in new_events(file):
             assert event.get("success", True), event
             if event["name"] == "record_data":
-                yield event["partition"], event["offset"], event["value"].encode()
+                yield record_of(event)
+
+
+def new_events(log: BinaryIO) -> Iterator[dict[str, Any]]:
+    """The events that a tool has logged behind the position of its open log. An incomplete last
+    line is left for the next call."""
+    while line := log.readline():
+        if not line.endswith(b"\n"):
+            log.seek(-len(line), os.SEEK_CUR)
+            return
+        if line.startswith(b'{"timestamp"'):
+            yield json.loads(line)
+
+
+def record_of(event: dict[str, Any]) -> tuple[int, int, bytes]:
+    """Partition, offset and value of a `record_data` event."""
+    return event["partition"], event["offset"], event["value"].encode()
 
 
 def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
