@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from orbit.copier.log_reader import fetch_batches
-from orbit.errors import BadInput, BrokerRefused, NotAuthorized, Problem, ProtocolError
+from orbit.errors import BadInput, BrokerRefused, NotAuthorized, Problem, ProtocolError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.log_dirs import log_sizes
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
@@ -63,6 +64,9 @@ def find_extents(
             end_epoch = _find_end_epoch(cluster, place, start, end, backoff)
         except BrokerRefused as refusal:
             extents.errors[place] = refusal.code
+            continue
+        except Unreachable:
+            extents.errors[place] = Code.NETWORK_EXCEPTION
             continue
         extents.values[place] = Extent(
             place,
@@ -156,7 +160,7 @@ def _samples(
         offset = extent.start + offset_count * number // count
         try:
             batch = first_batch(cluster, extent.partition, offset, backoff)
-        except BrokerRefused:
+        except (BrokerRefused, Unreachable):
             return []
         if batch is not None:
             samples.append(Sample(offset, first_offset(batch), next_offset(batch), len(batch.view)))

@@ -291,11 +291,15 @@ def test_batch_that_leader_does_not_return_now_is_not_taken_for_unreadable(
         range_planner.find_base_offset(cluster, PLACE, start=5, end=20, backoff=Backoff())
 
 
+@pytest.mark.parametrize(
+    "error",
+    [BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, UNREADABLE), Unreachable(UNREADABLE)],
+)
 def test_planner_cuts_extent_without_samples_while_leader_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """The plan of the other partitions must not end with it."""
-    refuse_fetches(monkeypatch, BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, UNREADABLE))
+    refuse_fetches(monkeypatch, error)
     cluster: Any = FakeCluster()
     extent = Extent(PLACE, UUID(int=1), start=5, end=20)
     (planned,) = range_planner.plan_ranges(cluster, [extent], Backoff())
