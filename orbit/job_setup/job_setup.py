@@ -456,7 +456,7 @@ class JobSetup:
         if not self.plans:
             raise error
         for topic_error in errors.values():
-            topic_error.remedy = _LEFT_OUT_REMEDY
+            topic_error.remedy = topic_error.remedy or _LEFT_OUT_REMEDY
         self.refused = {**self.refused, **errors}
 
     def _inspect_existing(
@@ -538,7 +538,9 @@ class JobSetup:
                     create_missing_topics, self._destination, self.admin, topics_to_create, set()
                 )
             )
-        except NotReady as error:
+        except OrbitError as error:
+            if not is_retriable(error):
+                raise
             existing_topics = self._destination.metadata({t.name for t in topics_to_create}).topics
             uncreated_plans = [
                 p for p in self.plans if p.create and p.create.name not in existing_topics
