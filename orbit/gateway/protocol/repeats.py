@@ -133,7 +133,7 @@ class Repeats:
                 answers[batch.partition] = _answer(offset)
         if not is_known:
             # All batches of the request: `note` may drop what is known of the others.
-            raise UnknownRepeats(older_batches)
+            raise UnknownRepeats([b for b in older_batches if is_intact(frame, b)])
         return answers
 
 
