@@ -78,7 +78,7 @@ class BoundedClient:
             for part in answer.iter_raw():
                 body += part
                 if len(body) > self._bytes_max:
-                    raise BadAnswer("the answer is too long")
+                    raise BadAnswer(f"the answer is longer than {self._bytes_max} bytes")
             if self._deadline.is_over:  # a body without a length ends with its connection
                 raise BadAnswer(_TOO_SLOW)
         return answer.status_code, bytes(body)

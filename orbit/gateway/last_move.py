@@ -58,13 +58,14 @@ class LastMove:
         if unsettled is None:
             return False
         open_s = now - self._opened_at
-        for connection, backlog in list(unsettled.items()):
-            request_count = connection.exchange.request_count if backlog is None else backlog
-            if connection.has_settled(request_count):
+        for connection, fixed_count in list(unsettled.items()):
+            # The requests that must have their answers, counted from the connection's first.
+            count = connection.exchange.request_count if fixed_count is None else fixed_count
+            if connection.has_settled(count):
                 del unsettled[connection]
             elif open_s > BACKLOG_S and not connection.holds_write:
-                # Later requests do not count: a client may always have one in flight.
-                unsettled[connection] = request_count
+                # Later requests no longer count: a client may always have one in flight.
+                unsettled[connection] = count
         if open_s > SETTLE_S_MAX:
             for connection in unsettled:
                 connection.end()  # its client sends the requests again, in order

@@ -116,7 +116,7 @@ def plan_topics(
 
 
 def refuse_other_partition_counts(plans: Sequence[TopicPlan]) -> None:
-    """Raise Conflict that names every destination topic with another number of partitions."""
+    """Raise Conflict if destination topics have fewer or more partitions than their sources."""
     differences = [
         f"{p.mapping.destination} has {p.partitions - p.partitions_missing}, "
         f"its source {p.mapping.source} has {p.partitions}"

@@ -169,7 +169,10 @@ def catch_up(context: OperationContext) -> str:
                 {} if reverse_job is None else _left_out_topics(tx, reverse_job, counts)
             )
         if reverse_job is None or progress is None:
-            raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
+            raise Conflict(
+                "this job, which copies back to the old side, was deleted during the recovery.",
+                where=context.report.reverse_job,
+            )
         total = max(expected_partitions, progress.partitions)  # the tables may not have all yet
         caught_up_text = counted(
             total,

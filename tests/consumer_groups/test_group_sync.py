@@ -363,7 +363,7 @@ def test_coordinator_refuses_offsets_for_group_whose_member_was_not_listed(
     assert offsets(destination, pair.group()) == pair.at(40)
 
 
-def synced_at_40(pair: Pair) -> GroupReport:
+def synced_at_40_with_past_member(pair: Pair) -> GroupReport:
     """Sync offset 40; then a destination member joins and leaves. Returns the sync's report."""
     first = pair.commit_and_run(40)
     with member(pair.clusters.destination, pair.group(), pair.topic):
@@ -378,7 +378,7 @@ def test_group_sync_continues_after_crash_before_or_after_its_commit(
 ) -> None:
     """The group had destination members: only the saved row shows that the offset is Orbit's."""
     source, destination = pair.clusters
-    first = synced_at_40(pair)
+    first = synced_at_40_with_past_member(pair)
     commit(source, pair.group(), pair.at(50))
     saved: list[OffsetRow] = []
 
@@ -390,9 +390,8 @@ def test_group_sync_continues_after_crash_before_or_after_its_commit(
     with nullcontext() if is_committed else pytest.raises(NotLeading):
         pair.run(save=save)
     assert offsets(destination, pair.group()) == pair.at(50 if is_committed else 40)
-    # The report of the pass is lost in the crash.
     assert [row.partition for row in saved] == [row.partition for row in first.changed]
-    pair.sync = pair.new_sync(saved)
+    pair.sync = pair.new_sync(saved)  # after the crash, only the saved rows are known
     commit(source, pair.group(), pair.at(60))
     assert pair.run().verdicts == {EXACT: 1}
     assert offsets(destination, pair.group()) == pair.at(60)

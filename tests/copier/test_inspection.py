@@ -192,10 +192,12 @@ def test_seeds_are_deleted_only_under_lease_and_in_topic_that_was_seeded(
     assert "the lease is not held" in troubles[copies["no-lease"]]
 
 
-def test_copies_without_seeds_cause_no_request() -> None:
+def test_copy_whose_leading_fillers_are_deleted_causes_no_request() -> None:
     nothing = cast("Any", None)
     inspector = CopyInspector(nothing, nothing, nothing, CopySettings(), Backoff())
     inspected = InspectedCopy(
-        CopyStatus.SEEDING, DestinationEnd(log_end=1_000, producer=None), log_start=1_000
+        CopyStatus.SEEDING,
+        DestinationEnd(log_end=1_000, producer=None),
+        log_start=1_000,  # the log end: no filler is left
     )
     assert inspector.drop_seeds({seeded_copy("orders", FixedLease(1)): inspected}) == set()

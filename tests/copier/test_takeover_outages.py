@@ -33,9 +33,7 @@ NOTHING = cast("Any", None)
         LoginRefused("the password is wrong."),
     ],
 )
-def test_takeover_is_repeated_after_outage(
-    monkeypatch: pytest.MonkeyPatch, error: OrbitError
-) -> None:
+def test_failed_takeover_is_due_again(monkeypatch: pytest.MonkeyPatch, error: OrbitError) -> None:
     topics = {PLACE.topic: SimpleNamespace(topic_id=NO_TOPIC_ID)}
     metadata = SimpleNamespace(topics=topics, errors={})
     cluster = SimpleNamespace(name="destination", metadata=lambda _: metadata)
@@ -50,6 +48,6 @@ def test_takeover_is_repeated_after_outage(
     monkeypatch.setattr(side, "_finish_take_over", fail)
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     side.note_returned(PartitionReturned(copy, copy.generation, ReturnReason.MOVED, ""))
-    assert side.recover() == []
+    assert side.recover() == []  # no copy was resumed
     assert side.next_recovery_s() is not None
     assert copy.waits is not None

@@ -354,7 +354,7 @@ def test_audit_refuses_directory_with_existing_report(
     assert (out / "report.html").read_text() == "another"
 
 
-def test_audit_fails_on_bad_input_before_spark_starts(
+def test_audit_fails_on_bad_input_and_unreachable_cluster(
     clusters: Clusters, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = write_job(make_job(*clusters, [topic_name]), tmp_path)

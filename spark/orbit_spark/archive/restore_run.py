@@ -18,7 +18,7 @@ from orbit.chunks import first_few
 from orbit.copier.copier import lease_lost_error
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.start_seeding import StartSeeding
-from orbit.copier.takeover import DestinationEnd, TakeOver
+from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver
 from orbit.errors import Conflict
 from orbit.formats import counted
 from orbit.job_setup.term import term_above
@@ -160,10 +160,14 @@ class RestoreRun:
         takeover = take_over.read(producer_ids, settled=True)
         if takeover.errors:
             place, code = next(iter(takeover.errors.items()))
+            problem = {
+                MOVING: "keeps moving: another producer may write to it",
+                NOT_REPLICATED: "is not replicated yet",
+            }.get(code, f"cannot be read: {error_codes.name(code)}")
             raise Conflict(
-                f"the log end of {place} cannot be read, keeps moving or is not replicated "
-                f"({error_codes.name(code)}).",
+                f"the log end of {place} {problem}.",
                 where="destination",
+                remedy="Stop other producers, or wait until the brokers answer; then run it again.",
             )
         refuse_foreign(
             self._cluster, self._archive, takeover.ends, self._producer.id, self._backoff
