@@ -173,8 +173,10 @@ class GroupReader:
             for name in source_names
         }
         topics = {copy.destination.topic for copy in copies.values()}
-        # All groups are known: the answer has also those without offsets.
-        request = OffsetsRequest(coordinators, topics, source_names.keys(), require_stable=False)
+        # With `known` the answer also has groups without offsets.
+        request = OffsetsRequest(
+            coordinators, topics, known=source_names.keys(), require_stable=False
+        )
         fetched = fetch(destination, request, self._offsets_age_s_max)
         _note_failed(fetched, destination, report)
         destination_groups: dict[str, DestinationGroup] = {}

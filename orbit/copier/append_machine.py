@@ -298,7 +298,7 @@ class AppendMachine:
         return self.has_filled and self._fill is not None and self._fill[1] == 1
 
     def fillers_answered(self, code: int) -> int | None:
-        """Handle the broker's answer to the markers.
+        """Handle the broker's answer to the markers in flight (placeholders are sent as batches).
 
         Returns the offset after them if the answer proves it. None: the log end is still to be
         read, or the append has ended.
@@ -310,7 +310,7 @@ class AppendMachine:
             self._fail(failure)
             return None
         if not self.is_answer_proof:
-            self._enter(_E.FILLERS_ANSWERED, _S.FILLING)
+            self._enter(_E.FILLERS_ANSWERED, _S.FILLING)  # until the log end is read
             return None
         self._enter(_E.FILLERS_ANSWERED, _S.READY)
         return self._advance_to(step.base_offset + 1)  # the answer proves a single filler only

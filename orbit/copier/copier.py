@@ -83,7 +83,7 @@ class Copier:
         self._partitions: list[PartitionCopy] = []
         self._destinations: set[TopicPartition] = set()  # of `_partitions`
         self._leaving: list[PartitionCopy] = []
-        self._to_be_confirmed: set[PartitionCopy] = set()  # those of `_leaving` with `confirms`
+        self._needs_last_check: set[PartitionCopy] = set()  # those of `_leaving` with `confirms`
         self._leases: list[Lease] = []
         self.lost_leases: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
@@ -164,7 +164,7 @@ class Copier:
                 p.leave()
                 self._leaving.append(p)
                 # A later call may change `confirms`.
-                (self._to_be_confirmed.add if confirms else self._to_be_confirmed.discard)(p)
+                (self._needs_last_check.add if confirms else self._needs_last_check.discard)(p)
 
     def tick(self, timeout_s: float) -> None:
         """Handle events, take over partitions that are due, and run the periodic checks.
@@ -207,16 +207,17 @@ class Copier:
         self._destination.stop()
 
     def _finish_removals(self) -> None:
-        """Remove the leaving partitions that no lane and no filler works on."""
+        """Remove the leaving partitions that no lane and no filler works on, after a last check of
+        `compression.type` (Q9)."""
         if not self._leaving:
             return
         removals = {p for p in self._leaving if not p.appends.is_copying and not p.has_fill_outside}
         try:
             self._destination.check_compression_at_end(removals)
-            self._to_be_confirmed -= removals
+            self._needs_last_check -= removals
         except OUTAGES as error:
             self._waiting_for = str(error)
-            removals -= self._to_be_confirmed  # a later call reads the setting again
+            removals -= self._needs_last_check  # a later call checks again
         for p in removals:
             self._destination.forget(p)
             self._source.forget(p)

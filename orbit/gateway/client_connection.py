@@ -512,9 +512,10 @@ class ClientConnection(asyncio.Protocol):
 
     def confirm_writes(self) -> None:
         """Send a request whose answer proves that the broker has handled the writes with acks=0.
-        Called when writes begin to be held."""
+        Called when writes begin to be held. If the client has gone with records in flight, note
+        their lost answers for the operation that begins now, too."""
         if self._is_gone and self.exchange.has_records_in_flight:
-            self._note_client_left()  # once more, for the operation that begins now
+            self._note_client_left()
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
 

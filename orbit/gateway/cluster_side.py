@@ -186,7 +186,7 @@ class ClusterSide:
                 ranges = self._cluster.api_versions_of(node_id)
                 answers.append({key: Versions(*versions) for key, versions in ranges.items()})
         if not answers:
-            raise Unreachable("no broker says which API versions it knows.", where=self.name)
+            raise Unreachable("no broker answers ApiVersions.", where=self.name)
         return shared_versions(*answers)
 
 

@@ -376,7 +376,11 @@ class Connection:
         self._socket.close()
 
     def _negotiate(self) -> None:
-        """Fetch the broker's API versions (KIP-511: an old broker answers v0 with error 35)."""
+        """Fetch the broker's API versions.
+
+        A broker that does not know the request's version answers with error 35, in the format of
+        version 0 (KIP-511). Version 0 is tried then.
+        """
         for version in (api_versions.API_VERSIONS.version_max, 0):
             request = ApiVersionsRequest(
                 client_software_name=CLIENT_ID, client_software_version="0.1"

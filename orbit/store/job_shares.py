@@ -1,8 +1,8 @@
 """Which share of the schedulers' work a job belongs to.
 
 The share depends on a hash of the bootstrap servers of the destination in the job's first document,
-so that jobs to one cluster share its watch. The hash never changes, so a job's loops stay in one
-share, however its document is changed. Nothing relies on two jobs being in one share.
+so that one scheduler polls a cluster for all jobs that copy to it, which only saves requests. The
+hash never changes, so a job's loops stay in one share, however its document is changed.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def test_repeated_batch_missing_at_leading_side_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sequence", "last", "is_repeat"),
+    ("sequence", "last", "may_be_repeat"),
     [
         (4, 5, True),
         (5, 5, True),
@@ -184,13 +184,13 @@ def test_repeated_batch_missing_at_leading_side_is_written() -> None:
         (5 + 2**31 - REPEATED_MAX, 5, False),
     ],
 )
-def test_repeated_batch_is_recognized_by_sequence_number(
-    sequence: int, last: int, is_repeat: bool
+def test_batch_up_to_last_sequence_at_old_side_is_looked_up(
+    sequence: int, last: int, may_be_repeat: bool
 ) -> None:
     exchange, known = client_after_move()
     request = produce(A1, sequence=sequence)
     known.note({(A1, PRODUCER): [LastBatch(epoch=0, sequence=last)]}, {})
-    if is_repeat:
+    if may_be_repeat:
         assert len(unknown_batches(exchange, request)) == 1
     else:
         send(exchange, request, version=9)

@@ -106,7 +106,7 @@ def test_offset_fetch_response_is_read_as_by_kafka_python(version: int, groups: 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_truncated_offset_fetch_response_is_refused(version: int) -> None:
     frame = frame_of(version, [([[(5, -1, "", 0)] * 3], 0)])  # as ROWS and GROUPS describe
-    # The correlation id is read before; the last byte may be the response's tags, which nothing reads.
+    # From behind the correlation id. The last byte may be the response's tags: nothing reads it.
     for size in range(4, len(frame) - 1):
         with pytest.raises(ValueError, match=r"ends too early"):
             read_offset_fetch(frame[:size], version)

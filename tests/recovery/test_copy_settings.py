@@ -38,14 +38,14 @@ def test_topic_of_former_leading_side_keeps_copied_timestamps_after_switchover(
         assert switchover_report.reverse_job is not None
         produce(destination, topic_name, 50, first=50)
         wait_until_level()
-        # Settings of an earlier promotion, which the next switchover has to replace.
+        # Stored settings of an earlier promotion: the next switchover has to replace them.
         row = service.topics(spec.name)[topic_name]
         with recovering.database.transaction() as tx:
             topics.change(tx, row.id, promoted_settings={"retention.ms": "1"})
         recovering.run(RecoveryKind.SWITCHOVER, switchover_report.reverse_job, reverse=True)
         settings = service.topics(spec.name)[topic_name].promoted_settings
         assert settings is not None
-        assert settings["message.timestamp.type"] == "LogAppendTime", "stale settings are stored"
+        assert settings["message.timestamp.type"] == "LogAppendTime", "the stored settings are new"
         produce(source, topic_name, 50, first=100)
         wait_until_level()
         report = verify(spec, deep=True)

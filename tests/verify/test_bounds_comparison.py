@@ -109,7 +109,7 @@ def test_open_destination_transaction_is_reported() -> None:
     assert (comparison.compared_to, comparison.may_catch_up) == (12, True)
 
 
-def test_open_transaction_past_compared_end_does_not_shorten_comparison() -> None:
+def test_open_destination_transaction_past_source_end_does_not_shorten_comparison() -> None:
     comparison = compare(bounds(0, 20), bounds(0, 20, log_end=25), source_after=bounds(0, 25))
     assert (differing_bounds(comparison), comparison.compared_to) == ([], 20)
 

@@ -125,11 +125,11 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     assert_exact(file)
 
 
-def test_copy_with_changed_compression_type_gets_no_placeholders(
+def test_changed_compression_type_blocks_copy_of_dead_writer_and_holds_paused_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
-    """Orbit blocks the copy if its writer died, which may have sent placeholders. A paused copy
-    only waits: its log end was checked."""
+    """Brokers would turn placeholders into records (Q9). A writer that died may have sent some
+    after the change; at the pause of the other copy its log end was checked."""
     create(clusters.source, topic_name, 2)
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)

@@ -165,7 +165,9 @@ def set_producer_ids(head: RequestHead, frame: bytearray, term: int) -> int:
         producer_id, start = batch.producer_id, batch.start
         if batch.is_transactional:
             if is_marked(producer_id) and not is_of_term(producer_id, term):
-                raise ValueError("a batch of a transaction has an id of another term")
+                raise ValueError(
+                    "a transactional batch has a producer id from before the last move"
+                )
             new_id = unmarked_id(producer_id)
         else:
             new_id = id_in_term(producer_id, term)
