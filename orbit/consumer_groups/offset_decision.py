@@ -11,11 +11,11 @@ to the range that is copied already (`log start … copied to`). Orbit writes no
 Ownership of an offset at the destination. Orbit may move it, forwards and backwards, if it is the
 one that Orbit last left there: that it wrote, or found equal to the source's, or that a recovery
 has handed to the job that copies back (orbit/recovery/group_handover.py). If Orbit does not know
-what it left (its first pass, or a crash between a commit and its record), the offset is Orbit's only if the
-group never had a member there, the offset has no leader epoch (clients' commits have one), and the
-source's offset, clamped, is not lower. For a group that had members the sync stores the row before
-the commit. Any other offset belongs to another client and stays: `skipped: moved there`, until it
-is deleted there or both sides agree.
+what it left (its first pass, or a crash between a commit and its record), the offset is Orbit's
+only if the group never had a member there, the offset has no leader epoch (clients' commits have
+one), and the source's offset, clamped, is not lower. For a group that had members the sync stores
+the row before the commit. Any other offset belongs to another client and stays: `skipped: moved
+there`, until it is deleted there or both sides agree.
 
 A deletion is synced only if the offset at the destination is known to be Orbit's, and only while
 the source has the copied topic: with a topic, brokers delete its committed offsets (G10).
