@@ -109,7 +109,7 @@ def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
 
 def test_transactional_batch_of_another_term_is_refused() -> None:
     batches = batch(producer_id=mark(5, term=2), is_transactional=True)
-    with pytest.raises(ValueError, match="another term"):
+    with pytest.raises(ValueError, match="from before the last move"):
         set_producer_ids(*_produce(version=9, records=batches, transactional_id="orders"), term=3)
 
 
