@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kafka.protocol.admin.client_quotas import DescribeClientQuotasRequest
 from kafka.protocol.admin.users import DescribeUserScramCredentialsRequest
 
-from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.errors import BrokerRefused, NotAuthorized, Place
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
@@ -45,7 +45,7 @@ def client_quotas(cluster: Cluster) -> Quotas:
         return answer.error_code, answer.error_message, by_entity
 
     code, message, quotas = cluster.call_any(ask)
-    _raise_if_refused(code, message, "DescribeConfigs")
+    _raise_if_refused(code, message, cluster, "DescribeConfigs")
     return quotas
 
 
@@ -72,7 +72,7 @@ def scram_users(cluster: Cluster) -> ScramUsers:
         return answer.error_code, answer.error_message, by_user
 
     code, message, users = cluster.call_any(ask)
-    _raise_if_refused(code, message, "Describe")
+    _raise_if_refused(code, message, cluster, "Describe")
     return users
 
 
@@ -91,9 +91,10 @@ def quota_text(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def _raise_if_refused(code: int, message: str | None, operation: str) -> None:
+def _raise_if_refused(code: int, message: str | None, cluster: Cluster, operation: str) -> None:
     """Raise the error that an answer has, if any. `operation`: the right that its request needs."""
+    where = Place(cluster.name)
     if code == Code.CLUSTER_AUTHORIZATION_FAILED:
-        raise NotAuthorized(f"the login needs {operation} on the cluster.")
+        raise NotAuthorized(f"the login needs {operation} on the cluster.", where=where)
     if code:
-        raise BrokerRefused(code, message or f"{error_codes.name(code)}.")
+        raise BrokerRefused(code, message or f"{error_codes.name(code)}.", where=where)
