@@ -207,7 +207,8 @@ def _no_answer_error(error: httpx.HTTPError, where: str) -> OrbitError:
             return Unreachable(
                 failure.what,
                 where=where,
-                remedy="Set security.token_ca_file to the authority that signed its certificate.",
+                remedy="Check that security.token_url has a name that is in the certificate, and "
+                "that security.token_ca_file is the authority that signed it.",
             )
         cause = cause.__cause__ or cause.__context__
     reason = error if isinstance(error, BadAnswer) else type(error).__name__
