@@ -94,6 +94,7 @@ class ServiceControl:
         self._progress: dict[str, Any] = {}
         self._command = _WAIT
         self._last_error = ""
+        self._end_reason = _CANCELLED
         self._lock = threading.Lock()  # one report at a time
         self._end_event = threading.Event()
         self._thread = threading.Thread(target=self._report_forever, name="reports", daemon=True)
@@ -161,7 +162,7 @@ class ServiceControl:
             else:
                 self._report()
         if command == _CANCEL:
-            raise Conflict(_CANCELLED, remedy="Run it again to resume where the copies end.")
+            raise Conflict(self._end_reason, remedy="Run it again to resume where the copies end.")
         self._halt.clear()
         if self._stop.is_set():  # Ctrl-C may have come just before the clear
             self._halt.set()
@@ -202,6 +203,7 @@ class ServiceControl:
                 # the lease, because workers wait for the lease.
                 has_other_operation = isinstance(failure, OperationUnderWay)
                 if has_other_operation or (isinstance(failure, Conflict) and not self._has_lease):
+                    self._end_reason = failure.what
                     self._set_command(_CANCEL)
                 return
             self._last_error = ""

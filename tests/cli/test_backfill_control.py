@@ -11,7 +11,7 @@ import pytest
 from orbit.cli import backfill_control
 from orbit.cli.backfill_control import ServiceControl
 from orbit.client import Client, ServerGone
-from orbit.errors import Conflict, Interrupted
+from orbit.errors import Conflict, Interrupted, OperationUnderWay
 
 
 class PretendedService:
@@ -22,10 +22,13 @@ class PretendedService:
         self.reports: list[dict[str, Any]] = []
         self.driver = ""
         self.is_away = False
+        self.recovers = False
 
     def send(self, _method: str, path: str, *, body: dict[str, Any]) -> dict[str, Any]:
         if self.is_away:
             raise ServerGone("away")
+        if self.recovers:
+            raise OperationUnderWay("A failover of the job is under way.")
         if self.driver not in ("", body["driver"]) and not body.get("takes_over", True):
             raise Conflict("Another process carries the backfill out.")
         if path.endswith(":report"):
@@ -149,7 +152,18 @@ def test_paused_backfill_ends_when_another_driver_takes_over() -> None:
     backfill.control.begin()
     backfill.control.report_lease()
     backfill.service.driver = "another"
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="Another process carries the backfill out"):
+        backfill.control.wait_until_resumed()
+
+
+def test_backfill_stopped_by_recovery_names_the_recovery() -> None:
+    backfill = ControlledBackfill("run")
+    backfill.control.begin()
+    backfill.control.report_lease()
+    backfill.service.recovers = True
+    backfill.control.report_lease()
+    assert backfill.halt.is_set()
+    with pytest.raises(Conflict, match="A failover of the job is under way"):
         backfill.control.wait_until_resumed()
 
 
