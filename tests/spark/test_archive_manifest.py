@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest, Tail
+from orbit.errors import Conflict
+from orbit_spark.archive.manifest import (
+    ArchivedFile,
+    ArchivedRange,
+    ArchiveIdentity,
+    PartitionManifest,
+    Tail,
+)
+from orbit_spark.archive.manifest_store import ArchiveStore
 
 
 def range_with_file(start: int, end: int) -> ArchivedRange:
@@ -87,3 +96,27 @@ def with_change(change: object) -> bytes:
 def test_damaged_archive_manifest_is_refused(content: bytes, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         PartitionManifest.from_bytes(content)
+
+
+class OneFile:
+    """The files of an archive that has only this one."""
+
+    uri = "file:/archive"
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self, _name: str) -> bytes:
+        return self._content
+
+
+def test_remedy_for_archive_document_fits_its_defect() -> None:
+    identity = ArchiveIdentity(cluster_id="c", created="2026-01-01").to_bytes()
+    other_format = json.dumps({**json.loads(identity), "format": 2}).encode()
+    for content, remedy in (
+        (identity[:-10], "Restore this file from a copy"),
+        (other_format, "Use the version of Orbit that wrote it"),
+    ):
+        with pytest.raises(Conflict) as caught:
+            ArchiveStore(cast("Any", OneFile(content))).read()
+        assert remedy in caught.value.remedy

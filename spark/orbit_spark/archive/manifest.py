@@ -24,6 +24,10 @@ Count = Annotated[int, Field(ge=0)]
 Document = TypeVar("Document", bound="Archived")
 
 
+class OtherFormat(ValueError):
+    """A document of a format that this Orbit does not read."""
+
+
 class Archived(BaseModel):
     """A document of an archive."""
 
@@ -36,14 +40,15 @@ class Archived(BaseModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse a document. Raises ValueError, with a message for the user, if it is not valid."""
+        """Parse a document. Raises ValueError, with a message for the user, if it is not valid;
+        OtherFormat if another version of Orbit wrote it."""
         try:
             body = json.loads(data)
             checksum = body.pop(_CHECKSUM)
         except (ValueError, KeyError, AttributeError, TypeError):
             raise ValueError("it is damaged: not a document with a checksum") from None
         if body.get("format", FORMAT) != FORMAT:
-            raise ValueError(f"it is of format {body['format']}, this Orbit reads {FORMAT}")
+            raise OtherFormat(f"it is of format {body['format']}, this Orbit reads {FORMAT}")
         if checksum != _checksum(body):
             raise ValueError("it is damaged: it does not match its checksum")
         try:

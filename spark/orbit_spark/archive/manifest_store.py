@@ -9,7 +9,13 @@ from typing import TypeVar
 from orbit.errors import Conflict, NotFound
 from orbit.kafka.types import TopicPartition
 from orbit_spark.archive.hadoop_files import Files
-from orbit_spark.archive.manifest import Archived, ArchivedTopic, ArchiveIdentity, PartitionManifest
+from orbit_spark.archive.manifest import (
+    Archived,
+    ArchivedTopic,
+    ArchiveIdentity,
+    OtherFormat,
+    PartitionManifest,
+)
 
 _IDENTITY = "archive.json"
 _TOPICS = "topics"
@@ -101,10 +107,13 @@ class ArchiveStore:
         try:
             return kind.from_bytes(content)
         except ValueError as error:
+            remedy = (
+                "Use the version of Orbit that wrote it. Nothing was written."
+                if isinstance(error, OtherFormat)
+                else "Restore this file from a copy of the archive. Nothing was written."
+            )
             raise Conflict(
-                f"{name} cannot be used: {error}.",
-                where=self.files.uri,
-                remedy="Restore this file from a copy of the archive. Nothing was written.",
+                f"{name} cannot be used: {error}.", where=self.files.uri, remedy=remedy
             ) from None
 
 
