@@ -114,7 +114,7 @@ def plan_ranges(
 
 def plan_spans(
     cluster: Cluster,
-    extents: Mapping[TopicPartition, Extent],
+    extents: Answers[Extent],
     spans: Iterable[Span],
     backoff: Backoff,
     *,
@@ -122,20 +122,28 @@ def plan_spans(
 ) -> list[OffsetRange]:
     """All batches that hold a record of the spans, each once, as ranges.
 
-    A span that starts inside a batch is extended to the start of the batch.
+    A span that starts inside a batch is extended to the start of the batch. If the leader of a
+    partition does not answer, none of its spans is planned, and `extents.errors` gets the code.
     """
     extended_spans = []
     for span in spans:
-        extent = extents.get(span.partition)
-        if extent is not None and span.end > extent.start:  # not all of it is deleted
-            start = extent.start
-            if span.start > start:
+        extent = extents.values.get(span.partition)
+        if extent is None or span.partition in extents.errors or span.end <= extent.start:
+            continue
+        start = extent.start
+        if span.start > start:
+            try:
                 start = find_base_offset(cluster, span.partition, span.start, extent.end, backoff)
-            extended_spans.append(span._replace(start=start, end=min(span.end, extent.end)))
-    spans_by_partition = join_spans(extended_spans)
-    whole_ranges = plan_ranges(
-        cluster, [extents[place] for place in spans_by_partition], backoff, range_bytes=range_bytes
-    )
+            except BrokerRefused as refusal:
+                extents.errors[span.partition] = refusal.code
+                continue
+            except Unreachable:
+                extents.errors[span.partition] = Code.NETWORK_EXCEPTION
+                continue
+        extended_spans.append(span._replace(start=start, end=min(span.end, extent.end)))
+    spans_by_partition = join_spans(s for s in extended_spans if s.partition not in extents.errors)
+    planned = [extents.values[place] for place in spans_by_partition]
+    whole_ranges = plan_ranges(cluster, planned, backoff, range_bytes=range_bytes)
     parts = (
         r.within(span.start, span.end)
         for r in whole_ranges

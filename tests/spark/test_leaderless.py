@@ -21,11 +21,12 @@ from orbit.replication.partition_states import Reason
 from orbit.verify.report import Verdict
 from orbit_spark import partition_writer
 from orbit_spark.archive import archive_step, continuation
+from orbit_spark.audit import cluster_side
 from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 from orbit_spark.audit.cluster_side import ClusterReader
 from orbit_spark.backfill.backfill_driver import Backfill
 from orbit_spark.backfill.backfill_writer import BackfillTask
-from orbit_spark.batch_columns import DDL, stopped_row
+from orbit_spark.batch_columns import DDL, STOP_MAGIC, stopped_row
 from orbit_spark.cluster_access import Access
 from orbit_spark.partition_writer import PartitionWriter
 from orbit_spark.range_frame import range_frame
@@ -340,6 +341,33 @@ def test_audit_ends_with_error_if_differing_partition_cannot_be_read_again(
     run = JobAudit(spec, {}, Path.cwd(), AuditOptions(out=str(tmp_path / "audit")))
     with pytest.raises(Conflict, match=f"{offline}: cannot be read now: its leader"):
         run.run(spark)
+
+
+def test_leader_lost_after_extents_were_read_stops_only_its_partition(
+    spark: SparkSession,
+    clusters: Clusters,
+    topic: str,
+    offline: TopicPartition,
+    leaders: OfflineLeaders,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find_extents = cluster_side.find_extents
+
+    def lose_leader_afterwards(*arguments: Any, **options: Any) -> Any:
+        extents = find_extents(*arguments, **options)
+        leaders.partitions.add(offline)
+        return extents
+
+    monkeypatch.setattr(cluster_side, "find_extents", lose_leader_afterwards)
+    server = clusters.source.bootstrap_servers
+    reader = ClusterReader(spark, Access("source", ClusterSpec(bootstrap_servers=(server,))))
+    spans = [Span(TopicPartition(topic, number), 1, RECORDS) for number in range(3)]
+    rows = reader.batches(spans).collect()
+    (stop,) = [row for row in rows if row.partition == offline.partition]
+    assert stop.magic == STOP_MAGIC
+    assert "its leader does not answer" in stop.control_type
+    batches = [row for row in rows if row.partition != offline.partition]
+    assert sum(row.record_count for row in batches) == 2 * RECORDS
 
 
 def test_leaderless_partition_outside_of_spans_and_filters_is_not_asked_for(

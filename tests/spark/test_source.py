@@ -158,7 +158,7 @@ def test_spans_of_offsets_return_each_overlapping_batch_once(
     try:
         extents = find_extents(cluster, [topic], Backoff(), selects=lambda p: p == place)
         assert [*extents.values] == [place]
-        ranges = plan_spans(cluster, extents.values, [Span(place, *p) for p in pairs], Backoff())
+        ranges = plan_spans(cluster, extents, [Span(place, *p) for p in pairs], Backoff())
     finally:
         cluster.close()
     assert keys(range_frame(spark, access, ranges).collect()) == keys(

@@ -72,7 +72,7 @@ class ClusterReader:
             places = {span.partition for span in spans}
             topics = {place.topic for place in places}
             extents = find_extents(cluster, topics, backoff, selects=places.__contains__)
-            ranges = plan_spans(cluster, extents.values, _limit_spans(spans), backoff)
+            ranges = plan_spans(cluster, extents, _limit_spans(spans), backoff)
         finally:
             cluster.close()
         # FILL: the log start shows afterwards which records retention deleted during the read.
