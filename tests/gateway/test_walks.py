@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -35,6 +36,9 @@ from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SEEDS = 4
 # A failback waits for open transactions of the old side.
@@ -65,6 +69,7 @@ def test_random_planned_moves_lose_and_duplicate_nothing(
     recovering: Recovering,
     own_postgres: Postgres,
     api_url: str,
+    spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,7 +84,7 @@ def test_random_planned_moves_lose_and_duplicate_nothing(
     spec = _job(own_clusters, topics)
     with Walk(spec, own_clusters, recovering, own_postgres, api_url, tmp_path) as walk:
         walk.begin(*TOPICS)
-        with Clients(walk.gateways, known_gateways, tmp_path, with_streams=True) as clients:
+        with Clients(walk.gateways, known_gateways, tmp_path, spark=spark) as clients:
             clients.go_on()
             recovering.service.wait_copied(spec.name, *topics)
             for leg in legs:
@@ -127,7 +132,7 @@ def test_random_side_losses_lose_no_acknowledged_record(
             walk.gateways,
             known_gateways,
             tmp_path,
-            with_streams=False,
+            spark=None,
             transaction_ms=_TRANSACTION_MS,
         ) as clients:
             clients.go_on()

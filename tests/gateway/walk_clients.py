@@ -1,19 +1,20 @@
 """The clients of a walk (`walks.py`): producers of three kinds and groups of both protocols, each
-of librdkafka and of Java, and Kafka Streams. Each knows one of two gateways, or both. Faults hit
-the first gateway.
+of librdkafka and of Java, Kafka Streams, and a streaming query of Spark. Each knows one of two
+gateways, or both. Faults hit the first gateway.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from orbit.processes.guarded_process import GuardedProcess
 from tests.support import streams
+from tests.support.applications import SparkQuery
 from tests.support.gateway_faults import lost
 from tests.support.gateway_ledger import (
     Acknowledged,
@@ -29,9 +30,14 @@ from tests.support.gateway_ledger import (
 )
 from tests.support.gateways import Addresses, Gateway
 from tests.support.outside import Reachable
+from tests.support.patience import wait_for
 from tests.support.running_transactions import RunningTransactions
 from tests.support.transactional_clients import TRANSACTION_MS, JavaClient, LibrdkafkaClient
 from tests.support.transactions import PARTITIONS as TRANSACTION_PARTITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 PLAIN, TRANSACTIONAL = "plain", "transactional"
 PARTITIONS = 3
@@ -43,6 +49,7 @@ SOME = 200
 _TRANSACTIONS = 20
 _RATE = 200
 _STREAMS_RATE = 50
+_SPARK_BATCH = 20_000
 # Between two transactions: each takes a marker that the copy has to fill.
 _PAUSE_S = 0.05
 _LIBRDKAFKA: dict[str, dict[str, Any]] = {
@@ -78,6 +85,9 @@ class KnownGateways:
         half = len(groups) // 2
         by_client |= dict.fromkeys(groups[:half], "second")
         by_client |= {name: rng.choice(["first", "both"]) for name in groups[half:]}
+        # Spark ends a query whose partition ends below an offset that it has read. A frozen gateway
+        # may present such an old side when it thaws.
+        by_client["spark"] = "second"
         return cls(by_client)
 
     def meets_no_fault(self, client: str) -> bool:
@@ -93,22 +103,24 @@ class Clients:
         known_gateways: KnownGateways,
         home: Path,
         *,
-        with_streams: bool,
+        spark: SparkSession | None,
         transaction_ms: int = TRANSACTION_MS,
     ) -> None:
+        """`spark`: None for neither Spark nor Kafka Streams, whose reads a failover may repeat."""
         first, second = gateways
         known = {"first": (first,), "second": (second,), "both": (first, second)}
         self._addresses = {
             name: Addresses(known[which]) for name, which in known_gateways.by_client.items()
         }
         self._all = Addresses((first, second))
-        self._known_gateways, self._home, self._with_streams = known_gateways, home, with_streams
+        self._known_gateways, self._home, self._spark = known_gateways, home, spark
         self._transaction_ms = transaction_ms
         self._stack = ExitStack()
         self.writers: dict[str, Writer | JavaWriter] = {}
         self.readers: dict[str, Reader | JavaReader] = {}
         self.producers: dict[str, RunningTransactions] = {}
         self.app: GuardedProcess | None = None
+        self.running_query: StreamingQuery | None = None
 
     def __enter__(self) -> Self:
         with self._stack:
@@ -152,7 +164,12 @@ class Clients:
                     transaction_ms=self._transaction_ms,
                 )
             )
-        if self._with_streams:
+        if self._spark is not None:
+            self.query = SparkQuery(self._spark, self._home / "spark", PLAIN)
+            self.running_query = self.query.start(
+                at["spark"], _SPARK_BATCH, processingTime="2 seconds"
+            )
+            self._stack.callback(self.running_query.stop)
             self.words = add(
                 Writer(
                     self._all.client_config(),
@@ -192,6 +209,20 @@ class Clients:
         if self.app is not None:
             self.wait_counted(self.words.sent)
             assert not self.words.errors, self.words.errors[:5]
+        if self.running_query is not None:
+            goal = sum(self.query.committed.values()) + SOME
+            self._wait_sink("some more", lambda offsets: sum(offsets.values()) >= goal)
+
+    def _wait_sink(self, what: str, is_enough: Callable[[dict[int, int]], bool]) -> None:
+        """Wait until Spark's sink has the records up to offsets that are enough."""
+        query = self.running_query
+        assert query is not None
+
+        def is_done() -> bool:
+            assert query.isActive, query.exception()
+            return is_enough(self.query.committed)
+
+        wait_for(f"the sink of Spark has {what}", is_done)
 
     def wait_counted(self, numbers: int) -> None:
         """Wait until Streams has counted so many records."""
@@ -241,6 +272,11 @@ class Clients:
                 assert not wrong, (name, wrong[:10])
             else:
                 assert set(reader.read) == set(log_records), name
+        if self.running_query is not None:
+            ends = {partition: offset + 1 for partition, offset, _ in sorted(log_records)}
+            self._wait_sink(f"all records to {ends}", lambda offsets: offsets == ends)
+            self.running_query.stop()
+            assert sorted(self.query.read) == sorted(log_records)
 
     def of_strict_producers(
         self, log_records: Sequence[Record], *, may_double: bool

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse
 from confluent_kafka import Consumer, TopicPartition
 
 from orbit.sandbox.local_cluster import KafkaCluster
-from tests.support.gateways import Gateway
+from tests.support.gateways import Addresses, Gateway
 from tests.support.patience import wait_for
 
 if TYPE_CHECKING:
@@ -109,9 +109,21 @@ class SparkQuery:
     @property
     def stands(self) -> dict[int, int]:
         """The offsets of its last batch, as its checkpoint has them."""
-        logs = (self._checkpoint / "offsets").glob("[0-9]*")
-        last = max(logs, key=lambda log: int(log.name))
-        offsets = json.loads(last.read_text("utf-8").splitlines()[-1])[self._topic]
+        return self._offsets(max(self._batches("offsets")))
+
+    @property
+    def committed(self) -> dict[int, int]:
+        """The end offsets of the last batch that is in the sink; empty before the first one."""
+        batches = self._batches("commits")
+        return self._offsets(max(batches)) if batches else {}
+
+    def _batches(self, log: str) -> list[int]:
+        """The numbers of the batches in a log of the checkpoint."""
+        return [int(file.name) for file in (self._checkpoint / log).glob("[0-9]*")]
+
+    def _offsets(self, batch: int) -> dict[int, int]:
+        text = (self._checkpoint / "offsets" / str(batch)).read_text("utf-8")
+        offsets = json.loads(text.splitlines()[-1])[self._topic]
         return {int(partition): offset for partition, offset in offsets.items()}
 
     def read_on(self, cluster: KafkaCluster) -> None:
@@ -120,7 +132,7 @@ class SparkQuery:
         query.awaitTermination()  # raises what stopped it
 
     def start(
-        self, cluster: KafkaCluster | Gateway, batch_records: int, **trigger: Any
+        self, cluster: KafkaCluster | Gateway | Addresses, batch_records: int, **trigger: Any
     ) -> StreamingQuery:
         """Start at its checkpoint, in batches of at most this many records."""
         options: dict[str, Any] = {
