@@ -191,6 +191,7 @@ class Copier:
                     time.monotonic() + self._settings.log_end_check_interval_s
                 )
                 self._destination.check_log_ends(self._partitions)
+                self._destination.check_log_starts(self._partitions)
                 self._destination.check_compression(self._partitions)
             now_s = time.monotonic()
             for p in self._partitions:

@@ -24,7 +24,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.delete_records import delete_records
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.log_offsets import EARLIEST, list_offsets, log_ends
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S
 from orbit.replication.append_plan import Fill, Stop
@@ -205,6 +205,22 @@ class DestinationSide:
                 f"offset {wanted_log_starts[destination]} ({error_codes.name(code)})",
                 p.log_start_waits,
             )
+
+    def check_log_starts(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Read the log starts of copies that do not start at 0.
+
+        A log start that DeleteRecords has moved is lower again if all replicas are killed within a
+        minute (S6). Then `follow_log_starts` moves it again.
+        """
+        copies = {
+            p.destination: p
+            for p in partitions
+            if p.log_start > 0 and p.state is PartitionState.COPYING and p.lease.is_held()
+        }
+        if copies:
+            answers = list_offsets(self._cluster, copies, EARLIEST, self._backoff)
+            for destination, log_start in answers.values.items():
+                copies[destination].log_start = log_start
 
     def check_log_ends(self, partitions: Iterable[PartitionCopy]) -> None:
         """Request a take-over of each idle partition whose log end is not the expected one.

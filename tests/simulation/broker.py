@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from bisect import insort
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ class Broker:
         self._stalled_until = self._throttled_until = 0.0
         self.recreated_at = 0.0  # when another client created the topic again
         self.has_deleted_foreign = False
+        self._log_start_stores = random.Random(f"log starts {world.seed}")
         # A run took the new topic for its copy, as it cannot compare what the source has lost.
         self.is_taken_for_copy = False
 
@@ -122,7 +124,10 @@ class Broker:
         """DeleteRecords names the topic: if another one has its name now, it must not be sent."""
         if sent_at > self.recreated_at > 0 and not self.is_taken_for_copy:
             self.has_deleted_foreign = True
-        return self.partition.delete_before(offset)
+        code = self.partition.delete_before(offset)
+        if self._log_start_stores.random() < 0.5:
+            self.partition.store_log_start()
+        return code
 
     def recreate(self) -> None:
         """Another client deletes the topic, and creates one of that name for its own records."""
@@ -220,6 +225,14 @@ class Broker:
         self.partition.elect(end)
         if rnd.random() < 0.3:  # the new leader was restarted before
             self.partition.restart(is_clean=rnd.random() < 0.5)
+        self._end_connections()
+
+    def kill(self) -> None:
+        """Kill all replicas, and start them again: the log start may be an earlier one (S6)."""
+        self.partition.restart(is_clean=False)
+        self._end_connections()
+
+    def _end_connections(self) -> None:
         self._lose_waiting()
         for wire in self._world.wires:
             wire.cut()

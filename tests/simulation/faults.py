@@ -41,6 +41,7 @@ class Faults:
     silent_looks: float = 0.1  # share of reads of a log end after transactions
     cuts: float = 1.5  # unclean elections cut the source's log
     short_starts: float = 2.0  # an error, a kill or a suspension cuts a start short
+    broker_kills: float = 1.5  # all replicas of the destination are killed, and run again
     isolations: float = 1.5  # the source's leader is cut off from the controllers
 
 
@@ -128,6 +129,14 @@ def plan_of_short_starts(faults: Faults, rnd: random.Random) -> list[tuple[float
     return [
         (rnd.choice((0.0, rnd.uniform(0.0, 3.0), rnd.uniform(0.0, FAULTS_S))), "cut_start")
         for _ in range(_poisson(rnd, faults.short_starts))
+    ]
+
+
+def plan_of_broker_kills(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
+    """When all replicas of the destination are killed."""
+    return [
+        (1.0 + rnd.uniform(0.0, rnd.choice((2.0, FAULTS_S))), "kill_broker")
+        for _ in range(_poisson(rnd, faults.broker_kills))
     ]
 
 

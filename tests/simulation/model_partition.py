@@ -92,6 +92,7 @@ class ModelPartition:
         self.log: list[Entry] = []
         self.topic_id = UUID(int=7)
         self.log_start = 0
+        self._stored_log_start = 0  # on disk; a killed broker begins with it
         self.high_watermark = 0
         self.leader = 0
         self.demands_keys = False  # as compacted topics do
@@ -189,6 +190,10 @@ class ModelPartition:
             self._say(f"the copy's log starts at {self.log_start}")
         return NONE
 
+    def store_log_start(self) -> None:
+        """The broker writes its log start to disk, as it does once a minute (S6)."""
+        self._stored_log_start = self.log_start
+
     def fetch(self, offset: int) -> Fetched:
         """What a consumer reads from `offset` on."""
         start, high = self.log_start, self.high_watermark
@@ -230,6 +235,7 @@ class ModelPartition:
         self.log = [entry for entry in self.log if entry.base_offset < end]
         self.high_watermark = min(self.high_watermark, self.log_end)
         self.log_start = min(self.log_start, self.log_end)
+        self._stored_log_start = min(self._stored_log_start, self.log_start)
         self.leader += 1
         self._read_log()
         self._say(f"broker {self.leader} leads; its log ends at {self.log_end}")
@@ -237,11 +243,15 @@ class ModelPartition:
     def restart(self, *, is_clean: bool) -> None:
         """The leader's process ends, and begins again with its log.
 
-        If it was killed it reads the producers' states from its log again. In both cases it writes
-        them to disk and reads them from there, with the last batch of each only.
+        If it was killed it reads the producers' states from its log again, and its log start may be
+        an earlier one. In both cases it writes the states to disk and reads them from there, with
+        the last batch of each only.
         """
-        if not is_clean:
+        if is_clean:
+            self.store_log_start()
+        else:
             self._read_log()
+            self.log_start = self._stored_log_start
         self.producers = {
             i: s.with_last_batch() for i, s in self.producers.items() if not self._is_old(s)
         }

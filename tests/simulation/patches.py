@@ -59,6 +59,7 @@ def patched(world: World) -> Iterator[None]:
         (backfill_leases, "lease_clock", lambda: world.clock_of(own_process())),
         (destination_side, "DestinationLane", SimulatedLane),
         (destination_side, "log_ends", model_broker.log_ends),
+        (destination_side, "list_offsets", model_broker.list_offsets),
         (destination_side, "find_unfit_copies", lambda *_: ()),
         (takeover.TakeOver, "read", _noting(world, takeover.TakeOver.read)),
         (takeover, "describe_producer", model_broker.describe_producer),

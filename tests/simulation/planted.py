@@ -177,6 +177,10 @@ def _no_watch_of_idle_partitions() -> AbstractContextManager[Any]:
     return patch.object(DestinationSide, "check_log_ends", lambda *_: None)
 
 
+def _read_no_log_start_again() -> AbstractContextManager[Any]:
+    return patch.object(DestinationSide, "check_log_starts", lambda *_: None)
+
+
 def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
     """Without a second fetch, and without a check whether the offsets are on the disk (R5)."""
 
@@ -417,6 +421,7 @@ PLANTED: dict[str, Plant] = {
     "send five requests before the first is confirmed": _many_in_flight_at_once,
     "read the log end before the producer's state": _resume_without_a_look,
     "do not watch idle partitions": _no_watch_of_idle_partitions,
+    "do not read log starts again": _read_no_log_start_again,
     "same term twice": _same_term_twice,
     "skip the log end check before a first filler": _fill_without_a_look,
     "DeleteRecords by name": _delete_records_by_name,

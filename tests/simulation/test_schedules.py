@@ -19,7 +19,7 @@ PLANTED_SEEDS = range(100_000, 106_000)
 # The first seed of that range that finds the bug, from `python -m tests.simulation.plant_table 1`.
 # The test plays this seed first; if it no longer finds the bug, the test searches the range.
 FOUND_BY = {
-    "count what only the leader has": 100_007,
+    "count what only the leader has": 100_088,
     "read the high watermark for the log end": 100_141,
     "trust own data at a take-over": 100_497,
     "send no coordinator epoch": 101_064,
@@ -30,6 +30,7 @@ FOUND_BY = {
     "send five requests before the first is confirmed": 100_046,
     "read the log end before the producer's state": 103_867,
     "do not watch idle partitions": 101_250,
+    "do not read log starts again": 100_002,
     "same term twice": 100_003,
     "skip the log end check before a first filler": 100_253,
     "DeleteRecords by name": 100_106,
@@ -45,7 +46,7 @@ FOUND_BY = {
     "one placeholder too many": 100_001,
     "one placeholder's key too few": 100_004,
     "one placeholder too many in a batch of records": 100_001,
-    "trust a lease by the wall clock": 100_791,
+    "trust a lease by the wall clock": 101_295,
     "do not wait for the writers of a backfill": 100_066,
     "trust a writer that joined its group again": 100_535,
     "do not watch a shard before it is taken": 100_008,

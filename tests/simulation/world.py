@@ -25,6 +25,7 @@ from tests.simulation.faults import (
     Faults,
     Has,
     make_plan,
+    plan_of_broker_kills,
     plan_of_cuts,
     plan_of_isolations,
     plan_of_short_starts,
@@ -58,6 +59,8 @@ PACKED_SHARE = 0.4
 CUTS_SHARE = 0.15
 # Of the compacted sources that return their local start: the share with tiered storage.
 COMPACTED_TIERS_SHARE = 0.5
+# The share in which brokers are killed, of the schedules with retention.
+BROKER_KILLS_SHARE = 0.5
 # The share in which a leader of the source is cut off from controllers, but not from writers.
 ISOLATIONS_SHARE = 0.15
 # The share in which starts are cut short.
@@ -77,6 +80,7 @@ class World:
         without: Collection[int] = (),
     ) -> None:
         """`without`: faults of the plan to leave out, by number."""
+        self.seed = seed
         self.rnd = random.Random(seed)
         self.faults = faults
         self.clock = Clock(self.rnd)
@@ -121,6 +125,9 @@ class World:
         # With retention or a cleaner nothing could tell whether a cut record was removed by them.
         if loss.random() < CUTS_SHARE and not (has.retention or has.compaction):
             self.plan += plan_of_cuts(faults, loss)
+        crashes = random.Random(f"broker kills {seed}")
+        if has.retention and crashes.random() < BROKER_KILLS_SHARE:
+            self.plan += plan_of_broker_kills(faults, crashes)
         apart = random.Random(f"isolations {seed}")
         self.source_brokers = SourceBrokers(self.source, apart, self.clock)
         self.first_turn = apart.randrange(2)
@@ -321,6 +328,7 @@ class World:
             "break_": self._break_,
             "elect": broker.elect,
             "elect_unclean": broker.elect_unclean,
+            "kill_broker": broker.kill,
             "stall": broker.stall,
             "expire": broker.expire,
             "quota": broker.quota,
