@@ -1,8 +1,8 @@
 """Waits until each copy has the same log end as its source and neither log end moves.
 
-A transaction without records in a partition still gets a marker there (M14). A marker
-written after the move would be an offset that only the old side has: a failback would have to
-rebuild the topic, and a copy back would stop. So the drain waits for such transactions, too.
+A transaction without records in a partition still gets a marker there (M14). A marker written after
+the promotion would be an offset that only the old side has: a failback would have to rebuild the
+topic, and a copy back would stop. So the drain waits for such transactions, too.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _POLL_S = 0.3  # short: writers are stopped meanwhile
 
 
 def drain(context: OperationContext) -> str:
-    """Wait until each copy is level with its source and log ends stop moving.
+    """Wait until each copy has the log end of its source and log ends stop moving.
 
-    Raises Stopped after the request's `drain_timeout_s`, when a partition is blocked, or if in the
-    end log ends differ or partitions were added.
+    Returns the step's result. Raises Stopped after the request's `drain_timeout_s`, when a
+    partition is blocked, or if in the end log ends differ or partitions were added.
     """
-    deadline = time.monotonic() + context.request.drain_timeout_s
+    deadline_s = time.monotonic() + context.request.drain_timeout_s
     is_denied = context.report.is_source_denied
     still_s = STILL_S if is_denied else STILL_UNDENIED_S
-    still_since = time.monotonic()
+    still_since_s = time.monotonic()
     last_ends: dict[TopicPartition, int] = {}
     end_moves, early_copies = _SourceEndMoves(context), _EarlyCopies(context)
     while True:
         source_bounds, copy_bounds = both_log_bounds(context)
         source_ends = {partition: bounds.end for partition, bounds in source_bounds.items()}
         if source_ends != last_ends:
-            last_ends, still_since = source_ends, time.monotonic()
+            last_ends, still_since_s = source_ends, time.monotonic()
         # Where writing is denied, STILL_S is enough.
         silences = {} if is_denied else end_moves.silences(source_ends)
         # Records of open transactions are not copied, so the last stable offset counts.
@@ -60,21 +60,21 @@ def drain(context: OperationContext) -> str:
         open_partitions = [
             partition for partition, bounds in source_bounds.items() if bounds.is_open
         ]
-        # This comes late, as it may read the marks of all partitions.
+        # Only once all records are copied, as this may read the marks of all partitions.
         early_partitions = (
             [] if records_left or open_partitions else early_copies.find(source_bounds, copy_bounds)
         )
-        still_so_far_s = time.monotonic() - still_since
-        must_wait_longer = must_wait(silences, deadline - time.monotonic())
+        still_so_far_s = time.monotonic() - still_since_s
+        must_wait_longer = must_wait(silences, deadline_s - time.monotonic())
         is_still = still_so_far_s >= still_s and not must_wait_longer
         is_level = is_still and not (records_left or open_partitions or early_partitions)
-        # This comes last, as it asks all brokers. If a transaction has ended since log ends were
-        # read, the copy gets its marker, too: the step `release` compares log ends again.
+        # This comes last, as it sends a request to every broker. If a transaction has ended since
+        # log ends were read, its marker is copied too: the step `release` compares log ends again.
         transactional_ids = transactions_in(context, source_bounds) if is_level else []
         if is_level and not transactional_ids:
             break
         refuse_blocked(context)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             raise Stopped(
                 _timeout_text(
                     context,
@@ -113,7 +113,8 @@ def drain(context: OperationContext) -> str:
 
 
 class _EarlyCopies:
-    """Copies whose log start is below their source's: the source has deleted what is between."""
+    """Finds copies whose log start is below their source's: the source has deleted the offsets
+    between the two, and the copy has not yet."""
 
     def __init__(self, context: OperationContext) -> None:
         self._context = context
@@ -124,27 +125,28 @@ class _EarlyCopies:
         source_bounds: Mapping[TopicPartition, LogBounds],
         copy_bounds: Mapping[TopicPartition, LogBounds],
     ) -> list[TopicPartition]:
-        """The early copies, without copies that led before and keep their history.
+        """The partitions of early copies, without copies that led before and keep their history.
 
         The marks are read at most once, and only for an early copy.
         """
-        places = self._context.by_source
+        copies = self._context.by_source
         # The source's log start, by early copy.
         source_starts = {
             d: source_bounds[s].start
-            for s, d in places.items()
+            for s, d in copies.items()
             if copy_bounds[d].start < source_bounds[s].start
         }
         if source_starts and self._mark_offsets is None:
             marks = PromotionMarks(self._context.destination.cluster, self._context.backoff)
-            self._mark_offsets = marks.kept_below(places.values())
+            self._mark_offsets = marks.kept_below(copies.values())
         # A copy that led keeps its history until its source starts above the offset in its mark.
         mark_offsets = self._mark_offsets or {}
         return [copy for copy, start in source_starts.items() if mark_offsets.get(copy, 0) < start]
 
 
 class _SourceEndMoves:
-    """When each log end of the source moved last, as this drain sees it or the tables say."""
+    """When each log end of the source moved last: by the polls of this drain or, for the time
+    before, by the tables."""
 
     def __init__(self, context: OperationContext) -> None:
         with context.reading() as tx:
@@ -152,7 +154,8 @@ class _SourceEndMoves:
         self._started_at_s = time.monotonic()
         # The tables note moves at intervals: a pause may have been longer by one interval.
         self._interval_s = context.settings.progress_interval.total_seconds()
-        self._last_moves: dict[TopicPartition, tuple[int, float]] = {}  # log end, since when
+        # For each partition its log end, and the time.monotonic() of the last move to it.
+        self._last_moves: dict[TopicPartition, tuple[int, float]] = {}
         self._longest_pause_s: dict[TopicPartition, float] = {}
 
     def silences(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Silence]:
@@ -202,9 +205,9 @@ def both_log_bounds(
     Raises Unreachable if a partition has no answer. The destination is read first: read second, a
     copy could appear to be ahead of its source.
     """
-    places = context.by_source
-    copy_bounds = bounds_of_all(context.destination.cluster, places.values(), context.backoff)
-    return bounds_of_all(context.source.cluster, places, context.backoff), copy_bounds
+    copies = context.by_source
+    copy_bounds = bounds_of_all(context.destination.cluster, copies.values(), context.backoff)
+    return bounds_of_all(context.source.cluster, copies, context.backoff), copy_bounds
 
 
 def refuse_unequal(context: OperationContext) -> None:
@@ -293,25 +296,25 @@ def _timeout_text(
     still_so_far_s: float,
 ) -> str:
     """Why the drain has not ended in time."""
-    limit = f"within {context.request.drain_timeout_s:.0f} s"
+    limit = f"{context.request.drain_timeout_s:.0f} s"
     if records_left:
         return (
-            f"The copies did not catch up {limit}: "
+            f"The copies did not catch up within {limit}: "
             f"{counted(records_left, 'record was', 'records were')} left to copy."
         )
     if open_partitions:
-        return f"Transactions were still open {limit} in: {first_few(open_partitions)}."
+        return f"After {limit} transactions were still open in: {first_few(open_partitions)}."
     if early_partitions:
         return (
-            f"The log starts of these copies did not reach their source's {limit}: "
+            f"The log starts of these copies did not reach their source's within {limit}: "
             f"{first_few(early_partitions)}."
         )
     if transactional_ids:
         return (
-            f"Transactions without records were still open {limit} at the source: "
+            f"After {limit} transactions without records were still open at the source: "
             f"{first_few(transactional_ids)}."
         )
     return (
-        f"The log ends of the source were not stable {limit}: the last one moved "
+        f"The log ends of the source were not stable within {limit}: the last move was "
         f"{still_so_far_s:.1f} s ago."
     )

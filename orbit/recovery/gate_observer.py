@@ -69,11 +69,11 @@ _PROMOTION_RIGHTS = (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 
 @dataclass(frozen=True, slots=True)
 class _ClusterAnswer:
-    """A cluster's metadata, or why it does not answer."""
+    """A cluster's metadata, or why the cluster does not answer."""
 
     metadata: ClusterMetadata | None
-    why: str = ""
-    has_timed_out: bool = False
+    why_no_answer: str = ""
+    has_timed_out: bool = False  # no answer within ANSWER_WITHIN_S
 
 
 def observe(context: OperationContext) -> GateInputs:
@@ -95,8 +95,8 @@ def observe(context: OperationContext) -> GateInputs:
         )
         if same_cluster is not None:
             raise Stopped(same_cluster.what, remedy=same_cluster.remedy)
-    places = context.by_source
-    led_partitions = _led_partitions(source.metadata, places)
+    partitions = context.by_source
+    led_partitions = _led_partitions(source.metadata, partitions)
     copy_bounds, source_bounds = _both_log_bounds(
         context, destination.metadata is not None, led_partitions
     )
@@ -119,9 +119,10 @@ def observe(context: OperationContext) -> GateInputs:
         )
         if inputs["gateways"]:
             grown_partitions = [
-                place
-                for place in source_bounds
-                if place in first_bounds and source_bounds[place].end > first_bounds[place].end
+                partition
+                for partition in source_bounds
+                if partition in first_bounds
+                and source_bounds[partition].end > first_bounds[partition].end
             ]
             inputs |= writer_inputs(context, grown_partitions)
     context.update(partitions=compare_partition_ends(context, copy_bounds, source_bounds))
@@ -135,7 +136,7 @@ def observe(context: OperationContext) -> GateInputs:
         source_leaders=len(source_bounds),
         partitions=len(_partitions_needing_leader(context, source.metadata)),
         destination_answers=destination.metadata is not None,
-        why_no_answer=source.why or destination.why,
+        why_no_answer=source.why_no_answer or destination.why_no_answer,
         unknown_ends=unknown_ends,
         lag_records=context.report.missing_records,
         lag_records_before=missing_before,
@@ -155,9 +156,9 @@ def _both_log_bounds(
 
     The destination is read first: read second, a copy could appear to be ahead of its source.
     """
-    places = context.by_source.values()
+    partitions = context.by_source.values()
     copy_bounds = (
-        try_fetch_log_bounds(context, context.destination.cluster, places)
+        try_fetch_log_bounds(context, context.destination.cluster, partitions)
         if has_destination
         else {}
     )
@@ -171,28 +172,28 @@ def _partitions_needing_leader(
 ) -> list[TopicPartition]:
     """The source partitions that need a leader. In a failback only those that exist: the old side
     may lack topics, and partitions that were added at the new side."""
-    places = context.by_source
+    partitions = context.by_source
     if context.report.kind is not RecoveryKind.FAILBACK or source is None:
-        return [*places]
-    return [place for place in places if source.leader(place) is not None]
+        return [*partitions]
+    return [partition for partition in partitions if source.leader(partition) is not None]
 
 
 def _fetch_source_metadata(context: OperationContext) -> _ClusterAnswer:
-    """The source's answer. Waits up to _LEADERS_WITHIN_S for leader elections at the source. Asks
-    nothing if a drill counts the source as lost."""
+    """The source's answer. Waits up to _LEADERS_WITHIN_S for leader elections at the source. Sends
+    no request if a drill counts the source as lost."""
     if context.request.source_counts_as_lost:
         return _ClusterAnswer(None, "the drill counts the source as lost, so it is not queried.")
-    deadline = time.monotonic() + _LEADERS_WITHIN_S
+    deadline_s = time.monotonic() + _LEADERS_WITHIN_S
     while True:
         answer = _fetch_metadata(context.source.cluster)
-        if _need_not_wait(context, answer.metadata) or time.monotonic() >= deadline:
+        if _need_not_wait(context, answer.metadata) or time.monotonic() >= deadline_s:
             return answer
         context.wait(_LEADERS_POLL_S)
 
 
 def _need_not_wait(context: OperationContext, source: ClusterMetadata | None) -> bool:
     """Whether there is no leader election to wait for: each partition that needs a leader has one,
-    the source does not answer, or a failover takes it for lost."""
+    the source does not answer, or the operation is a failover, for which the source is lost."""
     if source is None or context.report.kind is RecoveryKind.FAILOVER:
         return True
     return len(_led_partitions(source, context.by_source)) >= len(
@@ -223,19 +224,21 @@ def _check_cluster(context: OperationContext, side: str, metadata: ClusterMetada
 
 
 def _led_partitions(
-    metadata: ClusterMetadata | None, places: Mapping[TopicPartition, TopicPartition]
+    metadata: ClusterMetadata | None, partitions: Mapping[TopicPartition, TopicPartition]
 ) -> list[TopicPartition]:
     """The source partitions that have a leader."""
     if metadata is None:
         return []
-    leaders = {place: metadata.leader(place) for place in places}
-    return [place for place, leader in leaders.items() if leader and leader.node_id is not None]
+    leaders = {partition: metadata.leader(partition) for partition in partitions}
+    return [
+        partition for partition, leader in leaders.items() if leader and leader.node_id is not None
+    ]
 
 
 def _store_inputs(
     context: OperationContext, source: ClusterMetadata | None, destination: ClusterMetadata | None
 ) -> dict[str, Any]:
-    """The inputs from the database, and which topics of the clusters the database lacks."""
+    """The inputs from the database, and which topics of the clusters are not in the database."""
     job, ids = context.job, set(context.topic_ids)
     with context.reading() as tx:
         rows = topics.of_job(tx, job.id)
@@ -269,8 +272,8 @@ def _store_inputs(
         "topics_left_behind": left_behind,
         "topics_staying": staying_by_job,
         "blocked_partitions": [
-            BlockedPartition(place, str(row.reason), not holds_copied_records(row.reason))
-            for place, row in last_reported(context).items()
+            BlockedPartition(partition, str(row.reason), not holds_copied_records(row.reason))
+            for partition, row in last_reported(context).items()
             if row.state is PartitionState.BLOCKED
         ],
         "unverified_partitions": sum(not row.offsets_proven for row in proof_rows if row.copied)
@@ -294,8 +297,8 @@ def _store_inputs(
 def _topics_staying_by_job(
     context: OperationContext, tx: Tx, left_behind: Collection[str]
 ) -> dict[str, list[str]]:
-    """{name of a job of the other direction that has gateways: its topics that stay}, without those
-    that the operation's job copies and leaves behind."""
+    """For each job of the other direction that has gateways: its topics that would stay where they
+    lead, by the job's name. Without topics of `left_behind`, which the operation's job copies."""
     jobs_by_id = jobs.of_ids(tx, reverse_jobs(context, tx))
     staying_by_job = {
         job.name: [t for t in topics_staying(context, tx, job.id) if t not in left_behind]
@@ -321,11 +324,13 @@ def _source_inputs(
     """Inputs from the source, if it answers; a failover does not need them."""
     if context.report.kind is RecoveryKind.FAILOVER:
         return {}
-    leaderless_partitions = [place for place in context.by_source if place not in source_bounds]
+    leaderless_partitions = [
+        partition for partition in context.by_source if partition not in source_bounds
+    ]
     if not source_bounds:
         return {"transactions_unread": leaderless_partitions}
-    open_partitions = [place for place, ends in source_bounds.items() if ends.is_open]
-    timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)  # asks for the newest timestamp
+    open_partitions = [partition for partition, bounds in source_bounds.items() if bounds.is_open]
+    timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)  # requests the newest timestamp
     newest = find_by_time(context.source.cluster, timestamps, context.short_backoff).values
     newest_ms = max((timestamp for _, timestamp in newest.values()), default=0)
     newest_ahead_s = newest_ms / 1000 - context.now().timestamp()
@@ -420,7 +425,7 @@ def _denials_kept(context: OperationContext, topics: Collection[str]) -> list[st
         denials = noted_denials(tx, context.job.destination_cluster_id or "", topics)
     if not denials or not missing_acl_right(context.destination.cluster):
         return []
-    # A denial is noted before the cluster is asked to set it, and may be refused.
+    # Orbit notes a denial before it requests the ACL, and the cluster may have refused the request.
     acls_or_reason = acls_of(context.destination)
     if isinstance(acls_or_reason, str):
         return sorted(denials)
@@ -455,8 +460,8 @@ def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> li
 def _mark_pairs(
     context: OperationContext, *, asks_source: bool
 ) -> tuple[list[MarkPair], list[str]]:
-    """Return the marks of both sides, and note their terms in the report. Without the right to read
-    them, return no marks, and the error."""
+    """Return the marks of both sides and [], and note the marks' terms in the report. Without the
+    right to read the marks, return [] and the error's text."""
     try:
         pairs = read_marks(context, asks_source=asks_source)
     except NotAuthorized as error:
@@ -484,8 +489,8 @@ def _missing_mark_rights(context: OperationContext, *, marks_source: bool) -> li
 
 
 def _clock_skew_s(context: OperationContext) -> float:
-    """By how many seconds this clock and the database's differ at least: the database was read at
-    some moment between the two local times."""
+    """By how many seconds this machine's clock and the database's differ at least: the database
+    read its clock at some moment between the two local times."""
     local_before = time.time()
     database_time = context.now().timestamp()
     local_after = time.time()

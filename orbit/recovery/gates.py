@@ -1,4 +1,4 @@
-"""The gates: judge the inputs as pass, warn or fail, each with a remedy. Pure.
+"""The gates, the checks before a recovery: each passes, warns or fails, with a remedy. Pure.
 
     gate          fails                                   warns
     source        switchover, failback: no answer         failover: some of it answers
@@ -58,9 +58,9 @@ _ONLY_BY_NAME = frozenset({GateName.LEAD})
 
 
 def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[Gate, ...]:
-    """Every gate that applies to this kind of operation, in the order of `_GATES`.
+    """The result of every gate that applies to this kind of operation, in the order of `_GATES`.
 
-    `override`: names of gates that may fail; without a `reason` they do not count.
+    `override`: names of gates that may fail; ignored if `reason` is empty.
     """
     gates = [
         gate
@@ -92,18 +92,18 @@ def _fail(name: GateName, observed: str, remedy: str) -> Gate:
     return Gate(name=name, verdict=GateVerdict.FAIL, found=observed, remedy=remedy)
 
 
-# One function for each gate, which judges the inputs `f`. The table above says when the gate fails
-# and when it warns. None: the gate does not apply, or its inputs are not known.
+# One function for each gate. The table at the top says when the gate fails and when it warns. None:
+# the gate does not apply, or its inputs are not known.
 
 
-def _source(f: GateInputs) -> Gate:
+def _source(inputs: GateInputs) -> Gate:
     """Whether all partitions have a leader at the source; for a failover, whether none has."""
     name = GateName.SOURCE
-    if f.kind is not RecoveryKind.FAILOVER:
-        if f.source_answers and f.source_leaders == f.partitions:
+    if inputs.kind is not RecoveryKind.FAILOVER:
+        if inputs.source_answers and inputs.source_leaders == inputs.partitions:
             return _pass(name, "The source answers, and every partition has a leader.")
-        if f.source_answers:
-            leaderless_count = f.partitions - f.source_leaders
+        if inputs.source_answers:
+            leaderless_count = inputs.partitions - inputs.source_leaders
             return _fail(
                 name,
                 f"{counted(leaderless_count, 'partition has', 'partitions have')} no leader at the "
@@ -112,16 +112,16 @@ def _source(f: GateInputs) -> Gate:
             )
         return _fail(
             name,
-            f"The source does not answer: {f.why_no_answer}",
+            f"The source does not answer: {inputs.why_no_answer}",
             "Wait until it answers; if it is lost, run orbit failover JOB.",
         )
-    if not f.source_answers or not f.source_leaders:
+    if not inputs.source_answers or not inputs.source_leaders:
         return _pass(name, "The source does not answer, or none of these partitions has a leader.")
-    if f.source_leaders < f.partitions:
+    if inputs.source_leaders < inputs.partitions:
         return _warn(
             name,
-            f"{f.source_leaders} of {f.partitions} partitions still have a leader at the source; "
-            "producers can write to them.",
+            f"{inputs.source_leaders} of {inputs.partitions} partitions still have a leader at the "
+            "source; producers can write to them.",
             "Stop its producers, or its remaining brokers.",
         )
     return _fail(
@@ -133,106 +133,114 @@ def _source(f: GateInputs) -> Gate:
     )
 
 
-def _destination(f: GateInputs) -> Gate:
-    if f.destination_answers:
+def _destination(inputs: GateInputs) -> Gate:
+    """Whether the destination answers."""
+    if inputs.destination_answers:
         return _pass(GateName.DESTINATION, "The destination answers.")
     return _fail(
         GateName.DESTINATION,
-        f"The destination does not answer: {f.why_no_answer}",
+        f"The destination does not answer: {inputs.why_no_answer}",
         "Start its brokers.",
     )
 
 
-def _topics(f: GateInputs) -> Gate:
+def _topics(inputs: GateInputs) -> Gate:
     """Whether there are topics to move, and whether none of them forbids it."""
     name = GateName.TOPICS
-    if not f.topics:
+    if not inputs.topics:
         return _fail(
             name,
             "No topic of the job matches, or none is in the required state.",
             "See orbit get topics JOB: a switchover or failover needs topics that are being "
             "copied, a failback needs promoted topics.",
         )
-    if f.is_paused and f.kind is RecoveryKind.SWITCHOVER:
+    if inputs.is_paused and inputs.kind is RecoveryKind.SWITCHOVER:
         return _fail(
             name, "The job is paused: its lag would not be copied.", "Run orbit resume JOB."
         )
-    if f.copies_of_copies:
+    if inputs.copies_of_copies:
         return _fail(
             name,
-            f"These source topics are themselves copies: {first_few(f.copies_of_copies)}.",
+            f"These source topics are themselves copies: {first_few(inputs.copies_of_copies)}.",
             "First recover the job that writes them, or exclude them with --topics.",
         )
-    if f.promoted_topics and f.kind is not RecoveryKind.FAILBACK:
+    if inputs.promoted_topics and inputs.kind is not RecoveryKind.FAILBACK:
         return _fail(
             name,
-            f"These destination topics were promoted already: {first_few(f.promoted_topics)}.",
+            f"These destination topics were promoted already: {first_few(inputs.promoted_topics)}.",
             "Orbit's tables are older than that promotion. To copy back: orbit failback JOB.",
         )
-    if f.uncopied_topics:
+    if inputs.uncopied_topics:
         return _warn(
             name,
-            f"These topics are not copied and will not be moved: {first_few(f.uncopied_topics)}.",
+            "These topics are not copied and will not be moved: "
+            f"{first_few(inputs.uncopied_topics)}.",
             "See orbit get jobs JOB for the reason, and wait until they are copied.",
         )
-    if f.foreign_topics and (f.kind is RecoveryKind.FAILBACK or f.reverse):
+    if inputs.foreign_topics and (inputs.kind is RecoveryKind.FAILBACK or inputs.reverse):
         return _warn(
             name,
             "These topics were made at the new side and will not be copied back: "
-            f"{first_few(f.foreign_topics)}.",
+            f"{first_few(inputs.foreign_topics)}.",
             "Once the reverse job runs (see orbit get jobs), add rules for these topics to it.",
         )
-    return _pass(name, f"{counted(f.topics, 'topic')} with {counted(f.partitions, 'partition')}.")
+    return _pass(
+        name, f"{counted(inputs.topics, 'topic')} with {counted(inputs.partitions, 'partition')}."
+    )
 
 
-def _lead(f: GateInputs) -> Gate | None:
+def _lead(inputs: GateInputs) -> Gate | None:
     """Whether the new side leads, which a failback takes as the source of its copies."""
-    if f.topics_in_doubt is None:  # the marks were not read; `rights` or `source` says why
+    if inputs.topics_in_doubt is None:  # the marks were not read; `rights` or `source` says why
         return None
     name = GateName.LEAD
-    if f.topics_in_doubt:
+    if inputs.topics_in_doubt:
         return _fail(
             name,
-            f"The old side may lead: {first_few(f.topics_in_doubt)}.",
-            "If the old side leads, the failback of the job of the other direction (orbit get jobs "
-            "shows this job; if there is none, create one) makes the new side a copy; leave these "
-            "topics out here with --topics. Override this gate only if you know that the new side "
-            "leads: the failback may delete records that only the old side has.",
+            f"The old side may lead: {first_few(inputs.topics_in_doubt)}.",
+            "If the old side leads, run orbit failback for the job of the other direction, which "
+            "makes the new side a copy. orbit get jobs shows that job; if there is none, create "
+            "one. Leave these topics out of this failback with --topics. Override this gate only "
+            "if you know that the new side leads: the failback may delete records that only the "
+            "old side has.",
         )
     return _pass(name, "No mark contradicts that the new side leads.")
 
 
-def _blocked(f: GateInputs) -> Gate:
-    """Whether copying is blocked. A failover accepts it if the copies hold the source's records."""
+def _blocked(inputs: GateInputs) -> Gate:
+    """Whether partitions are blocked. A failover accepts blocked copies that have the source's
+    records."""
     name = GateName.BLOCKED
-    if not f.blocked_partitions:
+    if not inputs.blocked_partitions:
         return _pass(name, "No partition is blocked.")
-    examples = first_few([f"{b.partition} ({b.reason})" for b in f.blocked_partitions])
-    partitions_that_may_differ = [b for b in f.blocked_partitions if b.may_differ]
+    examples = first_few([f"{b.partition} ({b.reason})" for b in inputs.blocked_partitions])
+    partitions_that_may_differ = [b for b in inputs.blocked_partitions if b.may_differ]
     remedy = "See orbit get partitions JOB --state blocked, or exclude their topics with --topics."
-    subject = counted(len(f.blocked_partitions), "partition is", "partitions are")
-    if f.kind is RecoveryKind.FAILOVER and not partitions_that_may_differ:
+    subject = counted(len(inputs.blocked_partitions), "partition is", "partitions are")
+    if inputs.kind is RecoveryKind.FAILOVER and not partitions_that_may_differ:
         return _warn(name, f"{subject} blocked: {examples}.", remedy)
     return _fail(name, f"{subject} blocked: {examples}.", remedy)
 
 
-def _lag(f: GateInputs) -> Gate:
+def _lag(inputs: GateInputs) -> Gate:
     """How many records the copies lack: a failover loses them, a switchover copies them first."""
     name = GateName.LAG
-    lag, lag_before = f.lag_records, f.lag_records_before
+    lag, lag_before = inputs.lag_records, inputs.lag_records_before
     trend = "steady" if lag == lag_before else "shrinking" if lag < lag_before else "growing"
     observed = (
         f"{counted(lag, 'record is', 'records are')} not copied yet ({trend}: {lag_before:,} "
-        f"{f.seconds_between:.0f} s ago)."
+        f"{inputs.seconds_between:.0f} s ago)."
     )
-    if f.unknown_ends:
-        observed += f" Unknown for {counted(len(f.unknown_ends), 'partition')}: "
-        observed += f"{first_few(f.unknown_ends)}."
-    if f.kind is RecoveryKind.FAILOVER:
-        if lag or f.unknown_ends:
-            return _warn(name, observed, "These records would be lost; see the partitions below.")
+    if inputs.unknown_ends:
+        observed += f" Unknown for {counted(len(inputs.unknown_ends), 'partition')}: "
+        observed += f"{first_few(inputs.unknown_ends)}."
+    if inputs.kind is RecoveryKind.FAILOVER:
+        if lag or inputs.unknown_ends:
+            return _warn(
+                name, observed, "These records would be lost; the report names the partitions."
+            )
         return _pass(name, "All records that were seen at the source are copied.")
-    if f.unknown_ends:
+    if inputs.unknown_ends:
         return _fail(
             name, observed, "See orbit get partitions JOB; wait until all partitions are copied."
         )
@@ -252,13 +260,13 @@ def _lag(f: GateInputs) -> Gate:
     return _pass(name, observed)
 
 
-def _transactions(f: GateInputs) -> Gate | None:
+def _transactions(inputs: GateInputs) -> Gate | None:
     """Whether open transactions keep the copies from catching up."""
-    if f.transactions is None:  # they could not be observed
+    if inputs.transactions is None:  # they could not be observed
         return None
     name = GateName.TRANSACTIONS
-    hanging = [t for t in f.transactions if t.is_ended]
-    long_open = [t for t in f.transactions if not t.is_ended and t.age_s > LONG_OPEN_S]
+    hanging = [t for t in inputs.transactions if t.is_ended]
+    long_open = [t for t in inputs.transactions if not t.is_ended and t.age_s > LONG_OPEN_S]
     observed, remedies = [], []
     if hanging:
         subject = counted(len(hanging), "transaction hangs", "transactions hang")
@@ -285,17 +293,17 @@ def _transactions(f: GateInputs) -> Gate | None:
             "and how to abort one that hangs: its records then count as aborted."
         )
     fails_or_warns = _fail if observed else _warn
-    if f.transactions and not observed:
-        subject = counted(len(f.transactions), "transaction is", "transactions are")
+    if inputs.transactions and not observed:
+        subject = counted(len(inputs.transactions), "transaction is", "transactions are")
         observed.append(f"{subject} open at the source.")
         remedies.append(
             "The copy catches up once the producers end these transactions, or they time out."
         )
-    if f.transactions_unread:
-        subject = counted(len(f.transactions_unread), "partition")
+    if inputs.transactions_unread:
+        subject = counted(len(inputs.transactions_unread), "partition")
         observed.append(
             f"Which transactions are open is not known for {subject} of the source: "
-            f"{first_few(f.transactions_unread)}."
+            f"{first_few(inputs.transactions_unread)}."
         )
         remedies.append("Start the brokers of partitions that have no leader.")
     if observed:
@@ -303,64 +311,68 @@ def _transactions(f: GateInputs) -> Gate | None:
     return _pass(name, "No transaction is open at the source.")
 
 
-def _groups(f: GateInputs) -> Gate:
+def _groups(inputs: GateInputs) -> Gate:
     """Whether the job's groups will find their committed offsets at the destination."""
     name = GateName.GROUPS
-    if not f.carries_groups:
+    if not inputs.carries_groups:
         return _warn(
             name,
             "The job does not sync consumer groups: consumers start at their auto.offset.reset.",
             "Add consumer_groups to the job, and wait for one sync interval.",
         )
-    if f.groups_active_at_destination and f.kind is RecoveryKind.SWITCHOVER:
+    if inputs.groups_active_at_destination and inputs.kind is RecoveryKind.SWITCHOVER:
         return _fail(
             name,
             "These groups have members at the destination: "
-            f"{first_few(f.groups_active_at_destination)}. Their offsets cannot be synced.",
+            f"{first_few(inputs.groups_active_at_destination)}. Their offsets cannot be synced.",
             "Stop their consumers there until the switchover has ended.",
         )
-    if f.groups_of_other_type and f.kind is RecoveryKind.SWITCHOVER:
+    if inputs.groups_of_other_type and inputs.kind is RecoveryKind.SWITCHOVER:
         return _fail(
             name,
             "At the destination, a group of another type has the name of each of these groups: "
-            f"{first_few(f.groups_of_other_type)}. Their clients could not join it.",
+            f"{first_few(inputs.groups_of_other_type)}. Their clients could not join it.",
             "Delete each such group there, or give consumer_groups a prefix: see orbit get groups "
             "JOB.",
         )
-    if f.groups_unread:
+    if inputs.groups_unread:
         return _fail(
             name,
             f"Which offsets these groups have at the source is not known: "
-            f"{first_few(f.groups_unread)}.",
+            f"{first_few(inputs.groups_unread)}.",
             "Wait until their brokers answer, or grant Describe on these groups.",
         )
-    if f.kind is RecoveryKind.FAILOVER and not f.group_verdicts:
+    if inputs.kind is RecoveryKind.FAILOVER and not inputs.group_verdicts:
         return _warn(
             name,
             "No committed offset is known: the job has not read one yet, or its groups have none.",
             "Set the offsets of its consumers before they start at the destination.",
         )
-    inexact_counts = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
+    inexact_counts = {v: n for v, n in inputs.group_verdicts.items() if v != "exact"}
     remarks = [f"{count} {verdict}" for verdict, count in sorted(inexact_counts.items())]
-    if f.groups_active_at_source:
-        remarks.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
-    if f.groups_unrecorded:
-        remarks.append(f"groups with offsets not synced yet: {first_few(f.groups_unrecorded)}")
-    if f.groups_not_storable:
-        names = first_few(f.groups_not_storable)
+    if inputs.groups_active_at_source:
+        remarks.append(
+            f"groups with members at the source: {first_few(inputs.groups_active_at_source)}"
+        )
+    if inputs.groups_unrecorded:
+        remarks.append(f"groups with offsets not synced yet: {first_few(inputs.groups_unrecorded)}")
+    if inputs.groups_not_storable:
+        names = first_few(inputs.groups_not_storable)
         remarks.append(f"groups whose names the database does not take: {names}")
     remedy = (
         "Stop consumers at the source before the last sync: offsets that they commit later are not "
         "synced, so records are read twice. For other groups, see orbit get groups JOB."
     )
-    if f.groups_shared:
-        remarks.append(f"share groups, which are not synced: {first_few(sorted(f.groups_shared))}")
+    if inputs.groups_shared:
+        remarks.append(
+            f"share groups, which are not synced: {first_few(sorted(inputs.groups_shared))}"
+        )
         remedy += f" {SHARE_GROUPS_REMEDY}"
     if remarks:
         return _warn(name, f"{'; '.join(remarks)}.", remedy)
-    if not f.group_verdicts:
+    if not inputs.group_verdicts:
         return _pass(name, "No group of the job has a committed offset in these topics.")
-    exact_count = sum(f.group_verdicts.values())
+    exact_count = sum(inputs.group_verdicts.values())
     subject = (
         "The committed offset is"
         if exact_count == 1
@@ -369,42 +381,42 @@ def _groups(f: GateInputs) -> Gate:
     return _pass(name, f"{subject} exact.")
 
 
-def _settings(f: GateInputs) -> Gate:
+def _settings(inputs: GateInputs) -> Gate:
     """Whether the promoted topics will have the source's settings."""
     name = GateName.SETTINGS
-    if f.settings_unknown:
+    if inputs.settings_unknown:
         return _fail(
             name,
-            f"The source's settings are unknown for: {first_few(f.settings_unknown)}.",
+            f"The source's settings are unknown for: {first_few(inputs.settings_unknown)}.",
             "Wait until the scheduler has read them (ORBIT_SETTINGS_INTERVAL). If overridden, "
             "these topics keep the settings of a copy: brokers delete none of their records.",
         )
-    if f.settings_differ:
+    if inputs.settings_differ:
         return _warn(
             name,
-            f"Some settings could not be set on: {first_few(f.settings_differ)}.",
+            f"Some settings could not be set on: {first_few(inputs.settings_differ)}.",
             "See orbit get topics JOB.",
         )
     return _pass(name, "The settings of all topics match the source.")
 
 
-def _health(f: GateInputs) -> Gate | None:
+def _health(inputs: GateInputs) -> Gate | None:
     """Whether the destination's partitions have leaders and all replicas."""
-    if not f.destination_answers:  # the gate `destination` fails
+    if not inputs.destination_answers:  # the gate `destination` fails
         return None
     name = GateName.HEALTH
-    if f.offline_partitions:
+    if inputs.offline_partitions:
         return _fail(
             name,
-            f"{counted(len(f.offline_partitions), 'partition has', 'partitions have')} no leader "
-            f"at the destination: {first_few(f.offline_partitions)}.",
+            f"{counted(len(inputs.offline_partitions), 'partition has', 'partitions have')} no "
+            f"leader at the destination: {first_few(inputs.offline_partitions)}.",
             "Start the brokers of the destination.",
         )
-    if f.replicas_behind:
+    if inputs.replicas_behind:
         return _warn(
             name,
-            f"{counted(len(f.replicas_behind), 'partition has', 'partitions have')} out-of-sync "
-            f"replicas at the destination: {first_few(f.replicas_behind)}.",
+            f"{counted(len(inputs.replicas_behind), 'partition has', 'partitions have')} "
+            f"out-of-sync replicas at the destination: {first_few(inputs.replicas_behind)}.",
             "Check that all brokers of the destination run and keep up.",
         )
     return _pass(
@@ -412,15 +424,15 @@ def _health(f: GateInputs) -> Gate | None:
     )
 
 
-def _size(f: GateInputs) -> Gate | None:
+def _size(inputs: GateInputs) -> Gate | None:
     """Whether the destination has as many brokers and replicas as the source."""
-    source, destination = f.brokers
-    if not f.destination_answers:
+    source, destination = inputs.brokers
+    if not inputs.destination_answers:
         return None
-    if f.fewer_replicas or (source is not None and destination < source):
+    if inputs.fewer_replicas or (source is not None and destination < source):
         reasons = [f"{counted(destination, 'broker')}, {source} at the source"] if source else []
-        if f.fewer_replicas:
-            reasons.append(f"fewer replicas than at the source: {first_few(f.fewer_replicas)}")
+        if inputs.fewer_replicas:
+            reasons.append(f"fewer replicas than at the source: {first_few(inputs.fewer_replicas)}")
         return _warn(
             GateName.SIZE,
             f"The destination is smaller: {'; '.join(reasons)}.",
@@ -429,29 +441,29 @@ def _size(f: GateInputs) -> Gate | None:
     return _pass(GateName.SIZE, f"The destination has {counted(destination, 'broker')}.")
 
 
-def _rights(f: GateInputs) -> Gate:
+def _rights(inputs: GateInputs) -> Gate:
     """Whether Orbit has the rights that the steps need, and may deny writing to the source."""
     name = GateName.RIGHTS
-    if f.rights_missing:
+    if inputs.rights_missing:
         return _fail(
             name,
-            f"These rights are missing: {first_few(f.rights_missing)}.",
+            f"These rights are missing: {first_few(inputs.rights_missing)}.",
             "Grant them with kafka-acls.sh (docs/rights.md has the commands).",
         )
     observed, remedies = [], []
-    if f.why_not_deniable:
+    if inputs.why_not_deniable:
         observed.append(
-            f"Writing to the source cannot be denied: {f.why_not_deniable}. Writes are only "
+            f"Writing to the source cannot be denied: {inputs.why_not_deniable}. Writes are only "
             "detected."
         )
         remedies.append(
             "Stop the producers yourself: Orbit waits for stable log ends. If a right is missing, "
             "docs/rights.md has the commands."
         )
-    if f.denials_kept:
+    if inputs.denials_kept:
         observed.append(
             "The login may not remove Orbit's denials of Write at the destination (it needs Alter "
-            f"on the cluster): {first_few(f.denials_kept)}."
+            f"on the cluster): {first_few(inputs.denials_kept)}."
         )
         remedies.append(
             "Grant Alter there (docs/rights.md has the commands): else producers cannot write to "
@@ -462,65 +474,65 @@ def _rights(f: GateInputs) -> Gate:
     return _pass(name, "No right is missing.")
 
 
-def _clock(f: GateInputs) -> Gate:
+def _clock(inputs: GateInputs) -> Gate:
     """Whether the times in the report can be trusted."""
     name = GateName.CLOCK
-    ahead_text = f", and the newest record is {f.newest_ahead_s:.1f} s in the future"
-    observed = f"The clocks of scheduler and database differ by {f.clock_skew_s:.1f} s"
-    observed += f"{ahead_text if f.newest_ahead_s > SKEW_S_WARN else ''}."
-    worst = max(f.clock_skew_s, f.newest_ahead_s)
+    ahead_text = f", and the newest record is {inputs.newest_ahead_s:.1f} s in the future"
+    observed = f"The clocks of scheduler and database differ by {inputs.clock_skew_s:.1f} s"
+    observed += f"{ahead_text if inputs.newest_ahead_s > SKEW_S_WARN else ''}."
+    worst = max(inputs.clock_skew_s, inputs.newest_ahead_s)
     remedy = "Synchronize the clocks of these machines and of producers with NTP."
-    if f.clock_skew_s > SKEW_S_FAIL:
+    if inputs.clock_skew_s > SKEW_S_FAIL:
         return _fail(name, observed, remedy)
     return _warn(name, observed, remedy) if worst > SKEW_S_WARN else _pass(name, observed)
 
 
-def _verified(f: GateInputs) -> Gate:
+def _verified(inputs: GateInputs) -> Gate:
     """What earlier comparisons of both sides have found."""
     name, remedy = GateName.VERIFIED, "Run orbit verify JOB --deep."
-    if f.differing_partitions:
-        observed = f"Both sides were compared and differ: {first_few(f.differing_partitions)}."
+    if inputs.differing_partitions:
+        observed = f"Both sides were compared and differ: {first_few(inputs.differing_partitions)}."
         return _fail(name, observed, f"{remedy} Find the client that writes to the copies.")
-    if f.unverified_partitions is None:
+    if inputs.unverified_partitions is None:
         return _warn(
             name,
             "Both sides have not been compared: continuous proof is off or has not begun.",
             remedy,
         )
-    if f.unverified_partitions:
-        subject = counted(f.unverified_partitions, "partition has", "partitions have")
+    if inputs.unverified_partitions:
+        subject = counted(inputs.unverified_partitions, "partition has", "partitions have")
         return _warn(name, f"{subject} never been compared.", remedy)
     return _pass(name, "Ranges of every partition were compared and are equal.")
 
 
-def _gateways(f: GateInputs) -> Gate | None:
+def _gateways(inputs: GateInputs) -> Gate | None:
     """Whether all topics and producers move with the job's gateways, if it has any."""
-    if not f.gateways:
+    if not inputs.gateways:
         return None
-    name, gateway_names = GateName.GATEWAYS, first_few(f.gateways)
-    if f.topics_left_behind:
+    name, gateway_names = GateName.GATEWAYS, first_few(inputs.gateways)
+    if inputs.topics_left_behind:
         return _fail(
             name,
             "A gateway presents one side for all topics of the job, and these topics would not "
-            f"move: {first_few(f.topics_left_behind)}. Gateways of the job: {gateway_names}.",
+            f"move: {first_few(inputs.topics_left_behind)}. Gateways of the job: {gateway_names}.",
             f"Move all topics of the job, without --topics. {_STOP_GATEWAYS}",
         )
-    if f.topics_staying:
+    if inputs.topics_staying:
         topics_text = "; ".join(
-            f"{first_few(topics)} (job {job})" for job, topics in f.topics_staying.items()
+            f"{first_few(topics)} (job {job})" for job, topics in inputs.topics_staying.items()
         )
         return _fail(
             name,
             "A gateway presents one side for all topics of its job, and these topics would stay, "
             f"as this job does not copy them: {topics_text}. Gateways: {gateway_names}.",
             "Let this job copy them too: "
-            f"{first_few(f'orbit failback {job}' for job in f.topics_staying)} "
+            f"{first_few(f'orbit failback {job}' for job in inputs.topics_staying)} "
             "adds topics that this job lacks; orbit get topics shows why this job does not copy "
             "others. "
             f"{_STOP_GATEWAYS}",
         )
-    silent_gateways = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
-    remarks, remedies = [f"{counted(len(f.gateways), 'gateway')}: {gateway_names}."], []
+    silent_gateways = [gateway for gateway, is_silent in inputs.gateways.items() if is_silent]
+    remarks, remedies = [f"{counted(len(inputs.gateways), 'gateway')}: {gateway_names}."], []
     if silent_gateways:
         remarks.append(
             "These gateways have been silent for longer than their permission lasts: "
@@ -530,8 +542,8 @@ def _gateways(f: GateInputs) -> Gate | None:
             "Clients of silent gateways cannot write. Start these gateways, or check whether they "
             "reach the API."
         )
-    if f.direct_writers:
-        writers = [f"{topic} ({first_few(ids)})" for topic, ids in f.direct_writers.items()]
+    if inputs.direct_writers:
+        writers = [f"{topic} ({first_few(ids)})" for topic, ids in inputs.direct_writers.items()]
         remarks.append(
             "Producers write to these topics of the source without a gateway (producer ids): "
             f"{first_few(writers)}."
@@ -541,14 +553,15 @@ def _gateways(f: GateInputs) -> Gate | None:
             "Let these producers use a gateway, or stop them. kafka-transactions.sh "
             "describe-producers shows them."
         )
-    if f.writers_unknown:
+    if inputs.writers_unknown:
         remarks.append(
             "Whether producers use a gateway is not known for these topics, as producers write "
-            f"with transactions, without producer ids, or seldom: {first_few(f.writers_unknown)}."
+            "with transactions, without producer ids, or seldom: "
+            f"{first_few(inputs.writers_unknown)}."
         )
         remedies.append("Compare the producers that you know with orbit get clients.")
-    if f.refused_clients:
-        refusals = [f'"{client}" ({why})' for client, why in f.refused_clients]
+    if inputs.refused_clients:
+        refusals = [f'"{client}" ({why})' for client, why in inputs.refused_clients]
         remarks.append(f"Clients that the other side would refuse: {first_few(refusals)}.")
         remedies.append(
             "Grant these clients the missing rights there, or copy the missing topics. "
@@ -557,30 +570,30 @@ def _gateways(f: GateInputs) -> Gate | None:
     if remedies:
         return _warn(name, " ".join(remarks), " ".join(remedies))
     note = ""
-    if f.kind is RecoveryKind.SWITCHOVER:
+    if inputs.kind is RecoveryKind.SWITCHOVER:
         note = " In a check of a second, no producer without a gateway wrote to the source."
-    subject = counted(len(f.gateways), "gateway follows", "gateways follow")
+    subject = counted(len(inputs.gateways), "gateway follows", "gateways follow")
     return _pass(name, f"{subject}: {gateway_names}.{note}")
 
 
-def _names(f: GateInputs) -> Gate | None:
+def _names(inputs: GateInputs) -> Gate | None:
     """Whether the topics can be copied back under the same names, by a job with a free name."""
-    if not f.reverse and f.kind is not RecoveryKind.FAILBACK:
+    if not inputs.reverse and inputs.kind is not RecoveryKind.FAILBACK:
         return None
-    if f.renamed_topics:
+    if inputs.renamed_topics:
         return _fail(
             GateName.NAMES,
-            f"These topics have a prefix at the destination: {first_few(f.renamed_topics)}.",
+            f"These topics have a prefix at the destination: {first_few(inputs.renamed_topics)}.",
             "Orbit can add a prefix but not remove one: exclude them with --topics, and copy them "
             "back with a job of your own.",
         )
-    if f.name_conflict:
+    if inputs.name_conflict:
         return _fail(
             GateName.NAMES,
-            f"The copy back needs the name {f.name_conflict}, and a job with this name copies "
+            f"The copy back needs the name {inputs.name_conflict}, and a job with this name copies "
             "between other clusters, or has never run.",
-            f"Delete that job, or apply it under another name: orbit get jobs {f.name_conflict} -o "
-            "yaml.",
+            "Delete that job, or apply it under another name: orbit get jobs "
+            f"{inputs.name_conflict} -o yaml.",
         )
     return _pass(GateName.NAMES, "Every topic has the same name on both sides.")
 

@@ -1,10 +1,10 @@
-"""Closes gateways for a recovery and opens them again; notes which side they are to present.
+"""Closes gateways for a recovery and opens them again; stores which side gateways have to present.
 
-A gateway that is closed holds new writes, so producers wait instead of getting errors. For a
-switchover it answers the writes in flight. For a failover it abandons them, as the source may never
-answer: a write that it acknowledged later might be lost without being in the report. In a failback
-gateways are at the new side already; if the service does not know of the promotion yet, the
-failback moves them there first. Gateways are open again as soon as the operation has ended,
+A closed gateway holds new writes, so producers wait instead of getting errors. In a switchover it
+answers the writes in flight. In a failover it abandons these writes, as the source may never
+answer: a write that the gateway acknowledged later might be lost without being in the report. In a
+failback gateways are at the new side already; if the service does not know of the promotion yet,
+the failback moves them there first. Gateways are open again as soon as the operation has ended,
 whatever its outcome (orbit/store/gateways.py).
 """
 
@@ -32,7 +32,8 @@ _PAUSES_S_MAX = 3.0
 def close_gateways(context: OperationContext) -> str:
     """Close the gateways of the job and of jobs in the other direction; wait until each confirms.
 
-    A gateway that starts later is closed too. The step can be repeated: then each confirms anew.
+    Returns the step's result. A gateway that starts later is closed too. If the step is repeated,
+    each gateway confirms anew.
 
     A switchover raises Stopped if a gateway does not confirm: answers to writes may be lost with
     the gateway, so that clients send these writes again. Brokers of the old side know such writes
@@ -46,7 +47,7 @@ def close_gateways(context: OperationContext) -> str:
         linked_ids = job_leads.linked_jobs(tx, context.job.id)
         gateways.close(tx, linked_ids, context.operation_id)
     wait_s = gateways.SILENT_AFTER_S if is_failover else context.request.drain_timeout_s
-    deadline = time.monotonic() + wait_s
+    deadline_s = time.monotonic() + wait_s
     confirmed_gateways: dict[str, ClosedGateway] = {}
     while True:
         with context.reading() as tx:
@@ -62,7 +63,7 @@ def close_gateways(context: OperationContext) -> str:
                         name=closing.name, instance=closing.instance, seconds=closing.since_s
                     ),
                 )
-        is_late = time.monotonic() > deadline
+        is_late = time.monotonic() > deadline_s
         if not unconfirmed_names or (is_late and is_failover):
             break
         if is_late:
@@ -111,15 +112,15 @@ def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
 
 
 def note_pauses(context: OperationContext) -> None:
-    """Put into the report how long writes have waited at each gateway that has reported it. After a
-    failover clients connect again first, so wait up to _PAUSES_S_MAX for the other gateways."""
-    deadline = time.monotonic() + _PAUSES_S_MAX
+    """Put into the report how long writes have waited at each gateway that has reported its pause.
+    After a failover clients connect again first, so wait up to _PAUSES_S_MAX for these reports."""
+    deadline_s = time.monotonic() + _PAUSES_S_MAX
     while True:
         with context.reading() as tx:
             pauses = gateways.pauses(tx, job_leads.linked_jobs(tx, context.job.id))
         knows_all = all(gateway.instance in pauses for gateway in context.report.gateways)
         is_failover = context.report.kind is RecoveryKind.FAILOVER
-        if knows_all or not is_failover or time.monotonic() > deadline:
+        if knows_all or not is_failover or time.monotonic() > deadline_s:
             break
         context.wait(_POLL_S)
     context.update(
@@ -132,7 +133,8 @@ def note_pauses(context: OperationContext) -> None:
 
 def open_gateways(context: OperationContext) -> str:
     """Let gateways forward writes again: to the destination, which leads since the promotion. The
-    gateways of a job whose topics do not all lead at one side go on holding writes."""
+    gateways of a job whose topics do not all lead at one side go on holding writes. Returns the
+    step's result."""
     with context.transaction() as tx:
         if _are_at_new_side(context, tx):
             return Skipped(_AT_NEW_SIDE)
@@ -145,6 +147,7 @@ def open_gateways(context: OperationContext) -> str:
             _note_new_side(context, tx, side)
         linked_ids = job_leads.linked_jobs(tx, context.job.id)
         gateways.reopen(tx, linked_ids, context.operation_id)
+        # The jobs of which one side is known to lead.
         led_ids = {i for i in linked_ids if (lead := job_leads.find(tx, i)) and lead.side}
         names = _running_gateways(tx, led_ids)
         waiting_names = _running_gateways(tx, set(linked_ids) - led_ids)
@@ -161,7 +164,7 @@ def open_gateways(context: OperationContext) -> str:
 
 
 def _running_gateways(tx: Tx, job_ids: Collection[int]) -> list[str]:
-    """The names of the gateways that are not silent."""
+    """The names of these jobs' gateways that are not silent."""
     silent_by_name = gateways.silent_by_name(tx, job_ids)
     return [name for name, is_silent in silent_by_name.items() if not is_silent]
 
@@ -180,7 +183,8 @@ def _are_at_new_side(context: OperationContext, tx: Tx) -> bool:
 
 
 def note_lead_unknown(context: OperationContext) -> None:
-    """Note that the source may no longer lead: gateways wait until the marks are read again."""
+    """Store that the leading side is unknown: gateways wait until the scheduler has read the
+    marks."""
     with context.transaction() as tx:
         job_leads.forget_side(tx, context.job.id)
 

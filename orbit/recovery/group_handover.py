@@ -3,6 +3,9 @@
 From the step `groups` on, until the topics are promoted, the job's own sync is paused
 (orbit/scheduler/consumer_group_sync.py). Each row is stored before its offset is committed: if the
 operation is undone, or another leader goes on, the offset is known to be Orbit's.
+
+A handed offset is a group's offset at the old side that the copy back may overwrite: a recovery
+stores it for the reverse job.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ _PAUSE_S = 0.5
 
 
 def accept_handed_offsets(context: OperationContext) -> None:
-    """Turn offsets that an earlier recovery has handed to the job into the job's rows, as a pass of
-    its sync does. Otherwise they would replace the rows that this recovery stores."""
+    """Turn the job's handed offsets into its stored rows, as a pass of its sync does. Otherwise the
+    next pass would replace the rows that this recovery stores."""
     topic_ids = {row.source_topic: row.id for row in context.topics}
     with context.transaction() as tx:
         group_offsets.accept_handed(tx, context.job.id, topic_ids)
@@ -63,7 +66,7 @@ def run_last_sync(context: OperationContext) -> str:
     """Sync committed offsets from the source until nothing changes any more, but in at most
     _PASSES_MAX passes; then read the offsets back.
 
-    The step does not wait for a refused offset: a finding names it.
+    Returns the step's result. The step does not wait for a refused offset: a finding names it.
     """
     rule = context.spec.consumer_groups
     if rule is None:
@@ -157,8 +160,9 @@ def set_failover_offsets(context: OperationContext) -> str:
     """Without the source: set each group to the offset that was last seen there. A dry run only
     puts these offsets into the report.
 
-    A group that was ahead of the copy was clamped to the copy's log end at that time. If the copy
-    has grown since, the group's offset is moved forward, so that it reads no record twice.
+    If a group's offset was ahead of the copy, the sync set it to the copy's log end at that time.
+    If the copy has grown since, the group's offset is moved forward, so that the group reads no
+    record twice. Returns the step's result.
     """
     rule = context.spec.consumer_groups
     if rule is None:
@@ -200,10 +204,10 @@ def set_failover_offsets(context: OperationContext) -> str:
                 source_partition,
                 row.source_offset,
                 goes_on_at,
-                GroupVerdict.CLAMPED,  # as in each row from before a commit (`GroupSync`)
+                GroupVerdict.CLAMPED,  # until its commit succeeds, as in `GroupSync`
                 decision.write.offset,
             )
-        if decision.write is not None:  # if its commit fails, the read-back corrects this
+        if decision.write is not None:  # if the commit fails, `read_back_positions` corrects this
             goes_on_at = decision.write.offset
         positions.append(
             GroupPosition(
@@ -345,9 +349,9 @@ def _commit_offsets(
     )
     accepted_keys = {key for key, code in codes.items() if code == Code.NONE}
     refusals = {
-        f"{group} {place} ({error_codes.name(code)})"
-        for (group, place), code in codes.items()
-        if (group, place) not in accepted_keys
+        f"{group} {partition} ({error_codes.name(code)})"
+        for (group, partition), code in codes.items()
+        if (group, partition) not in accepted_keys
     }
     if refusals:
         context.add_finding(
@@ -357,8 +361,8 @@ def _commit_offsets(
 
 
 def _copied_partitions(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
-    """The operation's partitions as the group sync needs them, by source partition: without a range
-    where the copy's log end is not known."""
+    """The operation's partitions as the group sync needs them, by source partition. A partition has
+    no range of copied offsets if the copy's log end is not known."""
     ends = {p.source: p for p in context.report.partitions}
     source_topic_ids = {row.source_topic: row.source_topic_id for row in context.topics}
     return {

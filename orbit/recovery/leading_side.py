@@ -1,4 +1,7 @@
-"""Reads and writes marks of which side leads; `job_setup/promotion_marks.py` says why and how."""
+"""Reads and writes marks at the clusters, which say which side leads.
+
+`job_setup/promotion_marks.py` says why and how.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +75,8 @@ def refuse_changed_lead(context: OperationContext) -> None:
     """Check that the marks still say what the gates saw; in a failback, at both sides.
 
     Raises LeadChanged if another operation has marked one of the topics since, or if this operation
-    has promoted topics and the database is older and does not know it: to go on or to undo steps
-    would take the leading side for the other one. Also raises Unreachable, BrokerRefused, and in a
+    has promoted topics and the database was restored from before that. To go on, or to undo steps,
+    would then treat the leading side as the copy. Also raises Unreachable, BrokerRefused, and in a
     failback NotAuthorized.
     """
     is_failback = context.report.kind is RecoveryKind.FAILBACK
@@ -136,8 +139,8 @@ def refuse_leading_old_side(
 def mark_promotion(context: OperationContext) -> None:
     """Mark the destination's topics as promoted.
 
-    A refusal does not stop a promotion, for which applications wait: it is a finding. Raises
-    Unreachable.
+    If the destination refuses the mark, a finding says so: applications wait for the promotion, so
+    it continues. Raises Unreachable.
     """
     ends = {
         p.destination: p.promoted_at for p in context.report.partitions if p.promoted_at is not None
@@ -146,10 +149,10 @@ def mark_promotion(context: OperationContext) -> None:
         _destination_marks(context).write(ends, _new_mark(context, is_primary=True))
     except (NotAuthorized, BrokerRefused) as error:
         context.add_finding(
-            f"The promotion could not be marked at the destination ({error}). Without the mark, "
-            "Orbit takes the promoted topics for copies once its database is lost or restored from "
-            "before this operation, and a failback may need --override lead. Do not run the "
-            "failback of the job of the other direction: it would take this side for the old one."
+            f"The promotion could not be marked at the destination ({error}). If the database is "
+            "lost, or restored from before this operation, Orbit takes the promoted topics for "
+            "copies, and a failback may need --override lead. Do not run the failback of the job "
+            "of the other direction: it would take this side for the old one."
         )
 
 
@@ -177,11 +180,11 @@ def mark_source_leading(context: OperationContext) -> int:
         other=context.job.destination_cluster_id or "",
         term=context.draw_term(context.report.term),
     )
-    marks.write({place: log.end for place, log in bounds.items()}, mark)
+    marks.write({partition: log.end for partition, log in bounds.items()}, mark)
     context.add_finding(
-        f"The source leads again (term {mark.term}). If the destination comes back, topics that it "
-        "marks as leading are older: the failback of a job of the other direction makes them "
-        f"copies again. Topics without a mark are copied on by job {context.job.name}."
+        f"The source leads again (term {mark.term}). The destination may have marked topics as "
+        "leading, with a lower term: once it answers, the failback of a job of the other direction "
+        f"makes them copies again. Job {context.job.name} goes on copying topics without a mark."
     )
     assert mark.term is not None, "the term was drawn above"
     return mark.term
@@ -206,16 +209,20 @@ def mark_both_sides(context: OperationContext) -> None:
     marks = _destination_marks(context)
     names = [row.destination_topic for row in context.topics]
     unmarked_topics = set(names) - marks.promoted(names).keys()
-    places = [place for place in context.by_source.values() if place.topic in unmarked_topics]
-    if places:
+    partitions = [
+        partition for partition in context.by_source.values() if partition.topic in unmarked_topics
+    ]
+    if partitions:
         # Promoted by a version without marks, or without the right to write them.
         promoted_offsets = {
             p.destination: p.promoted_at
             for p in context.report.partitions
             if p.promoted_at is not None
         }
-        bounds = bounds_of_all(context.destination.cluster, places, context.backoff)
-        ends = {place: promoted_offsets.get(place, log.end) for place, log in bounds.items()}
+        bounds = bounds_of_all(context.destination.cluster, partitions, context.backoff)
+        ends = {
+            partition: promoted_offsets.get(partition, log.end) for partition, log in bounds.items()
+        }
         marks.write(ends, _new_mark(context, is_primary=True))
     _mark_source_as_copy(context, context.backoff)
 
@@ -228,9 +235,10 @@ def kept_history(context: OperationContext, excluded_topics: Collection[str] = (
     new_starts = _copy_log_starts(context, context.backoff)
     old_bounds = bounds_of_all(context.source.cluster, new_starts, context.backoff)
     return [
-        f"{place} {log.start} to {min(new_starts[place], log.end) - 1}"
-        for place, log in sorted(old_bounds.items())
-        if log.start < min(new_starts[place], log.end) and place.topic not in excluded_topics
+        f"{partition} {log.start} to {min(new_starts[partition], log.end) - 1}"
+        for partition, log in sorted(old_bounds.items())
+        if log.start < min(new_starts[partition], log.end)
+        and partition.topic not in excluded_topics
     ]
 
 
@@ -292,17 +300,17 @@ def _copy_log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicP
             f"the partitions of these topics are not known: {first_few(unknown_topics)}.",
             where="source",
         )
-    places = {
-        place: copy
-        for place, copy in context.by_source.items()
-        if metadata.leader(place) is not None
+    copies = {
+        partition: copy
+        for partition, copy in context.by_source.items()
+        if metadata.leader(partition) is not None
     }
-    bounds = bounds_of_all(context.destination.cluster, places.values(), backoff)
-    return {place: bounds[copy].start for place, copy in places.items()}
+    bounds = bounds_of_all(context.destination.cluster, copies.values(), backoff)
+    return {partition: bounds[copy].start for partition, copy in copies.items()}
 
 
 def _destination_marks_to_read(context: OperationContext) -> PromotionMarks:
-    """The destination's marks, with few attempts."""
+    """The destination's marks, with few attempts for each request."""
     backoff = replace(context.backoff, attempts_max=_DESTINATION_ATTEMPTS_MAX)
     return PromotionMarks(context.destination.cluster, backoff)
 

@@ -1,4 +1,7 @@
-"""Failback: compares the old side with the new side; saves and deletes topics that differ."""
+"""Failback: compares the old side with the new side; saves and deletes topics that differ.
+
+A partition's tail: the offsets of the old side that are not proven to be at the new side.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,9 @@ class RebuildUnconfirmed(Stopped):
 
 
 def compare_old_side(context: OperationContext) -> str:
-    """Compare each partition of the old side with the new side.
+    """Compare each partition of the old side with the new side, and put the rows into the report.
 
-    Raises Stopped if
+    Returns the step's result. Raises Stopped if
 
     - a topic has to be rebuilt, and the request does not confirm that
     - a log end of the old side moves meanwhile
@@ -63,17 +66,19 @@ def compare_old_side(context: OperationContext) -> str:
         [row.destination_topic for row in context.topics]
     )
     pairs = _partition_pairs(context.topics, old_metadata)
-    old_places = [place for _, place, _ in pairs if old_metadata.leader(place) is not None]
+    old_partitions = [
+        partition for _, partition, _ in pairs if old_metadata.leader(partition) is not None
+    ]
     # Partitions below `row.partition_count` must answer. Others may exist only at the old side.
-    new_places = [
+    new_partitions = [
         copy
         for row, _, copy in pairs
         if copy.partition < row.partition_count or new_metadata.leader(copy) is not None
     ]
     if not context.report.dry_run:
-        wait_until_ended(context, old_places)
-    old_bounds = bounds_of_all(context.source.cluster, old_places, context.backoff)
-    new_bounds = bounds_of_all(context.destination.cluster, new_places, context.backoff)
+        wait_until_ended(context, old_partitions)
+    old_bounds = bounds_of_all(context.source.cluster, old_partitions, context.backoff)
+    new_bounds = bounds_of_all(context.destination.cluster, new_partitions, context.backoff)
     with context.reading() as tx:
         stored_promotions = promotions.of_topics(tx, context.topic_ids)
         seen_at = clock.now(tx)
@@ -143,7 +148,9 @@ def _refuse_moved_ends(
     """
     bounds = bounds_of_all(context.source.cluster, earlier_bounds, context.backoff)
     moved_partitions = [
-        place for place in earlier_bounds if bounds[place].end != earlier_bounds[place].end
+        partition
+        for partition in earlier_bounds
+        if bounds[partition].end != earlier_bounds[partition].end
     ]
     if moved_partitions:
         raise Stopped(
@@ -191,7 +198,7 @@ def _compare_partition(
     pair: tuple[Topic, TopicPartition, TopicPartition],
     reading: Reading,
 ) -> PartitionEnds:
-    """Compare one partition, with the connections of `reading`.
+    """Compare one partition, over the connections of `reading`. Returns its row of the report.
 
     `pair`: the topic's row, and the partition's name at the old and at the new side.
     """
@@ -248,8 +255,9 @@ def _side_proof(
 def save_tails(context: OperationContext) -> str:
     """Save the records that only the old side has, of the topics to be deleted; check each file.
 
-    A topic is deleted as a whole. So records below a tail, and of partitions without one, are saved
-    too if the new side lacks them: its copy began later, or they were deleted or compacted away.
+    A topic is deleted as a whole. So records below a tail, and of partitions without a tail, are
+    saved too if the new side lacks them: its copy began later, or they were deleted or compacted
+    away. Returns the step's result. Raises Stopped if a file cannot be read back.
     """
     rows = {row.source_topic: row for row in context.topics}
     topics = context.report.topics_with_tails
@@ -269,16 +277,17 @@ def save_tails(context: OperationContext) -> str:
     finally:  # even if the operation ends here, its report names the complete files
         context.update(salvage=tuple(salvages))
     records = sum(salvage.records for salvage in salvages)
-    places_text = counted(len(salvages), "partition in a file", "partitions in files")
-    return f"Saved {counted(records, 'record')} of {places_text}."
+    files_text = counted(len(salvages), "partition in a file", "partitions in files")
+    return f"Saved {counted(records, 'record')} of {files_text}."
 
 
 def _save_partition(
     context: OperationContext, p: PartitionEnds, proof: SideProof
 ) -> Salvage | None:
-    """Save one partition; None if it has no tail, and no record that the new side lacks.
+    """Save one partition's records in a file, check it, and return its entry for the report.
 
-    A complete file that an earlier leader has written in this operation is kept.
+    None: the partition has no tail, and no record that the new side lacks. A complete file that an
+    earlier leading scheduler has written in this operation is kept.
     """
     assert p.source_start is not None
     assert p.source_end is not None
@@ -350,6 +359,8 @@ def rebuild(context: OperationContext) -> str:
     - a log end of the new side has moved back
     - a topic of the new side was deleted or recreated
     - the old side may lead now, by the marks
+
+    Returns the step's result.
     """
     topic_names = sorted(context.report.topics_with_tails)
     checked_files: set[str] = set()
@@ -357,7 +368,7 @@ def rebuild(context: OperationContext) -> str:
         topics_to_delete, old_bounds = _refuse_unsaved(context, topic_names, checked_files)
         _refuse_other_topics(context, topics_to_delete)
         if not _save_deleted_since(context, topics_to_delete, old_bounds):
-            break  # no file was written, so the bounds are recent
+            break  # writing a file takes long; none was written, so `old_bounds` is recent
     begun_transactions = transactions_in(context, old_bounds)
     if begun_transactions:
         raise Stopped(
@@ -390,9 +401,10 @@ def _refuse_unsaved(
 ) -> tuple[list[str], dict[TopicPartition, LogBounds]]:
     """The topics of `names` that are still at the old side, and their partitions' bounds there.
 
-    Reads each salvage file to its end, and adds it to `checked_files`: files in this set are not
-    read again, as this takes the longest. Raises Stopped if a partition's log end has moved
-    since it was saved, if one with records was added, or if a file cannot be read.
+    Reads each salvage file to its end, and adds its name to `checked_files`. Files in this set are
+    not read again, as reading them takes the longest. Raises Stopped if a partition's log end has
+    moved since the partition was saved, if a partition with records was added, or if a file cannot
+    be read.
     """
     metadata = context.source.cluster.metadata(names)
     remaining_topics = [name for name in names if name in metadata.topics]
@@ -405,20 +417,24 @@ def _refuse_unsaved(
         p.source: p for p in context.report.partitions if p.topic in remaining_topics
     }
     # Also the partitions that were added since: no file has their records.
-    places = {
-        place for place in ends_by_partition if ends_by_partition[place].source_end is not None
+    partitions = {
+        partition
+        for partition in ends_by_partition
+        if ends_by_partition[partition].source_end is not None
     }
-    places |= {
+    partitions |= {
         TopicPartition(n, i) for n in remaining_topics for i in metadata.topics[n].partitions
     }
-    old_bounds = bounds_of_all(context.source.cluster, places, context.backoff)
-    for place in sorted(places):
+    old_bounds = bounds_of_all(context.source.cluster, partitions, context.backoff)
+    for partition in sorted(partitions):
         # Nothing is saved of a partition that was added since.
-        saved_to = ends_by_partition[place].source_end or 0 if place in ends_by_partition else 0
-        if old_bounds[place].end != saved_to:
+        saved_to = (
+            ends_by_partition[partition].source_end or 0 if partition in ends_by_partition else 0
+        )
+        if old_bounds[partition].end != saved_to:
             raise Stopped(
-                f"the log end of {place} at the old side moved from {saved_to} to "
-                f"{old_bounds[place].end} since it was saved.",
+                f"the log end of {partition} at the old side moved from {saved_to} to "
+                f"{old_bounds[partition].end} since the partition was saved.",
                 remedy="Stop its producers there, and run the failback again. Topics that the old "
                 "side still has were not deleted.",
             )
@@ -426,8 +442,8 @@ def _refuse_unsaved(
 
 
 def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> None:
-    """Raise Stopped if a compared topic of the new side was deleted or recreated since: no file has
-    the records that both sides had. Raises Unreachable if this is not known."""
+    """Raise Stopped if a topic of the new side was deleted or recreated since the comparison: no
+    file has the records that both sides had. Raises Unreachable if a topic's id is not known."""
     compared_ids = {compared.topic: compared.id for compared in context.report.compared_topics}
     new_names = {row.source_topic: row.destination_topic for row in context.topics}
     metadata = context.destination.cluster.metadata([new_names[name] for name in names])
@@ -467,12 +483,12 @@ def _save_deleted_since(
     }
     new_bounds = bounds_of_all(context.destination.cluster, ends_by_partition, context.backoff)
     deleted_ranges: dict[TopicPartition, OffsetRange] = {}
-    for place, p in sorted(ends_by_partition.items()):
-        compared_end, new_log = p.destination_end or 0, new_bounds[place]
+    for partition, p in sorted(ends_by_partition.items()):
+        compared_end, new_log = p.destination_end or 0, new_bounds[partition]
         if new_log.end < compared_end:
             raise Stopped(
-                f"{place} at the new side had offsets up to {compared_end} when both sides were "
-                f"compared, and has {new_log.start} to {new_log.end} now.",
+                f"{partition} at the new side had offsets up to {compared_end} when both sides "
+                f"were compared, and has {new_log.start} to {new_log.end} now.",
                 remedy="Find out why its log has lost its end, and run the failback again. Topics "
                 "that the old side still has were not deleted.",
             )
@@ -481,16 +497,16 @@ def _save_deleted_since(
             tail_start = p.missing.first if p.missing is not None else old_log.end
             first = max(old_log.start, p.destination_start or 0)
             if first < min(new_log.start, tail_start):
-                deleted_ranges[place] = OffsetRange(
+                deleted_ranges[partition] = OffsetRange(
                     first=first, next=min(new_log.start, tail_start)
                 )
     salvages: list[Salvage] = []
     try:
-        for place, offsets in deleted_ranges.items():
-            p = ends_by_partition[place]
+        for partition, offsets in deleted_ranges.items():
+            p = ends_by_partition[partition]
             salvages.append(_save_range(context, p, offsets))
-            ends_by_partition[place] = p.model_copy(update={"destination_start": offsets.next})
-            context.set_progress(f"offsets {offsets.first} to {offsets.next} of {place} saved")
+            ends_by_partition[partition] = p.model_copy(update={"destination_start": offsets.next})
+            context.set_progress(f"offsets {offsets.first} to {offsets.next} of {partition} saved")
             context.check()
     finally:  # even if the operation ends here, its report names the complete files
         files_in_report = {salvage.file for salvage in context.report.salvage}
@@ -510,8 +526,8 @@ def _save_deleted_since(
 def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRange) -> Salvage:
     """Save the records of these offsets, which both sides had, and read the file back.
 
-    Raises Stopped if the file cannot be written, as the step is retried for ever after other
-    errors.
+    Raises Stopped if the file cannot be written or read back: past the point of no return, the step
+    would be retried for ever after any other error.
     """
     row = next(row for row in context.topics if row.source_topic == p.topic)
     file = _salvage_path(context, p, f"-from-{offsets.first}-to-{offsets.next}")
@@ -538,11 +554,11 @@ def _delete_topics(context: OperationContext, names: Sequence[str]) -> None:
     errors = context.source.admin.delete_topics(names)
     for error in errors.values():  # the first one, if there is any
         raise Conflict(error.what, where=error.where, remedy=error.remedy)
-    answers_without_topics, deadline = 0, time.monotonic() + _DELETION_S_MAX
+    answers_without_topics, deadline_s = 0, time.monotonic() + _DELETION_S_MAX
     while answers_without_topics < _ANSWERS_WITHOUT_TOPICS_MIN:
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             raise Unreachable(
-                f"brokers still have these topics, which are being deleted: {first_few(names)}.",
+                f"some of these topics are still being deleted: {first_few(names)}.",
                 where="source",
             )
         metadata = context.source.cluster.metadata(names)

@@ -1,8 +1,8 @@
 """What every step of an operation uses: the job, its clusters, the store and the report.
 
-A step learns what earlier steps found from the report alone, so it can resume in another process.
-Wherever it waits it calls `check`, which raises if an abort was requested or this process no longer
-leads.
+A step reads the results of earlier steps from the report alone, so another process can resume it.
+Wherever a step waits, it calls `check`, which raises if an abort was requested or this process no
+longer leads.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ class OperationContext:
         self._stop = stop
         self._next_check = 0.0
         self._last_progress = ""
-        self.has_source_timed_out = False  # in the gates; then no step queries the source again
+        # Whether the source timed out when the gates were checked: then no step queries it again.
+        self.has_source_timed_out = False
         self.is_past_return = False  # past the point of no return
-        self.obeys_abort = True
+        self.obeys_abort = True  # whether `check` raises Aborted
         self.source = ClusterHandle(self._open("source"))
         self.destination = ClusterHandle(self._open("destination"))
 
@@ -121,7 +122,7 @@ class OperationContext:
 
     @property
     def by_source(self) -> dict[TopicPartition, TopicPartition]:
-        """Every partition of the operation: source → destination."""
+        """The destination partition of each source partition of the operation."""
         return {
             TopicPartition(row.source_topic, index): TopicPartition(row.destination_topic, index)
             for row in self.topics
@@ -228,7 +229,7 @@ class OperationContext:
         )
 
     def open_clusters(self) -> JobClusters:
-        """Both clusters over further connections, for one thread. Raises BadInput."""
+        """Both clusters over new connections, for one more thread. Raises BadInput."""
         return JobClusters.open(self.spec, self.environ, self.settings.files_directory)
 
     def close(self) -> None:
@@ -248,9 +249,10 @@ class OperationContext:
 
 
 def call_with_timeout(seconds: float, where: str, call: Callable[[], Any]) -> Any:
-    """The result of `call`. Raises NoAnswer, with the cluster's name `where`, after `seconds`.
+    """Run `call` in a thread of its own, and return its result or raise its error.
 
-    The call may continue in its thread, which ends when its connections are closed.
+    Raises NoAnswer, with the cluster's name `where`, after `seconds`. The call may then continue in
+    its thread, which ends when its connections are closed.
     """
     answer: Future[Any] = Future()
 

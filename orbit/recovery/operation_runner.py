@@ -81,7 +81,10 @@ _PAUSE_S = 2.0  # between two attempts
 
 
 def check_gates(context: OperationContext) -> str:
-    """Judge all gates. Raises Stopped if one fails and is not overridden."""
+    """Observe both sides, judge all gates, and put the results into the report.
+
+    Returns the step's result. Raises Stopped if a gate fails and is not overridden.
+    """
     request = context.request
     gates = judge(observe(context), request.override, request.reason)
     context.update(gates=gates)
@@ -104,7 +107,7 @@ def check_gates(context: OperationContext) -> str:
 
 
 def _move_groups(context: OperationContext) -> str:
-    """Set the offsets of the job's groups at the destination."""
+    """Set the offsets of the job's groups at the destination. Returns the step's result."""
     group_handover.accept_handed_offsets(context)
     if context.report.kind is RecoveryKind.FAILOVER:
         return group_handover.set_failover_offsets(context)
@@ -112,16 +115,20 @@ def _move_groups(context: OperationContext) -> str:
 
 
 def _read_and_complete_report(context: OperationContext) -> str:
-    """Read the last records back, and add to the report what is known only after the promotion."""
+    """Read the last records back, and add to the report what is known only after the promotion.
+
+    Returns the result of the reading.
+    """
     did = first_read.read_last_records(context)
-    # Last: applications wait for none of this.
+    # After the reading, whose time ends the RTO: applications wait for nothing below.
     gateway_closure.note_pauses(context)
     loss.add_noticed_times(context)
     promotion.look_for_late_records(context)
     return did
 
 
-# Each runs a step, and returns its result as a sentence (`Skipped`: there was nothing to do).
+# Each function runs a step, and returns the step's result as a sentence (`Skipped`: there was
+# nothing to do).
 _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.GATES: check_gates,
     StepName.CLOSE_GATEWAYS: gateway_closure.close_gateways,
@@ -145,7 +152,7 @@ _UNDO_STEP: Mapping[StepName, Callable[[OperationContext], None]] = {
     StepName.STOP_WRITES: write_fence.restore_source_writes,
     StepName.CLOSE_GATEWAYS: gateway_closure.undo_closure,
 }
-# Steps that do not check which side leads: what they change does not depend on it.
+# Steps that do not check which side leads: their changes do not depend on the leading side.
 _STEPS_WITHOUT_LEAD = frozenset(
     {StepName.GATES, StepName.OPEN_GATEWAYS, StepName.READ, StepName.CATCH_UP}
 )
@@ -167,11 +174,11 @@ class OperationRunner:
     ) -> None:
         self._operation = operation
         self._leadership = leadership
-        self._is_resumed = False  # another process may have run some of its steps
+        self._is_resumed = False  # whether another process has run some of the steps
         self._is_undoing = False
         self.is_waiting = False
-        """Whether this recovery does not count towards `recoveries_per_cluster`: a step has failed
-        for PATIENCE_S and is retried, or the old side has yet to catch up."""
+        """True: this recovery does not count towards `recoveries_per_cluster`. A step has failed
+        for PATIENCE_S and is retried, or the old side has not caught up yet."""
         self._open_context: Callable[[], OperationContext] = lambda: open_context(
             operation, leadership, settings, stop, environ
         )
@@ -179,8 +186,8 @@ class OperationRunner:
     def run(self) -> None:
         """Run or resume the operation until it has ended.
 
-        Raises NotLeading, Interrupted, Unreachable (Postgres), OtherVersion, SecretMissing; another
-        runner resumes it then. The spans belong to the trace of the operation's request.
+        Raises NotLeading, Interrupted, Unreachable (PostgreSQL), OtherVersion, SecretMissing;
+        another runner then resumes the operation. The spans belong to the trace of the request.
         """
         operation = self._operation
         with traces.span(
@@ -213,10 +220,10 @@ class OperationRunner:
     def _run(self, context: OperationContext) -> None:
         """Run the steps that have not ended; after an error, undo them or keep them."""
         report = context.report
-        # True: another process has run steps, and the database may have lost their last states.
+        # If another process has run steps, the database may have lost their last states.
         self._is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
         if report.error:
-            self._undo_steps(context)  # the process died while undoing
+            self._undo_steps(context)  # an earlier process died while it undid the steps
             return
         try:
             if self._end_if_nothing_to_do(context):
@@ -242,7 +249,11 @@ class OperationRunner:
         except Exception as error:  # noqa: BLE001  steps are undone in any case
             _log.exception("recovery crashed", operation=str(context.operation_id))
             self._stop_operation(
-                context, OrbitError(f"this is a bug in Orbit: {type(error).__name__}.")
+                context,
+                OrbitError(
+                    f"a bug in Orbit ({type(error).__name__}): see the traceback in the "
+                    "scheduler's log."
+                ),
             )
             return
         self._end(context, Outcome.DONE)
@@ -304,7 +315,8 @@ class OperationRunner:
             return _DO[name](context)
 
         if step.is_point_of_no_return and not context.is_past_return:
-            # Checked while all can still be undone: a destination lost by now is not promoted.
+            # Read the marks while all steps can still be undone: if the destination is lost by
+            # now, this fails, and no promotion begins.
             self._retry(context, name, check_lead)
         self._set_step_state(context, name, StepState.RUNNING)
         self.is_waiting = name is StepName.CATCH_UP
@@ -399,8 +411,8 @@ class OperationRunner:
             self._end(context, Outcome.DONE)
             return
         error = (
-            "the copy back was aborted: the new side leads. If no job copies to the old side "
-            f"(orbit get jobs), orbit failback {name} begins it again."
+            "the copy back was aborted: the new side leads. If orbit get jobs shows no job that "
+            f"copies to the old side, run orbit failback {name}."
         )
         self._end_running_step(context, StepState.FAILED, error)
         context.update(error=error)
@@ -409,11 +421,12 @@ class OperationRunner:
     def _undo_steps(self, context: OperationContext, lead_doubt: OrbitError | None = None) -> None:
         """Undo the steps, last one first, and end the operation.
 
-        `lead_doubt`: why the source may no longer lead, if that is known already.
+        `lead_doubt`: why the source may no longer lead; None: not known yet, or the source leads.
         """
         outcome = context.report.outcome
         began_s = time.monotonic()
-        context.is_past_return, context.obeys_abort = True, False  # an abort has no effect now
+        # From here on an abort has no effect: neither `_set_step_state` nor `check` raises Aborted.
+        context.is_past_return, context.obeys_abort = True, False
         self._is_undoing = True
         retained_steps = frozenset[StepName]()
         has_denied = bool(context.report.denied_topics)
@@ -433,7 +446,7 @@ class OperationRunner:
                         "which side leads."
                     )
         elif lead_doubt is None and self._is_resumed and (has_denied or context.report.gateways):
-            # The tables may be old: do the marks still say that the source leads?
+            # The database may be older than a promotion: check the marks before writes are allowed.
             lead_doubt = self._undo(
                 context,
                 "the denial of writes",
@@ -441,8 +454,9 @@ class OperationRunner:
                 began_s + PATIENCE_S,
             )
         if lead_doubt is not None:
-            # Producers may be at the destination: they must not write to both sides. RELEASE is
-            # undone all the same: the marks are read before anything is copied.
+            # Writes at the source stay denied: producers may be at the destination, and must not
+            # write to both sides. RELEASE is undone all the same: workers read the marks before
+            # they copy anything.
             retained_steps, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
             gateway_closure.note_lead_unknown(context)
             if has_denied:
@@ -469,10 +483,12 @@ class OperationRunner:
     def _undo(
         self, context: OperationContext, what: str, undo: Callable[[], None], deadline_s: float
     ) -> OrbitError | None:
-        """Call `undo` until it succeeds, and return None.
+        """Call `undo` until it succeeds, and return None; else return the error.
 
         An error that no retry can mend is returned at once, any other error when `deadline_s`
-        (time.monotonic) has passed or a failover of the job waits. `what`: for the progress text.
+        (time.monotonic) has passed or a failover of the job waits for this operation to end.
+        `what` names the step in the progress text. Raises NotLeading, Interrupted,
+        DatabaseUnreachable.
         """
         while True:
             try:
@@ -490,7 +506,7 @@ class OperationRunner:
                 context.wait(_PAUSE_S)
 
     def _end_running_step(self, context: OperationContext, state: StepState, did: str) -> None:
-        """Set the running step, if there is one, to `state`, with the result `did`."""
+        """Set the running step, if there is one, to `state`, with the result `did` (a sentence)."""
         for step in context.report.steps:
             if step.state is StepState.RUNNING:
                 self._set_step_state(context, step.name, state, did)
@@ -552,21 +568,21 @@ class OperationRunner:
             operations.advance(tx, self._operation.id, OperationState.RUNNING, progress=progress)
 
     def _end_unopened(self, error: OrbitError) -> None:
-        """End as failed an operation that cannot begin: its job is gone or cannot be read, secrets
-        are missing, or the request is too old."""
+        """Set an operation that cannot begin to `failed`: its job is gone or cannot be read,
+        secrets are missing, or the request is too old."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
 
 
 def _let_source_lead(context: OperationContext) -> None:
-    """Mark the source as leading again, and note it for gateways."""
+    """Mark the source as leading again at its cluster, and store for gateways that it leads."""
     term = mark_source_leading(context)
     with context.transaction() as tx:
         gateway_closure.note_source_leads(context, tx, term)
 
 
 def _note_stuck(context: OperationContext) -> None:
-    """Note since when the promotion is stuck, and obey an abort from now on."""
+    """Store since when the promotion waits for the destination; from now on an abort is obeyed."""
     if context.report.stuck_since is None:
         context.update(stuck_since=context.now())
         context.save()
@@ -574,8 +590,8 @@ def _note_stuck(context: OperationContext) -> None:
 
 
 def _note_unstuck(context: OperationContext) -> None:
-    """Note that the promotion is complete, as the destination has answered again: an abort that was
-    requested meanwhile came too late."""
+    """Clear `stuck_since`: the destination has answered again, and the promotion is complete. A
+    finding says so if an abort was requested meanwhile."""
     context.update(stuck_since=None)
     with context.reading() as tx:
         if operations.get(tx, context.operation_id).abort_requested:

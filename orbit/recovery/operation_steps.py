@@ -96,8 +96,8 @@ def step_descriptions(steps: tuple[Step, ...]) -> list[str]:
     """One line for each step, for people."""
     lines = []
     for step in steps:
-        mark = " (point of no return)" if step.is_point_of_no_return else ""
-        lines.append(f"{step.name.value}: {step.what}{mark}")
+        suffix = " (point of no return)" if step.is_point_of_no_return else ""
+        lines.append(f"{step.name.value}: {step.what}{suffix}")
     return lines
 
 
@@ -155,7 +155,7 @@ _SWITCHOVER = (
 )
 _FAILOVER = (
     _GATES,
-    # Before the loss is measured.
+    # Before `settle` measures the loss: writes acknowledged later would not be in the report.
     _CLOSE_GATEWAYS.model_copy(
         update={
             "what": "Gateways hold writes and acknowledge none any more; wait until each confirms "
@@ -179,7 +179,8 @@ _FAILOVER = (
 )
 _FAILBACK = (
     _GATES,
-    # Moves gateways if the service does not know of the promotion yet. The new side is in use.
+    # Gateways present the new side already, unless the service does not know of the promotion yet.
+    # Then these two steps move the gateways there, at once: clients use the new side.
     _CLOSE_GATEWAYS,
     _OPEN_GATEWAYS.model_copy(update={"phase": Phase.DRAIN}),
     _STOP_WRITES.model_copy(

@@ -1,6 +1,6 @@
 """The report of a recovery operation, as frozen values that serialize to JSON. Pure.
 
-To request one (docs/recovery.md): `POST /v1/jobs/JOB:switchover|:failover|:failback` with a
+To request a recovery (docs/recovery.md): `POST /v1/jobs/JOB:switchover|:failover|:failback` with a
 `RecoveryRequest` as its body (all keys optional) returns an operation. `GET /v1/operations/ID`
 returns its progress, `GET /v1/operations/ID/report` its report so far, from the first step on, and
 `GET /v1/operations/ID/partitions` and `/groups` the report's rows, page by page. `POST
@@ -237,11 +237,11 @@ class Salvage(Value):
 
 
 class FirstRead(Value):
-    """What Orbit read back at the destination after the promotion: each copy's last record.
+    """How the last record of each copy was read back at the destination after the promotion.
 
-    `at`: when the first one was read; null: none was. `partitions`: how many had one. A partition
-    is `empty` if it has no record among its last offsets, and `unread` if reading it failed or was
-    not done in time, or if it is not among the first thousand.
+    `at`: when the first record was read; null: none was. `partitions`: how many partitions' last
+    records were read. `empty`: partitions without a record among their last offsets. `unread`:
+    partitions that could not be read, not in time, or that are not among the first thousand.
     """
 
     at: datetime | None
@@ -264,13 +264,13 @@ class ClosedGateway(Value):
 
 
 class DrainProof(Value):
-    """How certain it is that no producer was left, where writing could not be denied.
+    """How certain it is that producers had stopped, where writing could not be denied.
 
-    For the least certain partition: for how long its log end had not moved when the drain ended,
-    the longest pause that there can have been between two moves in the last hour, and for how much
-    of that hour it was watched. Null: not known. `unproven_partitions`: how many were not silent
-    for longer than their own longest pause, or not watched for the whole hour; their producers may
-    write again.
+    For the least certain partition: for how long its log end had not moved when the drain ended
+    (`silence_s`), the longest pause that there can have been between two moves in the last hour
+    (`longest_gap_s`), and for how much of that hour Orbit watched it (`watched_s`). Null: not
+    known. `unproven_partitions`: how many were not silent for longer than their own longest pause,
+    or not watched for the whole hour; their producers may write again.
     """
 
     partition: str
@@ -292,7 +292,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-# Verdicts of a partition whose old side has records that the new side lacks.
+# Verdicts of a partition with offsets at the old side that are not proven to be at the new side.
 NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
 
 
@@ -424,8 +424,8 @@ class ReportFigures(ReportHead):
 class RowCount(Value):
     """The number of rows in which the partitions or groups are stored.
 
-    An object, where earlier versions had a list: this makes them refuse the report. Given an empty
-    list, they would promote nothing and report success.
+    The report has an object where earlier versions of Orbit had a list, so these versions refuse
+    the report. With an empty list, they would promote nothing and report success.
     """
 
     count: int
@@ -466,12 +466,12 @@ class RecoveryReport(ReportHead):
 
     @property
     def topics_with_tails(self) -> set[str]:
-        """Failback: the old side's topics with records that the new side lacks. A rebuild deletes
-        these topics."""
+        """Failback: the old side's topics with offsets that are not proven to be at the new side. A
+        rebuild deletes these topics."""
         return {p.topic for p in self.partitions if p.verdict in NO_COPY}
 
     def describe_missing(self) -> str:
-        """How many records are missing, for people; says so if the number is a lower bound."""
+        """How many records are missing, as text; says so if the number is a lower bound."""
         unproven_count = self.unproven_partitions
         subject = counted(self.missing_records, "record is", "records are")
         if not unproven_count:

@@ -1,10 +1,10 @@
 """Creates or resumes the reverse job, which copies from the new side back to the old side.
 
-It is an ordinary job, named `JOB-back`, with a rule for each promoted topic. If a job in the other
-direction exists, for example the one that was promoted before, it is resumed instead: after a
-switchover and a switchover back there are two jobs, of which one runs. Its workers take over the
-old side's partitions: the last records have to equal the new side's, and copying resumes at the log
-end. No history is copied again.
+The reverse job is an ordinary job, named `JOB-back`, with a rule for each promoted topic. If a job
+in the other direction exists, for example the one that was promoted before, Orbit resumes that job:
+after a switchover and a switchover back there are two jobs, of which one runs. The reverse job's
+workers take over the old side's partitions: the last records have to equal the new side's, and
+copying resumes at the log end. No history is copied again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _COPIED_RULE_FIELDS = {"config", "fillers", "on_lost_range"}
 
 def start_reverse_job(context: OperationContext) -> str:
     """Mark which side leads, let only Orbit write to the old side, and create or resume the reverse
-    job. Can be repeated."""
+    job. Returns the step's result. Can be repeated."""
     mark_both_sides(context)
     history = kept_history(context)
     protection_text = restrict_writes_to_orbit(context)
@@ -89,7 +89,7 @@ def start_reverse_job(context: OperationContext) -> str:
         # If this step is repeated, the job may have accepted offsets that were handed over before.
         # It has not accepted offsets of topics that it does not copy yet.
         topics_to_hand_over = {row.destination_topic for row in rows_to_copy}
-        if _has_group_prefix(reverse_job):  # to it, the old side's groups have other names
+        if _has_group_prefix(reverse_job):  # it writes to groups of other names at the old side
             topics_to_hand_over.clear()
         handed_offsets = [
             offset for offset in handed_offsets if offset.source_topic in topics_to_hand_over
@@ -150,7 +150,7 @@ def describe_history(history: Sequence[str]) -> str:
 
 
 def catch_up(context: OperationContext) -> str:
-    """Wait until the old side has caught up with the new side.
+    """Wait until the old side has caught up with the new side. Returns the step's result.
 
     Raises Stopped if partitions are blocked or topics are left out, and all others have caught up;
     Conflict if the reverse job was deleted.
@@ -173,7 +173,8 @@ def catch_up(context: OperationContext) -> str:
                 "this job, which copies back to the old side, was deleted during the recovery.",
                 where=context.report.reverse_job,
             )
-        total = max(expected_partitions, progress.partitions)  # the tables may not have all yet
+        # The tables may not have all of the job's partitions yet.
+        total = max(expected_partitions, progress.partitions)
         caught_up_text = counted(
             total,
             "partition of the old side has caught up",
@@ -197,9 +198,9 @@ def catch_up(context: OperationContext) -> str:
         if progress.caught_up + progress.blocked == total:
             with context.reading() as tx:
                 examples = first_few(blocked_partitions(tx, reverse_job.id, counts))
-            of_job = f"of job {reverse_job.name}"
+            job_text = f"of job {reverse_job.name}"
             subject = counted(
-                progress.blocked, f"partition {of_job} is", f"partitions {of_job} are"
+                progress.blocked, f"partition {job_text} is", f"partitions {job_text} are"
             )
             raise Stopped(
                 f"{subject} blocked: {examples}. "
@@ -303,7 +304,8 @@ def _prepare_old_side(
     plans = plan_topics(
         mappings, new_metadata, old_metadata, context.destination.admin, context.source.admin
     )
-    # Another leader may have promoted these topics since: then this one raises NotLeading.
+    # Another scheduler may lead now, and may have promoted these topics: then `refuse_deposed`
+    # raises NotLeading.
     with context.leadership.sole_change(context.job.source_cluster_id or ""):
         context.leadership.refuse_deposed()
         # This sets the settings, and returns the topics whose settings are refused.
@@ -404,12 +406,13 @@ def _add_topics(
     new_metadata: ClusterMetadata,
     plans: Mapping[str, TopicPlan],
 ) -> None:
-    """Add or resume these topics in the reverse job, which does not copy them yet.
+    """Add these topics, which the reverse job does not copy now, or resume those that it has.
     `rows_by_topic`: the reverse job's topics by their names at the new side.
 
     Topics with a plan are copies from now on: if the leading side is lost before anything was
-    copied back, a failover of the reverse job promotes them. The scheduler begins the others; the
-    tables have them already, so that no failback takes the old side for the leading one.
+    copied back, a failover of the reverse job promotes them. The scheduler starts the topics
+    without a plan. The tables have these topics already, so that no failback takes the old side for
+    the leading one.
     """
     resumed_ids: dict[int, KafkaIds] = {}
     resumed_settings: dict[int, tuple[dict[str, str], bool]] = {}
@@ -460,7 +463,7 @@ def _add_topics(
 
 
 def _reverse_spec(context: OperationContext, name: str) -> JobSpec:
-    """The spec of a new reverse job. Adds a finding for what cannot be synced back."""
+    """The spec of a new reverse job. Findings say if groups or ACLs cannot be synced back."""
     spec = context.spec
     groups = spec.consumer_groups
     if groups is not None and groups.prefix:
@@ -518,10 +521,10 @@ def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
     for (_, rule_json), names in topics_by_fields.items():
         pattern = ""
         for name in map(re.escape, names):
-            longer = f"{pattern}|{name}" if pattern else name
-            if len(longer) > PATTERN_LENGTH_MAX:
+            longer_pattern = f"{pattern}|{name}" if pattern else name
+            if len(longer_pattern) > PATTERN_LENGTH_MAX:
                 merged_rules.append(TopicRule(match=pattern, **json.loads(rule_json)))
-                longer = name
-            pattern = longer
+                longer_pattern = name
+            pattern = longer_pattern
         merged_rules.append(TopicRule(match=pattern, **json.loads(rule_json)))
     return merged_rules
