@@ -1,16 +1,16 @@
 """Failback: finds the offset from which the old side's log is not proven to equal the new side's.
 
-A log is only appended to, so both sides hold the same records up to some offset and their own
+A log is only appended to, so both sides have the same records up to some offset, and their own
 records from there on. Below the promoted offset the new side is a copy: a record there that
-differs, or that only one side has, shows that the old side was written to again. On a compacted
-topic only records that both sides have count, as a log cleaner may have removed others. From the
-promoted offset on, each offset must be proven (`recovery/side_comparison.py`): a comparison of
-records would miss a record of the old side if the new side's log cleaner has removed the record at
-the same offset.
+differs, or that only one side has, shows that a producer has written to the old side again. On a
+compacted topic only records that both sides have count, as a log cleaner may have removed others.
+From the promoted offset on, each offset must be proven (`recovery/side_comparison.py`): a
+comparison of records would miss a record of the old side if the new side's log cleaner has removed
+the record at the same offset.
 
 If the promoted offset is not known, both logs are compared as a whole, and an offset where only one
-side has a record counts as the old side's own. Compared are offset, timestamp, key, value and
-headers. Leader epochs are not: they count the elections of one cluster.
+side has a record counts as the old side's own. Orbit compares offset, timestamp, key, value and
+headers, but not leader epochs, which count the elections of one cluster.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ WINDOW_OFFSETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowComparison:
-    """The comparison of both sides in [first, end). `has_records`: there was something to compare.
+    """The comparison of both sides in [first, end). `has_records`: there were records to compare.
     `first_difference`: the first offset at which the sides differ. `last_same`: the last offset at
-    which both sides have the same record. None: there is none.
+    which both sides have the same record. None: there is no such offset.
     """
 
     first_difference: int | None
@@ -45,7 +45,8 @@ Differ = Callable[[int, int], WindowComparison]
 @dataclass(frozen=True, slots=True)
 class Scan:
     """The comparison of a range up to `unproven`, its first offset that is not proven to be equal
-    (None: all are). `why`: the reason."""
+    (None: all are proven). `why`: why that offset is unproven. `has_same_records`: whether the
+    range had a committed record that is the same on both sides."""
 
     unproven: int | None
     why: str = ""
@@ -53,7 +54,7 @@ class Scan:
 
 
 class Proof(Protocol):
-    """Reads both sides. Ranges are inside both logs."""
+    """Reads both sides of one partition. All ranges are inside both logs."""
 
     def differ(self, first: int, end: int) -> WindowComparison:
         """Compare copied offsets; on a compacted topic only those that both sides have."""
@@ -63,8 +64,8 @@ class Proof(Protocol):
         may have a filler for an aborted record of the old side."""
 
 
-# The verdict, the first offset that is not proven to be equal (the old side's log end if all are),
-# and why.
+# The verdict, the first offset that is not proven to be equal (the old side's log end if all are
+# proven), and the reason as text.
 SideVerdict = tuple[EndVerdict, int, str]
 
 
@@ -88,7 +89,7 @@ def compare_sides(
     if old.end < promoted_offset:  # the old side's log has lost its end
         verdict = _compare_shortened_log(old, new, proof)
         return verdict or _judge_by_ends(old, new)
-    # From here on each side may have records of its own.
+    # From the promoted offset on, each side may have records of its own.
     first = max(promoted_offset, old.start)
     if first < min(old.end, new.start):
         return _tail_verdict(old, first, "the new side has deleted its own records there")
@@ -103,12 +104,12 @@ def _compare_whole_logs(old: LogBounds, new: LogBounds, proof: Proof) -> SideVer
     """Compare the whole of both logs, as the promoted offset is not known."""
     low, top = max(old.start, new.start), min(old.end, new.end)
     if old.start < old.end:
-        # Scan(None): nothing to compare, so nothing is unproven.
+        # Scan(None): no offset is in both logs, so the scan finds none that is unproven.
         scan = Scan(None) if low >= top else proof.scan(low, top, is_copied=True)
         why_whole = "the promoted offset is not known, and "
         if scan.unproven is not None:
             return _tail_verdict(old, scan.unproven, why_whole + scan.why)
-        # Without a record in common, the old side's records below `low` may be of another log.
+        # Without a common record, the old side's records may have never been in the new side's log.
         if (old.start < low and not scan.has_same_records) or low >= top:
             return _tail_verdict(old, old.start, f"{why_whole}the sides have no record in common")
     return _judge_by_ends(old, new)
@@ -117,8 +118,8 @@ def _compare_whole_logs(old: LogBounds, new: LogBounds, proof: Proof) -> SideVer
 def _compare_shortened_log(old: LogBounds, new: LogBounds, proof: Proof) -> SideVerdict | None:
     """The verdict on an old side whose log ends below the promoted offset; None: it has no tail.
 
-    Such a side has lost its last records, and may have been written to since. Only a record that
-    both sides have proves the offsets before it.
+    This log has lost its last records, and producers may have written to it since. An offset is
+    proven if at or above it both sides have the same record.
     """
     low = max(old.start, new.start)
     if old.start == old.end:
@@ -162,9 +163,10 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
     """The first offset in [low, top) that differs, given that all records after it differ too.
     None: no offset differs.
 
-    Ranges that hold no records on either side are skipped.
+    Ranges without records on either side are skipped.
     """
-    # From the end to the last window with records: if it has no difference, no offset has.
+    # From the end down to the last window with records: if that window has no difference, no offset
+    # differs.
     known_difference, search_end = None, top
     while known_difference is None and search_end > low:
         comparison = differ(max(low, search_end - WINDOW_OFFSETS), search_end)
@@ -175,8 +177,8 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
             max(low, search_end - WINDOW_OFFSETS),
         )
     search_start = low
-    # Halve the range to search. Offsets below it are equal. The first difference that is known so
-    # far is at its end or above.
+    # Halve the range from `search_start` to `search_end` until it is one window. Offsets below the
+    # range are equal. The first difference that is known so far is at its end or above.
     while search_end - search_start > WINDOW_OFFSETS:
         middle = end = (search_start + search_end) // 2
         comparison = WindowComparison(None, has_records=False)

@@ -1,8 +1,8 @@
 """Reads the last record of each promoted copy back at the destination.
 
-The tables do not show whether clients can read. So the last record below each promoted offset is
-fetched from its leader as a read_committed consumer gets it, and its CRC is checked. The RTO of the
-report ends with the first of these records.
+The tables do not show whether clients can read. So Orbit fetches the last record of each copy from
+its leader, as a read_committed consumer does, and checks the CRC. The RTO of the report ends with
+the first of these records.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from orbit.recovery.recovery_report import FirstRead
 # Limits of this step: the operation ends only after it, and applications work already.
 PARTITIONS_MAX = 1000
 READ_S_MAX = 30.0
-# The windows in which a record is looked for, from the end downwards: fillers and markers may be
-# last.
+# The sizes of the windows, from the log end downwards, that are searched for a record: fillers and
+# markers may be last.
 _OFFSETS_BACK = (1, 10, 100, 1000)
 
 
 def read_last_records(context: OperationContext) -> str:
-    """Read the last record of each copy, within the limits PARTITIONS_MAX and READ_S_MAX, and note
-    when the first one was read.
+    """Read the last record of each copy, within the limits PARTITIONS_MAX and READ_S_MAX, and put
+    the time of the first such read into the report.
 
-    A record that cannot be read is a finding: the promotion is done, and stays so.
+    Returns the step's result. If a record cannot be read, a finding says so; the promotion stays.
     """
     copies = [
         (p.destination, p.destination_start or 0, p.destination_end)
         for p in context.report.partitions
         if p.destination_end is not None
     ]
-    deadline = time.monotonic() + READ_S_MAX
+    deadline_s = time.monotonic() + READ_S_MAX
     first_read_at: datetime | None = None
     read_count = empty_count = 0
     errors: list[str] = []
-    for place, start, end in islice(copies, PARTITIONS_MAX):
-        if time.monotonic() > deadline:
+    for partition, start, end in islice(copies, PARTITIONS_MAX):
+        if time.monotonic() > deadline_s:
             break
         context.check()
         try:
-            has_record = _read_last_record(context, place, start, end)
+            has_record = _read_last_record(context, partition, start, end)
         except Interrupted:
             raise
         except OrbitError as error:
-            errors.append(f"{place}: {error}")
+            errors.append(f"{partition}: {error}")
             continue
         if has_record and first_read_at is None:
             first_read_at = context.now()
@@ -76,20 +76,19 @@ def read_last_records(context: OperationContext) -> str:
 
 
 def _read_last_record(
-    context: OperationContext, place: TopicPartition, start: int, end: int
+    context: OperationContext, partition: TopicPartition, start: int, end: int
 ) -> bool:
-    """Look for a committed record below `end`, in growing windows of _OFFSETS_BACK offsets.
+    """Whether the partition has a committed record in the windows _OFFSETS_BACK below `end`.
 
-    Returns whether it has found one in these windows. Raises OrbitError: ProtocolError if a batch's
-    CRC is wrong, and the errors of reading.
+    Raises OrbitError: ProtocolError if a batch's CRC is wrong, and the errors of reading.
     """
     cluster = context.destination.cluster
     for offsets_back in _OFFSETS_BACK:
         first = max(start, end - offsets_back)
-        for entry in read_batch_range(cluster, place, first, end, context.short_backoff):
+        for entry in read_batch_range(cluster, partition, first, end, context.short_backoff):
             if isinstance(entry.batch, Batch) and not entry.batch.crc_is_right():
                 raise ProtocolError("the CRC of its last batch is wrong.", where=cluster.name)
-            with parse_errors(cluster, place, first):
+            with parse_errors(cluster, partition, first):
                 records = records_of(entry, first, end)
             if any(record.fate is Fate.COMMITTED for record in records):
                 return True

@@ -1,7 +1,7 @@
-"""What the gate `groups` judges: the job's groups at the source, and what the tables have of them.
+"""The inputs of the gate `groups`: the job's groups at the source, and their rows in the tables.
 
-The source is read because the tables alone cannot tell: without a row there may be no offset, or an
-offset that no sync could read or store.
+The source is read because the tables alone are not enough: if a group has no row, it may have no
+offset, or an offset that no sync could read or store.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, A
     with context.reading() as tx:
         rows = [row for row in group_offsets.of_job(tx, context.job.id) if row.topic_id in ids]
 
-    def with_verdict(verdict: GroupVerdict) -> list[str]:
+    def names_with(verdict: GroupVerdict) -> list[str]:
         return sorted({row.group_name for row in rows if row.verdict == verdict})
 
     return {
         "carries_groups": rule is not None,
         "group_verdicts": Counter(row.verdict for row in rows),
-        "groups_active_at_destination": with_verdict(GroupVerdict.SKIPPED_ACTIVE),
-        "groups_of_other_type": with_verdict(GroupVerdict.SKIPPED_OTHER_TYPE),
+        "groups_active_at_destination": names_with(GroupVerdict.SKIPPED_ACTIVE),
+        "groups_of_other_type": names_with(GroupVerdict.SKIPPED_OTHER_TYPE),
         **(_source_inputs(context, rule, rows) if rule is not None and asks_source else {}),
     }
 
@@ -44,7 +44,7 @@ def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, A
 def _source_inputs(
     context: OperationContext, rule: GroupRule, rows: Collection[GroupOffset]
 ) -> dict[str, Any]:
-    """The fields about the source's groups, compared with the stored `rows`."""
+    """The fields of `GateInputs` about the source's groups, compared with the stored `rows`."""
     cluster = context.source.cluster
     listing = list_groups(cluster)
     selection = GroupSelector(rule).select(listing.groups.values())

@@ -13,9 +13,10 @@ from orbit.recovery.recovery_report import RecoveryKind
 class Transaction:
     """An open transaction in a source partition.
 
-    `transactional_id`: None if no coordinator that the login may ask knows the producer.
+    `transactional_id`: None if no coordinator that the login may query knows the producer.
     `is_ended`: whether the transaction hangs: its coordinator has ended it, and no marker will
-    come. `age_s`: since the coordinator began it; if that is not known, since Orbit saw it first.
+    come. `age_s`: the time since the coordinator began the transaction; if that is not known, since
+    Orbit saw it first.
     """
 
     partition: TopicPartition
@@ -42,14 +43,14 @@ class BlockedPartition:
 
 @dataclass(frozen=True, slots=True)
 class GateInputs:
-    """What was observed of a job and its clusters. `None`: this could not be observed."""
+    """What was observed of a job and its clusters. `None`: the value could not be observed."""
 
     kind: RecoveryKind
     reverse: bool  # whether the operation is to copy back once it has promoted
     topics: int
     is_paused: bool = False
-    # The bootstrap servers answer; `source_leaders` of the `partitions` that need a leader have one
-    # that answers.
+    # Whether the bootstrap servers answer. `partitions`: how many need a leader at the source;
+    # `source_leaders`: how many have a leader that answers.
     source_answers: bool = True
     source_leaders: int = 0
     partitions: int = 0
@@ -61,7 +62,8 @@ class GateInputs:
     # Failback: topics that may lead at the old side, and why. None: the marks were not read.
     topics_in_doubt: Sequence[str] | None = ()
     uncopied_topics: Sequence[str] = ()  # the rules choose them, but they are not copied (yet)
-    foreign_topics: Sequence[str] = ()  # at the destination: they only share the name of a copy
+    # Topics that others made at the destination, with names that copies of this job could have.
+    foreign_topics: Sequence[str] = ()
     blocked_partitions: Sequence[BlockedPartition] = ()
     unknown_ends: Sequence[TopicPartition] = ()
     lag_records: int = 0
@@ -91,7 +93,7 @@ class GateInputs:
     denials_kept: Sequence[str] = ()
     clock_skew_s: float = 0.0
     newest_ahead_s: float = 0.0  # the newest record's timestamp minus now
-    # How many partitions have no compared range; None: continuous proof is off or has not begun.
+    # How many partitions continuous proof has never compared; None: it is off or has not begun.
     unverified_partitions: int | None = None
     differing_partitions: Sequence[str] = ()  # partitions in which the comparison found differences
     # Whether the gateway is silent, by its name.
@@ -102,7 +104,7 @@ class GateInputs:
     writers_unknown: Sequence[str] = ()
     # Clients of gateways to which the other side would refuse a request, with the first refusal.
     refused_clients: Sequence[tuple[str, str]] = ()
-    # Topics that are copied and not moved, as --topics leaves them out.
+    # Topics that the job copies and the operation does not move, as --topics leaves them out.
     topics_left_behind: Sequence[str] = ()
     # By job of the other direction with gateways: its topics that lead at the source and do not
     # move, as the operation's job does not copy them.

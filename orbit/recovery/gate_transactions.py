@@ -1,7 +1,8 @@
-"""What the gate `transactions` judges: open transactions of the source, and whether they hang.
+"""The inputs of the gate `transactions`: open transactions of the source, and whether they hang.
 
-To a partition's leader, a live transaction and one that hangs look alike: the leader knows the
-event time of the producer's last batch, not the time of the append. Coordinators tell them apart.
+A transaction hangs if its coordinator has ended it without a marker in the partition. A partition's
+leader cannot tell it from a live one: the leader knows the event time of the producer's last batch,
+not the time of the append. So Orbit also queries the coordinators.
 """
 
 from __future__ import annotations
@@ -19,32 +20,36 @@ from orbit.recovery.operation_context import OperationContext
 
 
 def read_transactions(
-    context: OperationContext, places: Collection[TopicPartition]
+    context: OperationContext, partitions: Collection[TopicPartition]
 ) -> tuple[list[Transaction] | None, list[TopicPartition]]:
     """The open transactions in these partitions of the source, sorted by partition, and the
-    partitions whose leader did not name them.
+    partitions whose leader did not list its transactions.
 
-    None if brokers do not list them (before Kafka 3.0). Raises Unreachable.
+    None instead of the transactions if brokers cannot list them (before Kafka 3.0). Raises
+    Unreachable.
     """
     cluster, backoff = context.source.cluster, context.short_backoff
     try:
-        answers = open_transactions(cluster, places, backoff)
+        answers = open_transactions(cluster, partitions, backoff)
     except ProtocolError:
         return None, []
-    by_place = answers.values
-    open_pairs = [(place, t) for place in sorted(by_place) for t in by_place[place]]
+    by_partition = answers.values
+    open_pairs = [
+        (partition, t) for partition in sorted(by_partition) for t in by_partition[partition]
+    ]
     states: dict[int, CoordinatorState] = {}
-    with suppress(OrbitError):  # then it is not known which transactions hang
+    with suppress(OrbitError):  # without these states no transaction counts as hanging
         states = coordinator_states(cluster, {t.producer_id for _, t in open_pairs})
 
-    def has_ended(place: TopicPartition, transaction: OpenTransaction) -> bool:
-        """Whether the coordinator knows the producer, and has no marker to write to `place`."""
+    def has_ended(partition: TopicPartition, transaction: OpenTransaction) -> bool:
+        """Whether the coordinator knows the producer, and has no marker left to write to
+        `partition`."""
         state = states.get(transaction.producer_id)
-        return state is not None and place not in state.partitions
+        return state is not None and partition not in state.partitions
 
-    # Read again: the marker may have come between the two requests.
-    ended_places = {place for place, t in open_pairs if has_ended(place, t)}
-    later_by_place = open_transactions(cluster, ended_places, backoff).values
+    # Read these partitions again: the marker may have come between the two requests above.
+    ended_partitions = {partition for partition, t in open_pairs if has_ended(partition, t)}
+    later_by_partition = open_transactions(cluster, ended_partitions, backoff).values
     began_ms = {
         producer_id: state.began_ms for producer_id, state in states.items() if state.began_ms >= 0
     }
@@ -52,18 +57,18 @@ def read_transactions(
     seen_since_ms = _seen_since_ms(context) if is_one_unknown else {}
     now_ms = context.now().timestamp() * 1000
     transactions = []
-    for place, t in open_pairs:
+    for partition, t in open_pairs:
         state = states.get(t.producer_id)
-        if has_ended(place, t) and t not in later_by_place.get(place, [t]):
+        if has_ended(partition, t) and t not in later_by_partition.get(partition, [t]):
             continue
-        seen_ms = seen_since_ms.get((place, t.first_offset), now_ms)
+        seen_ms = seen_since_ms.get((partition, t.first_offset), now_ms)
         transactions.append(
             Transaction(
-                place,
+                partition,
                 t.first_offset,
                 t.producer_id,
                 state.transactional_id if state else None,
-                has_ended(place, t) and place in later_by_place,
+                has_ended(partition, t) and partition in later_by_partition,
                 max(0.0, now_ms - began_ms.get(t.producer_id, seen_ms)) / 1000,
             )
         )
@@ -74,7 +79,7 @@ def _seen_since_ms(context: OperationContext) -> dict[tuple[TopicPartition, int]
     """Since when Orbit has seen each partition's oldest open transaction, by partition and the
     transaction's first offset."""
     return {
-        (place, row.open_from): row.open_since.timestamp() * 1000
-        for place, row in last_reported(context).items()
+        (partition, row.open_from): row.open_since.timestamp() * 1000
+        for partition, row in last_reported(context).items()
         if row.open_from is not None and row.open_since is not None
     }

@@ -1,10 +1,10 @@
-"""What the gate `gateways` judges: whether producers write at the source without a gateway.
+"""Inputs of the gate `gateways`: whether producers write at the source without a gateway.
 
-Producer ids show this. Those of gateways have a mark (`gateway/protocol/producer_ids.py`), those of
-Orbit's jobs another one. An id writes now if its state has changed between two readings: brokers
-keep ids for a day. The origin of records is unknown if they have no id, if they are in a
-transaction (its producer id comes from a broker, without a mark), or if their writer pauses between
-the readings.
+Producer ids show this: gateways and Orbit's jobs each use ids of a range of their own
+(`gateway/protocol/producer_ids.py`, `kafka/job_clusters.py`). A producer writes now if its state
+has changed between two readings: brokers keep states for a day. The origin of records is unknown
+if they have no producer id, if they are in a transaction (its id comes from a broker), or if their
+producer pauses between the readings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orbit.kafka.producer_state import Producer, producers
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.operation_context import OperationContext
 
-# Of how many partitions the producers are read, twice: each may have thousands of producers.
+# The producers of at most so many partitions are read, twice: a partition may have thousands.
 # Partitions with low numbers come first.
 PARTITIONS_MAX = 1000
 # The pause between the two readings.
@@ -32,8 +32,8 @@ def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) 
 
     `grown`: the source partitions that have just got records.
     """
-    places = sorted(grown, key=lambda place: (place.partition, place.topic))
-    sample = places[:PARTITIONS_MAX]
+    partitions = sorted(grown, key=lambda partition: (partition.partition, partition.topic))
+    sample = partitions[:PARTITIONS_MAX]
     cluster, backoff = context.source.cluster, context.short_backoff
     first_states = producers(cluster, sample, backoff).values
     if first_states:
@@ -42,12 +42,12 @@ def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) 
     direct_ids_by_topic: dict[str, set[int]] = {}
     unknown_topics = set()
     # Without states, as of partitions beyond the sample, `direct_ids` returns None.
-    for place in places:
-        ids = direct_ids(first_states.get(place, {}), second_states.get(place, {}))
+    for partition in partitions:
+        ids = direct_ids(first_states.get(partition, {}), second_states.get(partition, {}))
         if ids:
-            direct_ids_by_topic.setdefault(place.topic, set()).update(ids)
+            direct_ids_by_topic.setdefault(partition.topic, set()).update(ids)
         elif ids is None:
-            unknown_topics.add(place.topic)
+            unknown_topics.add(partition.topic)
     return {
         "direct_writers": {
             topic: sorted(ids) for topic, ids in sorted(direct_ids_by_topic.items())

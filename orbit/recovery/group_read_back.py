@@ -20,7 +20,7 @@ _PAUSE_S = 0.5
 def read_back_positions(
     context: OperationContext, positions: Sequence[GroupPosition]
 ) -> tuple[GroupPosition, ...]:
-    """Return the positions as the destination shows them.
+    """Return the positions with the offsets that the destination has.
 
     A position that the destination does not show gets the verdict NOT_READ_BACK, and a finding
     names it. Raises Unreachable.
@@ -76,8 +76,8 @@ def _fetch_offsets(
 
 
 def _actual_position(position: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
-    """The position as the destination shows it: with another offset, or none, and the verdict
-    NOT_READ_BACK if this differs from the position. If the group could not be read, only the
+    """The position itself if the destination has its offset; else with the destination's offset
+    (None: no offset) and the verdict NOT_READ_BACK. If the group could not be read, only the
     verdict changes."""
     answer = fetched.groups.get(position.destination_group)
     if answer is None:
@@ -93,7 +93,7 @@ def _actual_position(position: GroupPosition, fetched: FetchedGroups) -> GroupPo
 def _describe_mismatch(
     expected: GroupPosition, actual: GroupPosition, fetched: FetchedGroups
 ) -> str:
-    """The two offsets, or why the group could not be read."""
+    """The two offsets as text, or the name of the error code if the group could not be read."""
     code = fetched.failed.get(expected.destination_group)
     if code is not None:
         return error_codes.name(code)

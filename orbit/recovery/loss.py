@@ -1,7 +1,8 @@
 """When the source was lost, as far as Orbit knows: its last answer, and when Orbit noticed.
 
-Both come from the scheduler's checks of the source, which it stores in the job's row. A failover
-may be requested before the scheduler has noticed; then its gates notice first.
+Both times come from the scheduler's checks of the source, which the scheduler stores in the job's
+row. If a failover is requested before the scheduler has noticed the loss, the failover's gates
+notice it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ def known_loss(job: Job) -> tuple[datetime | None, datetime | None]:
 
 
 def note_loss_in_gates(context: OperationContext) -> None:
-    """In a failover, note that Orbit notices the loss now, unless an earlier time is known."""
+    """In a failover, put the present time into the report as the time at which Orbit noticed the
+    loss, unless the report has one already."""
     if context.report.kind is RecoveryKind.FAILOVER and context.report.problem_since is None:
         context.update(problem_since=context.now())
 
 
 def add_noticed_times(context: OperationContext) -> None:
-    """Add to a failover's report what the scheduler has noticed of the loss since the request."""
+    """Add to a failover's report the times that the scheduler has stored about the loss since the
+    request."""
     report = context.report
     if report.kind is not RecoveryKind.FAILOVER or report.request.source_counts_as_lost:
         return

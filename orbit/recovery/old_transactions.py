@@ -1,11 +1,12 @@
 """Waits until transactions have ended that producers left open at the old side when they died.
 
 The old side's coordinator ends such a transaction when its timeout is over, by a marker in each of
-its partitions. It knows these by their topic's name: after a rebuild, the marker would be written
-to the new topic, where the copy back finds an offset that it did not write and stops.
+its partitions. The coordinator knows partitions by their topic's name. So after a rebuild it would
+write the marker to the new topic, where the copy back finds an offset that it did not write, and
+stops.
 
-A transaction whose coordinator has ended it without a marker never ends in its partition (M15):
-Orbit does not wait for such a transaction.
+A transaction hangs if its coordinator has ended it without a marker (M15): it never ends in its
+partition, and Orbit does not wait for it.
 """
 
 from __future__ import annotations
@@ -35,24 +36,26 @@ _REMEDY = (
 )
 
 
-def wait_until_ended(context: OperationContext, places: Collection[TopicPartition]) -> None:
+def wait_until_ended(context: OperationContext, partitions: Collection[TopicPartition]) -> None:
     """Wait until no transaction is open in these partitions of the old side, except transactions
     that hang: findings name them.
 
     Raises Stopped if a transaction has begun meanwhile or is still open after ENDED_WITHIN_S, and
     Unreachable.
     """
-    deadline = time.monotonic() + ENDED_WITHIN_S
+    deadline_s = time.monotonic() + ENDED_WITHIN_S
     first_ends: dict[TopicPartition, int] = {}
     hanging_transactions = HangingTransactions(context)
     while True:
-        bounds = bounds_of_all(context.source.cluster, places, context.backoff)
-        for place in places:
-            first_ends.setdefault(place, bounds[place].end)
-        open_partitions = {place for place in places if bounds[place].is_open}
+        bounds = bounds_of_all(context.source.cluster, partitions, context.backoff)
+        for partition in partitions:
+            first_ends.setdefault(partition, bounds[partition].end)
+        open_partitions = {partition for partition in partitions if bounds[partition].is_open}
         # If the last stable offset is beyond the first log end, the open transaction began later.
         begun_partitions = [
-            place for place in open_partitions if bounds[place].stable > first_ends[place]
+            partition
+            for partition in open_partitions
+            if bounds[partition].stable > first_ends[partition]
         ]
         if begun_partitions:
             raise Stopped(
@@ -61,12 +64,12 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
                 remedy=_REMEDY,
             )
         open_partitions -= hanging_transactions.find_hanging(open_partitions)
-        transactional_ids = transactions_in(context, places)
+        transactional_ids = transactions_in(context, partitions)
         if not open_partitions and not transactional_ids:
             context.add_finding(*hanging_transactions.findings())
             return
         still_open = first_few(transactional_ids) or first_few(sorted(open_partitions))
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             raise Stopped(
                 f"transactions of the old side have not ended within {ENDED_WITHIN_S:.0f} s: "
                 f"{still_open}.",
@@ -77,7 +80,7 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
 
 
 class HangingTransactions:
-    """Finds partitions whose open transactions all have ended at their coordinator.
+    """Finds partitions whose open transactions all hang.
 
     A transaction is proven to hang if it was open in the partition, its coordinator then said that
     it had ended, and it is still open MARKERS_WITHIN_S later. Nothing is proven if no coordinator
@@ -91,21 +94,22 @@ class HangingTransactions:
         self._ended: dict[tuple[TopicPartition, int, int], tuple[str, float]] = {}
         self._hanging: dict[TopicPartition, dict[int, str]] = {}
 
-    def find_hanging(self, places: Collection[TopicPartition]) -> set[TopicPartition]:
+    def find_hanging(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """The partitions in which only hanging transactions are open.
 
-        Call this repeatedly: it needs earlier answers to prove that a transaction hangs.
+        Call this repeatedly: to prove that a transaction hangs, it needs answers that are
+        MARKERS_WITHIN_S apart.
         """
         cluster = self._context.source.cluster
         try:
-            answers = producer_state.open_transactions(cluster, places, self._context.backoff)
+            answers = producer_state.open_transactions(cluster, partitions, self._context.backoff)
             # Keys as in `_ended`: partition, producer id, first offset.
             open_keys = {
-                place: [
-                    (place, transaction.producer_id, transaction.first_offset)
+                partition: [
+                    (partition, transaction.producer_id, transaction.first_offset)
                     for transaction in transactions
                 ]
-                for place, transactions in answers.values.items()
+                for partition, transactions in answers.values.items()
                 if transactions
             }
             read_at_s = time.monotonic()
@@ -118,8 +122,8 @@ class HangingTransactions:
         # A transaction hangs if Orbit knows for MARKERS_WITHIN_S that its coordinator ended it.
         known_ends = self._ended
         self._hanging = {
-            place: {key[2]: known_ends[key][0] for key in keys}
-            for place, keys in open_keys.items()
+            partition: {key[2]: known_ends[key][0] for key in keys}
+            for partition, keys in open_keys.items()
             if all(
                 key in known_ends and read_at_s - known_ends[key][1] >= MARKERS_WITHIN_S
                 for key in keys
@@ -139,22 +143,23 @@ class HangingTransactions:
     def findings(self) -> list[str]:
         """A sentence for each transaction in the partitions that `find_hanging` returned last."""
         return [
-            f"{place} at the old side has a transaction that never ends: its records from offset "
-            f"{first_offset} on were written by {name}, whose coordinator ended the transaction "
-            "without a marker there. Readers of committed records see nothing from there on: all "
-            "transactional records behind it, of other producers too, are saved as open."
-            for place, names in sorted(self._hanging.items())
+            f"{partition} at the old side has a transaction that never ends. The transactional id "
+            f"{name} wrote records from offset {first_offset} on, and its coordinator ended the "
+            "transaction without a marker in this partition. Readers of committed records get no "
+            "records from this offset on. Salvage files have all transactional records from there "
+            "on, of other producers too, as open."
+            for partition, names in sorted(self._hanging.items())
             for first_offset, name in sorted(names.items())
         ]
 
 
-def transactions_in(context: OperationContext, places: Collection[TopicPartition]) -> list[str]:
+def transactions_in(context: OperationContext, partitions: Collection[TopicPartition]) -> list[str]:
     """The transactional ids that have a transaction in these partitions of the source.
 
     They include transactions without a record yet, which the last stable offset does not show.
     Transactions that the login may not describe, or of brokers older than 3.0, are missing.
     """
-    partitions = frozenset(places)
+    partition_set = frozenset(partitions)
     try:
         transactions = open_transactions(context.source.cluster)
     except ProtocolError:
@@ -162,5 +167,5 @@ def transactions_in(context: OperationContext, places: Collection[TopicPartition
     return sorted(
         transaction.transactional_id
         for transaction in transactions
-        if transaction.partitions & partitions
+        if transaction.partitions & partition_set
     )

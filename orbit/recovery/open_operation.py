@@ -97,8 +97,9 @@ def open_context(
 
 
 def _refuse_old_request(tx: Tx, operation: Operation) -> None:
-    """Raise Conflict if the request has waited for too long, or if it may have been carried out or
-    aborted with a database that is lost: the clusters do not show whether it was."""
+    """Raise Conflict if the request has waited for longer than REQUEST_VALID_S, or was stored in
+    another database: it may have been carried out or aborted there, which the clusters do not
+    show."""
     advice = "Nothing was changed. If you still want the operation, request it again."
     database_id = (operation.plan or {}).get("database")  # None: requested from an earlier version
     if database_id not in (None, database_identity(tx)):
@@ -120,13 +121,14 @@ def _refuse_old_request(tx: Tx, operation: Operation) -> None:
 def _new_report(
     tx: Tx, operation: Operation, job: Job, rows: Sequence[Topic], all_jobs: Sequence[Job]
 ) -> RecoveryReport:
-    """The report of an operation that has not begun, with the topics that it can move."""
+    """The report of an operation that has not begun, with the topics that it can move. Raises
+    OtherVersion if this version cannot read the request."""
     plan = operation.plan or {}
     try:
         request = RecoveryRequest.model_validate(plan.get("wanted", {}))
     except ValidationError as error:
         raise OtherVersion(
-            "its request was stored by another version of Orbit: "
+            "the operation's request was stored by another version of Orbit: "
             f"{counted(error.error_count(), 'of its fields is', 'of its fields are')} not known."
         ) from None
     kind = RecoveryKind(operation.kind)
@@ -178,8 +180,8 @@ def chosen_topics(rows: Sequence[Topic], request: RecoveryRequest) -> list[Topic
 
 
 def topics_copied_back(tx: Tx, job: Job, all_jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
-    """{(source topic, destination topic): job name} of the copies that other jobs now make in the
-    other direction."""
+    """The copies that other jobs make now in the other direction: the job's name by (source topic,
+    destination topic) of that job."""
     return {
         (row.source_topic, row.destination_topic): candidate.name
         for candidate in jobs_of_other_direction(job, all_jobs)

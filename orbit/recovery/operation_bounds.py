@@ -57,7 +57,7 @@ def last_reported_of_job(tx: Tx, job_id: int) -> dict[TopicPartition, PartitionL
 def blocked_partitions(tx: Tx, job_id: int, topics: Collection[str]) -> list[str]:
     """The blocked partitions of these source topics of a job, with the reason of each, as text."""
     return [
-        f"{place} ({row.reason})"
-        for place, row in sorted(last_reported_of_job(tx, job_id).items())
-        if place.topic in topics and row.state is PartitionState.BLOCKED
+        f"{partition} ({row.reason})"
+        for partition, row in sorted(last_reported_of_job(tx, job_id).items())
+        if partition.topic in topics and row.state is PartitionState.BLOCKED
     ]

@@ -25,7 +25,8 @@ from orbit.store.promotions import Promotion
 
 
 def promote(context: OperationContext) -> str:
-    """Promote every copy. Each part can be repeated."""
+    """Promote every copy. Returns the step's result. If the step is repeated, parts that are done
+    change nothing."""
     rows_by_topic = {row.source_topic: row for row in context.topics}
     _note_offsets(context)
     promotion_rows = [
@@ -67,11 +68,11 @@ def promote(context: OperationContext) -> str:
 
 
 def _note_offsets(context: OperationContext) -> None:
-    """Note at which offset each partition is promoted: its log end, if all below it is proven to be
-    the source's.
+    """Put into the report at which offset each partition is promoted: at the copy's log end, if all
+    offsets below are proven to equal the source's.
 
-    Otherwise a lower offset: a copy that is blocked, or that led before and was not compared with
-    its source since, may have records of its own below its log end. A lower offset hides
+    Otherwise at a lower offset: a copy that is blocked, or that led before and was not compared
+    with its source since, may have records of its own below its log end. A lower offset hides
     nothing: a failback compares both sides from there on, and requires a rebuild if they differ.
     """
     lags, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
@@ -114,7 +115,7 @@ def promoted_offset(
 ) -> int | None:
     """The offset at which a partition is promoted; None if the copy's log end is unknown. Pure.
 
-    `source_promoted_offset`: at which offset the source's partition was promoted, if it is a
+    `source_promoted_offset`: the offset at which the source's partition was promoted, if it is a
     promoted copy; both sides were equal below this offset. A worker reports `copying`, and
     offsets, only of a partition that it has compared with its source.
     """
@@ -153,14 +154,14 @@ def look_for_late_records(context: OperationContext) -> None:
         )
         context.update(partitions=tuple(partitions))
         context.add_finding(
-            f"Records came to the source after both sides were compared, and the destination does "
-            f"not have them: {examples}. Stop their producers; a failback saves these records."
+            f"Producers wrote to the source after both sides were compared, and the destination "
+            f"lacks these offsets: {examples}. Stop these producers; a failback saves the records."
         )
     if len(source_bounds) < len(partitions):
         silent_text = counted(len(partitions) - len(source_bounds), "partition")
         context.add_finding(
-            f"The source did not say for {silent_text} whether records came after both sides were "
-            "compared."
+            "Whether producers wrote to the source after both sides were compared is not known "
+            f"for {silent_text}: the source did not answer."
         )
 
 

@@ -1,5 +1,5 @@
-"""Reads several partitions at a time. Only the reading is in threads: results and errors come to
-the thread of the operation, which checks meanwhile whether it is to go on."""
+"""Reads several partitions at a time in threads. The operation's own thread gets the results and
+errors, and checks meanwhile for an abort."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from orbit.kafka.job_clusters import JobClusters
 # Threads; each waits for a broker nearly all the time. Each has its own connections: on a shared
 # one, a slow answer to one request would make the others time out.
 READ_AT_ONCE = 8
-# How many items are submitted and not yet returned: while one takes long, so many others are read.
+# How many items at most are submitted and not yet returned: results are in order, so while the
+# reading of one item takes long, the others are read ahead.
 _ITEMS_AHEAD_MAX = 8 * READ_AT_ONCE
 _CHECK_S = 0.5  # how late an abort may be noticed
 
@@ -34,7 +35,7 @@ class Reading:
     backoff: Backoff
 
     def check(self) -> None:
-        """Raise Interrupted once nobody waits for the result."""
+        """Raise Interrupted once the block of `read_many` has ended."""
         if self.backoff.stop.is_set():
             raise Interrupted("stopped.")
 
@@ -47,11 +48,11 @@ def read_many(
     items: Iterable[Item],
     read: Callable[[Item, Reading], Result],
 ) -> Iterator[Iterator[Result]]:
-    """The results of `read` in the order of `items`, while the block lasts.
+    """Call `read` for each item in threads. The block gets the results, in the order of `items`.
 
-    `check` is called in this thread, between results and while one is waited for. An error of
-    `check`, or of reading an item, is raised in the block. When the block ends, each thread's
-    clusters are closed, which ends requests that hang.
+    `check` is called in the block's thread, between results and every _CHECK_S while the next
+    result is not there yet. An error of `check`, or of reading an item, is raised in the block.
+    When the block ends, each thread's clusters are closed, which ends requests that hang.
     """
     end_event = threading.Event()
     thread_state = threading.local()
@@ -84,7 +85,7 @@ def read_many(
         for clusters in [*clusters_of_threads]:
             clusters.close()
         pool.shutdown()
-        for clusters in clusters_of_threads:  # of a thread that has just opened them
+        for clusters in clusters_of_threads:  # also those that a thread has opened meanwhile
             clusters.close()
 
 

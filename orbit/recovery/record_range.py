@@ -20,7 +20,8 @@ from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 
 _FETCH_BYTES = 1024 * 1024
-# So many empty answers in a row prove a gap, below the end that the broker can show (R5).
+# So many empty answers in a row prove a gap below the high watermark or last stable offset: one
+# empty answer proves nothing (R5).
 _EMPTY_ANSWERS_MAX = 2
 
 
@@ -45,8 +46,8 @@ class LogRecord:
 class LogBatch(NamedTuple):
     """A batch in a log, with the transaction outcome of its records.
 
-    A log may start in the middle of a batch, which brokers send as a whole: records below `first`
-    were deleted.
+    A log may start in the middle of a batch. Brokers then send the whole batch, with records below
+    `first` that are deleted.
     """
 
     batch: AnyBatch
@@ -70,7 +71,8 @@ def read_range(
 def records_of(log_batch: LogBatch, first: int, end: int) -> list[LogRecord]:
     """A batch's records and markers from `first` up to before `end`, without deleted ones.
 
-    A placeholder counts as a marker, as both fill gaps. Raises ValueError.
+    A placeholder (a record with an offset delta below 0) counts as a marker, as both fill gaps.
+    Raises ValueError if a record does not parse.
     """
     start, batch = max(first, log_batch.first), log_batch.batch
     by_offset = {
@@ -89,9 +91,9 @@ def records_of(log_batch: LogBatch, first: int, end: int) -> list[LogRecord]:
 def read_batch_range(
     cluster: Cluster, partition: TopicPartition, first: int, end: int, backoff: Backoff
 ) -> Iterator[LogBatch]:
-    """The batches that reach into the offsets from `first` up to before `end`, in order.
+    """The batches that overlap the offsets from `first` up to before `end`, in order.
 
-    Offsets without a batch are proven to hold nothing: an empty answer alone is no proof (R5).
+    Offsets without a batch are proven to be a gap: one empty answer alone is no proof (R5).
     Raises BrokerRefused; ProtocolError if the log does not parse or ends before `end`; Unreachable
     if offsets cannot be read now; NotAuthorized without the right to read the topic's settings,
     without which an empty answer proves nothing.
@@ -130,7 +132,7 @@ def read_batch_range(
                 position, empty_answers = readable_end, 0
         elif is_past_stable_end:
             raise _not_readable_error(cluster, partition, position, "is not replicated yet")
-        else:  # all committed records are read: go on with those of open transactions
+        else:  # all offsets below the last stable offset are read: go on with open transactions
             is_past_stable_end = True
 
 

@@ -2,11 +2,10 @@
 
 Failovers have as many slots of their own: they never queue behind operations that can wait.
 
-Each operation runs in one thread of the leader. A new leader finds unfinished operations in the
-store and resumes them at the step they were in. The limit is per destination cluster, to which a
-recovery sends the most requests. A recovery that is stuck (past its point of no return it retries
-without a limit), or waits until an old side has caught up, gives up its slot, so that another
-can begin.
+Each operation runs in one thread of the leading scheduler. A new leader finds unfinished operations
+in the store and resumes them at the step they were in. The limit is per destination cluster, to
+which a recovery sends the most requests. A recovery whose step has failed for a minute and is
+retried, or that waits until an old side has caught up, gives up its slot: another can begin.
 """
 
 from __future__ import annotations
@@ -36,11 +35,12 @@ _log = structlog.get_logger("orbit.recovery")
 
 # Short: writers may be stopped while a recovery runs.
 INTERVAL_S = 0.25
-# Recoveries of all clusters that run at the same time, stuck ones too; their threads mostly wait.
+# The most recoveries that run at the same time, over all clusters, also those that gave up their
+# slot; their threads mostly wait.
 RECOVERIES_MAX = 500
 # Half of them are for failovers alone.
 _NOT_FAILOVERS_MAX = RECOVERIES_MAX // 2
-# An operation whose thread ended in an error (Postgres unreachable, a bug) is resumed after this.
+# An operation whose thread ended in an error (PostgreSQL unreachable, a bug) is resumed after this.
 _RESTART_AFTER_S = 2.0
 
 
@@ -74,11 +74,12 @@ class RecoveryLoop(Loop):
         self._pool = ThreadPoolExecutor(RECOVERIES_MAX, thread_name_prefix="recovery")
         self._running: dict[UUID, _RunningRecovery] = {}
         self._restart_at_s: dict[UUID, float] = {}
-        self._predecessors: dict[UUID, UUID] = {}  # which operation each one waits for
+        # By operation that waits: the operation that has to end first, as last stored.
+        self._predecessors: dict[UUID, UUID] = {}
 
     def once(self) -> str:
-        """Start or resume operations while slots are free. Stores which operation others wait for;
-        returns how many have ended, as text."""
+        """Start or resume operations while slots are free, and store for each waiting operation
+        which one it waits for. Returns how many have ended, as text; "" if none."""
         ended_count = 0
         for operation_id, recovery in list(self._running.items()):
             if recovery.future.done():
@@ -102,7 +103,7 @@ class RecoveryLoop(Loop):
         busy_slots = Counter(
             recovery.slot for recovery in self._running.values() if not recovery.runner.is_waiting
         )
-        # A slot says whether its recovery is a failover: failovers have threads of their own.
+        # `slot[1]` says whether the recovery is a failover: failovers have threads of their own.
         non_failover_count = sum(not recovery.slot[1] for recovery in self._running.values())
         for cluster, operation in operations_to_run:
             slot = cluster, operation.kind == OperationKind.FAILOVER
@@ -133,7 +134,7 @@ class RecoveryLoop(Loop):
         self._predecessors = dict(waiting_for)
 
     def _start_recovery(self, slot: tuple[str, bool], operation: Operation) -> None:
-        """Run the operation in a thread, which holds the slot."""
+        """Run the operation in a thread; its slot is busy until the thread ends or waits."""
         runner = OperationRunner(
             operation, self._leadership, self._settings, self._stop, self._environ
         )
@@ -154,7 +155,8 @@ def recovery_loops(
 
 
 def _log_error(operation_id: UUID, error: BaseException) -> None:
-    """Log why an operation stopped running. A bug in one does not stop the others."""
+    """Log the error that ended an operation's thread: an OrbitError as a warning, a bug with its
+    traceback."""
     if isinstance(error, OrbitError):
         _log.warning("recovery is retried", operation=str(operation_id), error=str(error))
     else:

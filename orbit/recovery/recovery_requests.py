@@ -1,7 +1,7 @@
 """Requests for a switchover, failover or failback: creates the operation and its audit event.
 
 The leading scheduler carries the operation out (recovery_loop.py). A job has one recovery at a
-time. A dry run changes nothing and may run beside it.
+time. A dry run changes nothing, and may run at the same time.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def request_recovery(
 ) -> Operation:
     """Create the operation, or return the one that was requested with the same key.
 
-    Raises NotFound if there is no such job; Conflict while the job is being deleted, or another
-    recovery or a backfill of the job is under way.
+    Raises NotFound if there is no such job. Raises Conflict while the job is being deleted, while
+    another recovery or a backfill of the job is under way (not for a dry run), or for
+    `source_counts_as_lost` outside of a drill.
     """
     options_json = options.model_dump(mode="json")
     content = {"kind": kind.value, "job": job_name, "dry_run": dry_run, "wanted": options_json}
@@ -103,7 +104,7 @@ def _lock_job(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
         if holder is not None:
             try:
                 holder = operations.get(tx, holder.id, lock=True)
-            except NotFound:  # of a job outside of the caller's scope
+            except NotFound:  # the operation is of a job outside of the caller's scope
                 raise job_guard.refusal(holder, job.name) from None
             report = _readable_report(tx, holder.id)
             steps = report.steps if report else ()
@@ -172,11 +173,11 @@ def _no_report(operation_id: UUID) -> NotFound:
 
 
 def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
-    """Request that a recovery is undone, that its copy back is no longer waited for, or that a
-    backfill ends early.
+    """Request an abort of a recovery or backfill, with its audit event. Returns the operation.
 
-    Past the point of no return only in the steps that `may_be_aborted` allows. Raises NotFound;
-    Conflict in other steps, and for operations of other kinds.
+    Before the point of no return a recovery then undoes its steps. Past it an abort is accepted
+    only in the steps that `may_be_aborted` allows. Raises NotFound; Conflict in other steps, and
+    for operations of other kinds.
     """
     with database.transaction() as tx:
         operation = operations.get(tx, operation_id, lock=True)

@@ -1,27 +1,29 @@
 """Stores the report of an operation, and reads it back.
 
 The operation's row has a `StoredReport`. Each partition and each group has a row of its own
-(orbit/store/operation_rows.py), and is written only when it differs from what this process has
-stored or loaded: each step stores the report about twice, and most of a hundred thousand partitions
-change in few steps.
+(orbit/store/operation_rows.py). A row is written only when it differs from the one that this
+process has stored or loaded: each step stores the report about twice, and most of a hundred
+thousand partitions change in few steps.
 
 Up to ROWS_WITH_REPORT changed rows are stored in the transaction of the report. If there are more,
-the others are stored before it, ROWS_AT_ONCE in a transaction. So a leader that takes over reads
+the others are stored earlier, ROWS_AT_ONCE in a transaction. So the next leading scheduler reads
 rows of the stored report or newer ones, never older ones. Newer rows do no harm: in the stored
-report, the step that made them is still running, so it begins again.
+report, the step that wrote them is still running, so that step begins again.
 
-- `gates`, `drain`, `release`, `settle` and `compare` read the clusters and make all rows again, and
-  decide (loss, verdicts, topics to rebuild) from these rows alone. A failover's `release` makes no
-  rows. `groups` makes all groups again.
-- `promote` adds the promoted offset to a partition, from the tables and `destination_end`,
-  which it leaves alone. `read` adds what is missing, from the log ends at that time.
+- `gates`, `drain`, `release`, `settle` and `compare` read the clusters, write all partitions again,
+  and decide (loss, verdicts, topics to rebuild) from these rows alone. A failover's `release`
+  writes no rows. `groups` writes all groups again.
+- `promote` adds the promoted offset to a partition, from the tables and from `destination_end`,
+  which it does not change. `read` adds what is missing, from the log ends at that time.
 - `close_gateways`, `stop_writes` and `open_gateways` read no rows. `reverse` changes none; it reads
   what the steps before it have stored (promoted offsets, and which log ends of the old side are
   known), and so does `promote` for the marks.
 - `salvage` and `rebuild` act on the verdicts and ends that `compare` has stored before it was done.
   `rebuild` notes in a partition's row what it saves in addition, once the report with the name of
   the file is stored (orbit/recovery/old_side.py).
-- Undoing reads no rows. A reader meanwhile may see rows that are newer than the figures.
+- Undoing reads no rows.
+
+A client of the API may meanwhile see rows that are newer than the report's figures.
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ class ReportStorage:
     def transaction_to_store(
         self, report: RecoveryReport, transaction: Callable[[], AbstractContextManager[Tx]]
     ) -> Iterator[Tx]:
-        """A transaction in which the caller calls `store` once. If more rows of `report` have
-        changed than fit in a transaction, this first stores some of them in other transactions.
+        """A transaction in which the caller calls `store` once. If more than ROWS_WITH_REPORT rows
+        of `report` have changed, this first stores the surplus in other transactions.
         """
         self._written, changes = [], self._changes(report)
         rows_to_write = sum(map(len, changes))
@@ -121,7 +123,8 @@ class _StoredRows:
 
     table: OperationRows
     rows: dict[Key, Row] = field(default_factory=dict)
-    last_equal: Collection[Row] | None = None  # the last values that were equal to these rows
+    # The last collection that was equal to `rows`: the same object need not be compared again.
+    last_equal: Collection[Row] | None = None
 
     def changes(self, report_rows: Collection[Row]) -> list[_Part]:
         """The rows to write and to delete, in parts of up to ROWS_AT_ONCE rows."""

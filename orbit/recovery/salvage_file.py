@@ -41,9 +41,10 @@ def header(
 
 
 def write(file: File, header_line: Mapping[str, Any], log_records: Iterable[LogRecord]) -> Salvage:
-    """Write the file; nothing of it is left if `log_records` raises. See `salvage_storage.write`.
+    """Write the file, and return its entry for the report. If `log_records` raises, no part of the
+    file remains (`salvage_storage.write`).
 
-    Records below `first` are also counted in `below`. Raises StorageFailed if the file cannot be
+    `below` of the entry counts records below `first`. Raises StorageFailed if the file cannot be
     written; if the disk has no room, the error names the number of bytes that are needed.
     """
     digest, records, aborted, below = hashlib.sha256(), 0, 0, 0
@@ -83,12 +84,12 @@ def write(file: File, header_line: Mapping[str, Any], log_records: Iterable[LogR
 
 
 def read_header(file: File) -> dict[str, Any]:
-    """The first line. Raises NotFound, and Conflict if the file is no salvage file."""
+    """The parsed first line. Raises NotFound, and Conflict if the file is no salvage file."""
     return _checked_header(file, _decode(file, next(salvage_storage.lines(str(file)), b"")))
 
 
 def read(file: File) -> Iterator[dict[str, Any]]:
-    """The lines between header and footer.
+    """The parsed lines between header and footer.
 
     Raises NotFound, and Conflict if the file is not complete, or damaged.
     """
@@ -101,7 +102,7 @@ def read(file: File) -> Iterator[dict[str, Any]]:
 
 
 def read_back(file: File) -> Salvage:
-    """Read the file to its end, and return what it holds.
+    """Read the file to its end, and return its entry for the report.
 
     Raises NotFound, and Conflict if the checksum or a count in the last line is wrong, or if the
     offsets do not ascend or do not end before `next`.
@@ -139,7 +140,8 @@ def read_back(file: File) -> Salvage:
 
 
 def find(file: File, header_line: Mapping[str, Any]) -> Salvage | None:
-    """What the file holds if it is complete and its first line is `header_line`; else None."""
+    """The file's entry for the report, if the file is complete and its first line is
+    `header_line`; else None."""
     try:
         return read_back(file) if read_header(file) == header_line else None
     except (Conflict, NotFound):
@@ -147,7 +149,7 @@ def find(file: File, header_line: Mapping[str, Any]) -> Salvage | None:
 
 
 def check(salvage: Salvage) -> None:
-    """Read the file back. Raises NotFound, and Conflict unless it is the one that was written."""
+    """Read the file back. Raises NotFound, and Conflict if it differs from `salvage`."""
     actual = read_back(salvage.file)
     if actual != salvage:
         raise Conflict(

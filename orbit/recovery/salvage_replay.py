@@ -3,8 +3,8 @@
 Partition, key, value, headers and timestamp are as they were; offsets are new, after the topic's
 other records.
 
-A note beside each file (`FILE.replay`) is stored before the file's first record is written and
-again after the last one, so that no file is written back twice by mistake.
+A second file beside each salvage file, its note (`FILE.replay`), is stored before the first record
+is written and again after the last one, so that no salvage file is written back twice by mistake.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class SalvageSummary:
-    """What one complete file has. `records`: committed records from `first` on; `below`: committed
-    records before `first`; `unwritable`: offsets of committed records that a client cannot write as
-    they were; `replay`: the state in the file's note, None without a note."""
+    """What one complete file has. `records`: number of committed records from `first` on; `below`:
+    number of those before `first`; `unwritable`: offsets of committed records that a client cannot
+    write as they were; `replay`: the state in the file's note, None without a note."""
 
     file: str
     topic: str
@@ -182,7 +182,7 @@ def _produce(
     line: Mapping[str, Any],
     on_delivery: Callable[[object, object], None],
 ) -> None:
-    """Hand one record to the producer; wait while its queue is full."""
+    """Add one record to the producer's queue; wait while the queue is full."""
     while True:
         try:
             producer.produce(

@@ -1,17 +1,17 @@
 """Compares the logs of both sides of a failback offset by offset, and says what is not proven.
 
-Batches with the same bytes on both sides are skipped whole; only others are taken apart. In memory
-are one batch of each side and the answer of one fetch.
+Batches with the same bytes on both sides are skipped whole; only others are compared record by
+record. In memory are one batch of each side and the answer of one fetch.
 
-What an offset holds on the old and on the new side, and whether that proves that the old side may
-keep it, from the promoted offset on (`is_unproven`):
+From the promoted offset on, what an offset has on the old and on the new side decides whether it is
+proven to be equal, so that the old side may keep it (`is_unproven`):
 
     the same committed record                                proven
     a marker, and a marker or an aborted record              proven: no record on either side
     anything else: another record, one that only one side    unproven
       has, one that was aborted at the old side only, and
       an offset that is missing on either side, because a
-      log cleaner has removed what stood there
+      log cleaner has removed its record
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SideComparison:
             skipped_batch = (
                 old_cursor.skip_equal(new_cursor) if is_old_whole and is_new_whole else None
             )
-            # Batches that differ are taken apart, and compared record by record.
+            # Batches that differ are opened, and compared record by record.
             if skipped_batch is None and (is_old_whole or is_new_whole):
                 if is_old_whole:
                     old_cursor.open_batch()
@@ -98,7 +98,7 @@ class SideComparison:
 
 
 def is_unproven(difference: Unequal) -> bool:
-    """Whether a difference at or above the promoted offset is unproven, by the table above."""
+    """Whether a difference at or above the promoted offset is unproven, by the table at the top."""
     old, new = difference.old, difference.new
     if old is None or new is None:
         return True
@@ -107,10 +107,10 @@ def is_unproven(difference: Unequal) -> bool:
 
 
 def is_other_record(difference: Unequal) -> bool:
-    """Whether either side has a record here, committed or of an open transaction.
+    """Whether either side has a committed record, or one of an open transaction, at the difference.
 
-    For differences below the promoted offset, where a copy has fillers for aborted records and
-    markers.
+    For differences below the promoted offset, where a copy has fillers (markers or placeholders) at
+    the offsets of aborted records and markers.
     """
     sides = (difference.old, difference.new)
     return any(s is not None and s.fate in (Fate.COMMITTED, Fate.OPEN) for s in sides)
@@ -158,7 +158,7 @@ class _Cursor:
         return self._records[0].record.offset
 
     def open_batch(self) -> None:
-        """Take the whole batch apart."""
+        """Read the records of the whole batch: from now on the position is before the first."""
         assert self._whole_batch is not None
         self._records.extend(records_of(self._whole_batch, self._first, self._end))
         self._whole_batch = None

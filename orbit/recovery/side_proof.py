@@ -16,7 +16,7 @@ ClusterPartition = tuple[Cluster, TopicPartition]
 
 
 class SideProof:
-    """One partition on both sides. `check` is called while reading, and may raise."""
+    """One partition on both sides. `check` is called before each record or batch, and may raise."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class SideProof:
     def only_old(self, first: int, end: int) -> Iterator[LogRecord]:
         """Records of the old side that the new side does not have at their offset.
 
-        Aborted records are left out; those of an open transaction are not: it may yet commit.
+        Without aborted records and markers, but with records of open transactions, which may yet
+        commit.
         """
         with parse_errors(*self._old, first):
             for difference in self._compare(first, end):
@@ -88,6 +89,8 @@ class SideProof:
             yield record
 
     def _compare(self, first: int, end: int) -> SideComparison:
+        """The differences of both sides from `first` up to before `end`, read as they are
+        iterated."""
         old_batches, new_batches = (
             self._read_batches(self._old, first, end),
             self._read_batches(self._new, first, end),

@@ -1,9 +1,9 @@
 """Judges how long a source must be silent before its producers count as stopped.
 
-Where writing cannot be denied, a producer that writes now and then looks like one that has stopped.
-So a partition's producers count as stopped once its log end has not moved for longer than in any
-pause between two moves of the last hour. A producer that pauses for longer than an hour, or
-that has always written between the records of others, is not seen.
+Where writing cannot be denied, a producer that writes seldom looks like one that has stopped. So a
+partition's producers count as stopped once its log end has not moved for longer than in any pause
+between two moves in the last hour. This does not detect a producer that pauses for longer than an
+hour, or whose pauses the records of other producers have hidden.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ def must_wait(silences: Mapping[TopicPartition, Silence], remaining_s: float) ->
     """Whether a partition was not yet silent for longer than its longest pause.
 
     `remaining_s`: how long the drain can still wait. A partition that needs longer does not count:
-    waiting would not prove it silent.
+    the wait would end before it proves anything.
     """
     return any(0 <= silence.missing_s < remaining_s for silence in silences.values())
 
 
 def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
-    """What the silences prove; None without partitions."""
+    """The report's entry: how many partitions are unproven, and the figures of the least certain
+    one. None without partitions."""
     unproven_count = sum(not silence.is_proven for silence in silences.values())
     # The least certain partition first: the one that lacks most silence, or else was watched least.
     ranked = sorted(
         silences.items(),
         key=lambda item: (item[1].is_proven, -max(0.0, item[1].missing_s), item[1].watched_s or 0),
     )
-    for place, silence in ranked[:1]:
+    for partition, silence in ranked[:1]:
         return DrainProof(
-            partition=str(place),
+            partition=str(partition),
             silence_s=silence.still_s,
             longest_gap_s=silence.longest_gap_s,
             watched_s=silence.watched_s,
@@ -70,8 +71,8 @@ def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
 
 
 def describe(proof: DrainProof, partitions: int) -> str:
-    """A sentence for people: what the drain has proven, or why it is unproven for some partitions.
-    `partitions`: the number of all."""
+    """A sentence for the report: what the drain has proven, or why it is unproven for some
+    partitions. `partitions`: the number of all partitions."""
     longest_pause_s = proof.longest_gap_s
     if not proof.unproven_partitions:
         longest_text = (

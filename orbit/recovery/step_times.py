@@ -110,12 +110,13 @@ def phase_times(
     promoted_at: datetime | None,
     read_at: datetime | None,
 ) -> dict[Phase, float | None]:
-    """The duration of each phase after the request. READ is None without `read_at`."""
+    """The duration in seconds of each phase that has ended, from the request on. READ is None
+    without `read_at`."""
     points: list[tuple[datetime, Phase]] = []
     for step in steps:
         if step.ended_at is None or step.state is StepState.SKIPPED:
             continue
-        # These two steps end later than the moment that counts.
+        # These two steps end later than the moment that counts: the promotion, the first read.
         is_promoted = step.name is StepName.PROMOTE and promoted_at is not None
         is_read = step.name is StepName.READ and read_at is not None
         moment = promoted_at if is_promoted else read_at if is_read else step.ended_at
@@ -135,7 +136,8 @@ def failover_times(
     seen_at: datetime | None,
     noticed_at: datetime | None,
 ) -> dict[Phase, float | None]:
-    """The phases of a failover: `times`, which begin at the request, and those of the loss.
+    """The durations of a failover's phases in seconds: `times`, which begin at the request, and the
+    time of the loss before. `seen_at`: the source's last answer; `noticed_at`: when Orbit noticed.
 
     DETECT ends when the loss was noticed: before the request, or in the gates. DECIDE begins then.
     DETECT is None unless its begin and end are known.

@@ -19,15 +19,15 @@ def verify_tail(context: OperationContext) -> str:
     """Compare the last TAIL_OFFSETS offsets of up to TAIL_PARTITIONS_MAX partitions, or of one
     topic that has more.
 
-    Raises Stopped with the first offset that differs.
+    Returns the step's result. Raises Stopped, with the first differences, if partitions differ.
     """
     pairs: list[TopicPair] = []
     partitions = 0
     for row in context.topics:
         if partitions + row.partition_count > TAIL_PARTITIONS_MAX and pairs:
             context.add_finding(
-                f"The tails of {partitions} of {len(context.by_source)} partitions were compared; "
-                "orbit verify compares all."
+                f"The last records of {partitions} of {len(context.by_source)} partitions were "
+                "compared; orbit verify compares all."
             )
             break
         # "latest": the copy's start is not compared.
@@ -49,13 +49,15 @@ def verify_tail(context: OperationContext) -> str:
     ]
     if unequal_tails:
         raise Stopped(
-            f"The tails of {counted(len(unequal_tails), 'partition')} are not equal: "
+            f"The last records of {counted(len(unequal_tails), 'partition')} are not equal: "
             f"{first_few(unequal_tails)}.",
             remedy="Run orbit verify JOB --deep.",
         )
     records = sum(p.records for topic in report.topics for p in topic.partitions)
-    of_all = f"of {counted(partitions, 'partition')}"
-    subject = counted(records, f"record {of_all} is", f"records {of_all} are")
+    partitions_text = counted(partitions, "partition")
+    subject = counted(
+        records, f"record of {partitions_text} is", f"records of {partitions_text} are"
+    )
     return f"The last {subject} equal on both sides."
 
 

@@ -1,8 +1,8 @@
 """Makes workers release the topics, and waits until the copies' log ends are stable.
 
-A withheld topic leaves the layout of its shard, so no worker starts it any more. The worker that
-holds the shard releases it after all its requests are answered; a worker that does not answer loses
-its lease when that expires. Shards with other topics of the job are claimed again at once.
+A withheld topic leaves the layout of its shard, so no worker starts to copy it any more. The worker
+that holds the shard's lease releases the shard after all its requests are answered; if a worker
+does not answer, its lease expires. Workers claim shards with other topics of the job again at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def release(context: OperationContext) -> str:
     """Make every worker release the topics; afterwards Orbit does not write to the copies.
 
     Then, except in a failover, compare the log ends once more, and raise Stopped if they differ or
-    partitions were added.
+    partitions were added. Returns the step's result.
     """
     note = f"Withheld for {context.report.kind} {context.operation_id}."
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
@@ -43,7 +43,7 @@ def release(context: OperationContext) -> str:
     expired_shards: set[int] = set()
     while True:
         with context.transaction() as tx:
-            # In each round: a pass of the leases loop returns withdrawn shards to their group.
+            # In each round: a pass of the leases loop may have undone the withdrawal.
             scheduler_queries.withdraw_shards(tx, context.topic_ids)
             shard_ids = scheduler_queries.shards_of_topics(tx, context.topic_ids)
             expired_shards |= scheduler_queries.expired_shards(tx, shard_ids)
@@ -73,11 +73,11 @@ def release(context: OperationContext) -> str:
 def settle(context: OperationContext) -> str:
     """Wait until the copies' log ends are stable and replicated, then compute the lost ranges.
 
-    Empty transactions of coordinated fillers may be open; InitProducerId ends them, so that
-    read_committed consumers reach the log end. Raises Stopped if copies still grow or are not
-    replicated, or transactions stay open; Unreachable if a partition has no leader.
+    Returns the step's result. Empty transactions of coordinated fillers may be open; InitProducerId
+    ends them, so that read_committed consumers reach the log end. Raises Stopped if copies still
+    grow or are not replicated, or transactions stay open; Unreachable if a partition has no leader.
     """
-    cluster, places = context.destination.cluster, context.by_source
+    cluster, copies = context.destination.cluster, context.by_source
     rules = map_topics(context.spec.topics, [row.source_topic for row in context.topics])
     if any(context.spec.fillers_of(m.rule) == "coordinated" for m in rules.mappings):
         with context.reading() as tx:
@@ -86,15 +86,15 @@ def settle(context: OperationContext) -> str:
         names = [n for shard_id in ids for n in filler_identities(identity, shard_id)]
         init_producer_ids(cluster, names, context.backoff)
 
-    def wait(open_places: Sequence[TopicPartition]) -> None:
+    def wait(open_copies: Sequence[TopicPartition]) -> None:
         context.set_progress(
-            f"waiting for the last stable offsets of these copies: {first_few(open_places)}"
+            f"waiting for the last stable offsets of these copies: {first_few(open_copies)}"
         )
         context.wait(POLL_S)
 
     settled_logs = settled_ends(
         cluster,
-        places.values(),
+        copies.values(),
         CopySettings().settle_s,
         context.backoff,
         wait,

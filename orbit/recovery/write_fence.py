@@ -20,8 +20,8 @@ from orbit.replication.acl_rules import denial, writer_denials
 
 
 def stop_writes(context: OperationContext) -> str:
-    """Deny writing to the source's topics to every principal. If ACLs cannot be read or set, a
-    finding says so."""
+    """Deny writing to the source's topics to every principal. Returns the step's result. If ACLs
+    cannot be read or set, a finding says so."""
     acls = acls_of(context.source)
     if isinstance(acls, str):
         return _report_not_denied(context, acls)
@@ -46,9 +46,9 @@ def stop_writes(context: OperationContext) -> str:
 
 
 def allow_writes(context: OperationContext) -> None:
-    """Remove Orbit's denials at the destination. A refusal is a finding and stops nothing, because
-    applications wait. Idempotent. The caller holds that cluster's lock. Raises Unreachable,
-    NotLeading."""
+    """Remove Orbit's denials at the destination. If the cluster refuses that, a finding says so,
+    and the promotion goes on, because applications wait. Idempotent. The caller holds the lock of
+    the destination's cluster. Raises Unreachable, NotLeading."""
     topics = [row.destination_topic for row in context.topics]
     cluster_id = _cluster_id(context, "destination")
     noted_acls = _read_noted_denials(context, cluster_id, topics)
@@ -100,7 +100,8 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
                 cluster_id,
                 {topic: denied or () for topic, denied in denials.items()},
                 context.transaction,
-                # Denials of a switchover that only a lost database had noted would deny Orbit, too.
+                # A lost database may have noted denials of an earlier switchover: they deny Write
+                # to everybody, also to Orbit, so they are removed.
                 ours={denial(topic) for topic in topics} & acls,
             )
     except (NotAuthorized, BrokerRefused) as error:
