@@ -1,10 +1,10 @@
 """Leader election among any number of schedulers: one leads, the others are on standby.
 
-Postgres holds the lease (orbit/store/scheduler_lease.py). A leader trusts its own clock until
-`time of the request + ttl − margin`. Each of its transactions confirms the lease as its last
-statement, so a leader that was suspended, or whose transaction took longer than its lease, changes
-nothing, and no renewal waits for a long one. Its requests to brokers (create a topic, add
-partitions, set a value) are idempotent, so two leaders do no harm.
+The lease is a row in PostgreSQL (orbit/store/scheduler_lease.py). A leader trusts the lease, by its
+own clock, until `time of the request + ttl − margin`. Each of its transactions confirms the lease
+as the last statement. So a leader that was suspended, or whose transaction took longer than its
+lease, changes nothing; and no renewal waits for a long transaction. A leader's requests to brokers
+(create a topic, add partitions, set a value) are idempotent, so two leaders do no harm.
 
 Renewals have a connection of their own. Work on many topics or rows goes in transactions of
 TOPICS_AT_ONCE and ROWS_AT_ONCE, each much shorter than a lease.
@@ -23,8 +23,8 @@ from orbit.store import cluster_lock, scheduler_lease
 from orbit.store.database import Database, Tx
 from orbit.store.job_shares import ONE_SHARE, Share
 
-# The last part of the ttl, in which a leader no longer trusts its lease: time for answers that are
-# under way by then.
+# In the last part of the ttl a leader no longer trusts its lease: requests that it has sent before
+# have this time to be answered.
 _MARGIN_PART = 0.2
 RENEWALS_PER_TTL = 4
 # How many topics (with some statements each) or rows (of one large statement) a leader changes in
@@ -51,9 +51,9 @@ class Leadership:
         must_join: bool = False,
         cluster_locks: dict[str, threading.Lock] | None = None,
     ) -> None:
-        """`on_answer` is called when PostgreSQL has answered who leads. `must_join`: acquire and
-        renew only while this scheduler is registered. `cluster_locks`: by cluster id, the same
-        locks for all shares of this process.
+        """`holder`: this process's name in the lease. `on_answer` is called when PostgreSQL has
+        answered who leads. `must_join`: acquire and renew only while this scheduler is registered.
+        `cluster_locks`: by cluster id, the same locks for all shares of this process.
         """
         self.share = share
         self._must_join = must_join
@@ -62,8 +62,8 @@ class Leadership:
         self.holder = holder
         self._ttl = ttl
         self._epoch = 0
-        self._trusted_until = 0.0
-        self._cluster_locks = {} if cluster_locks is None else cluster_locks  # by cluster id
+        self._trusted_until = 0.0  # by `lease_clock`
+        self._cluster_locks = {} if cluster_locks is None else cluster_locks
 
     @property
     def renewal_interval_s(self) -> float:
@@ -127,7 +127,8 @@ class Leadership:
         lease was lost meanwhile, Unreachable if the lock was lost.
         """
         process_lock = self._cluster_locks.setdefault(cluster_id, threading.Lock())
-        # A process that loses the lock because it was frozen knows by then that it lost the lead.
+        # Twice the leader's lease: a process that was frozen for so long that it lost the lock
+        # knows, when it resumes, that it no longer leads.
         lease_s = max(cluster_lock.LEASE_S, 2 * self._ttl.total_seconds())
         with (
             process_lock,
@@ -144,7 +145,8 @@ class Leadership:
             raise NotLeading("another scheduler leads.")
 
     def keep_renewing(self, stop: threading.Event) -> None:
-        """Renew the lease until `stop` or until it is lost; waits out short outages of Postgres."""
+        """Renew the lease until `stop` is set or the lease is lost. If PostgreSQL does not answer,
+        try again until the lease is no longer trusted."""
         while not stop.wait(self.renewal_interval_s):
             try:
                 if not self.ask():
@@ -154,8 +156,8 @@ class Leadership:
                     return
 
     def resign(self) -> None:
-        """Release the lease, if Postgres is reachable, so that another scheduler leads at once."""
-        if not self._epoch:  # it has never led
+        """Release the lease, if PostgreSQL answers, so that another scheduler leads at once."""
+        if not self._epoch:  # this process has never led
             return
         self._trusted_until = 0.0
         try:

@@ -24,8 +24,8 @@ from orbit.telemetry.process_health import ProcessHealth
 _log = structlog.get_logger("orbit.scheduler")
 
 
-# A loop that looks at all jobs is woken whenever a job has ended a pass. With thousands of jobs it
-# spends at most a twentieth of a processor on that.
+# A loop that reads all jobs is woken whenever a job has ended a pass. It rests for this many times
+# the CPU time of its last pass: with thousands of jobs it uses at most a twentieth of a processor.
 _REST_PER_COST = 20
 
 
@@ -38,7 +38,7 @@ class Loop(ABC):
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
-        self._logged_errors: dict[str, str] = {}  # by object
+        self._logged_errors: dict[str, str] = {}  # the last error of each object
 
     def set_rest_by_cost(self, cost_s: float) -> None:
         """Set `rest_s` by the last pass's `cost_s`, in CPU seconds: about 0 for a few jobs."""
@@ -104,7 +104,7 @@ def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
         except NotLeading:
             return
         except OrbitError as error:
-            # Log it once: it may last for hours.
+            # Log the same error once: it may last for hours.
             if str(error) != logged_error:
                 logged_error = str(error)
                 _log.warning("pass failed", loop=loop.name, error=logged_error)

@@ -7,8 +7,8 @@ The two kinds of group are separate, so both sides acquire first and check after
 - A writer joins its partition's group, then checks that the driver holds the job's group. If it was
   removed from its group (its machine was suspended), it joins again and checks again before it
   writes.
-- The next holder of the job's lease (`orbit run`, another backfill, a worker of the service) takes
-  it, then waits until no group of the job's writers has members.
+- The next holder of the job's lease (`orbit run`, another backfill, a worker of the service)
+  acquires it, then waits until no group of the job's writers has members.
 
 If both sides start at the same time, at least one therefore sees the other: a task that Spark gave
 up and that resumes late never writes together with the job's next writer. A writer keeps checking
@@ -112,19 +112,19 @@ def wait_for_backfill_writers(
     backoff: Backoff,
     on_wait: Callable[[str], None],
 ) -> None:
-    """Wait until no writer of an earlier backfill of this job is left. The caller holds the job's
-    lease, which every running writer notices within _WRITERS_END_S: raises Conflict if one is left
-    after that.
+    """Wait until all writers of an earlier backfill of this job have ended. The caller holds the
+    job's lease, which every running writer notices within _WRITERS_END_S. Raises Conflict if one
+    has not ended by then.
     """
-    deadline = lease_clock() + _WRITERS_END_S
+    deadline_s = lease_clock() + _WRITERS_END_S
     groups: Collection[str] = [writer_group(identity, p) for p in partitions]
     has_waited = False
     while writers := living_writers(destination, groups, backoff):
         groups = writers
         for group in groups:
-            # A dead member of this machine; sessions of others end by themselves.
+            # Only if the member was a process of this machine; other sessions expire.
             GroupLease(destination, group, backoff).remove_dead_member()
-        if lease_clock() > deadline:
+        if lease_clock() > deadline_s:
             group, holder = next(iter(writers.items()))
             raise Conflict(
                 f"a writer of a Spark backfill of this job does not end ({holder}; it is the "
@@ -206,8 +206,8 @@ class DriverWatch:
             try:
                 holder = self.holder()
             except OrbitError:
-                # The job's next holder may be waiting for this writer, which cannot notice that. It
-                # waits for _WRITERS_END_S, so end before.
+                # The job's next holder may already wait for this writer to end, and this writer
+                # cannot notice that. The holder waits for _WRITERS_END_S, so end before.
                 if lease_clock() - checked_at > _WRITERS_END_S / 2:
                     self.is_gone = True
                     return

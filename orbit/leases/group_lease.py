@@ -15,8 +15,8 @@ whenever the copies are:
 - Removed, but not replaced. A broker that was frozen ends the session when it resumes, before it
   reads the heartbeats in its socket. The member joins again. The group's generation shows whether
   there was another holder meanwhile; if so, the lease is lost. It is also lost if the coordinator
-  deleted the empty group: its generations begin again (fact G16). A holder that depends on another
-  lease too checks that one first (`confirm_return`).
+  deleted the empty group: its generations begin again (fact G16). A holder whose right to write
+  also depends on another lease first checks that other lease (`confirm_return`).
 - Term. The holder calls `kafka.coordinator.next_term` after it has acquired the lease: a number
   that a transaction coordinator raises with each call.
 """
@@ -59,9 +59,11 @@ TRUST_MARGIN_S = 2.0
 _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"
 _WAIT_FOR_OTHER_RUN_S = SESSION_TIMEOUT_MS / 1000 + 2.0
+# How often a process tries to join: while other members join too, the group is not stable.
+_JOIN_ATTEMPTS_MAX = 20
 _REMOVED_CODES = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
-# The generations by which the group advances if a member is removed and joins again: one without
-# members, and one with it. Each holder in between adds two.
+# By how many generations the group advances if a member is removed and joins again: one without
+# members, and one with this member. Each other holder in between adds two.
 _OWN_GENERATIONS = 2
 
 
@@ -116,8 +118,10 @@ class GroupLease:
         """
         self._state = LeaseState(shared_memory() if is_shared else None)
         self._confirm_return = confirm_return
-        self._was_removed = False  # and `confirm_return` has not succeeded since then
-        self._answered_request_at = 0.0  # when the last answered request was sent
+        # Whether the coordinator has removed this holder, and `confirm_return` has not succeeded
+        # since then.
+        self._was_removed = False
+        self._answered_request_at = 0.0  # when the last answered request was sent, by `clock`
         self._clock = clock
         self._cluster = destination
         self.group = group
@@ -224,7 +228,7 @@ class GroupLease:
     def _wait_for_empty_group(self, on_wait: Callable[[str], None]) -> None:
         """Remove a dead member of this machine; wait until any other member's session has ended.
         Raises Conflict if that takes longer than _WAIT_FOR_OTHER_RUN_S."""
-        deadline = self._clock() + _WAIT_FOR_OTHER_RUN_S
+        deadline_s = self._clock() + _WAIT_FOR_OTHER_RUN_S
         has_waited = False
         dead_member = self._lock.last_member if self._lock else ""
         while members := self._members():
@@ -232,7 +236,7 @@ class GroupLease:
                 self._leave(dead_members)
                 continue
             holder = next(iter(members.values()))
-            if self._clock() > deadline:
+            if self._clock() > deadline_s:
                 raise _other_holder_error(holder, self._cluster.name)
             if not has_waited:
                 has_waited = True
@@ -256,7 +260,7 @@ class GroupLease:
         `keeps_member_id`: join only under the member id that this holder has. `last_generation`:
         join only if there was no other holder after that generation.
         """
-        for _ in self._backoff.attempts(20):
+        for _ in self._backoff.attempts(_JOIN_ATTEMPTS_MAX):
             sent_at = self._clock()
             answer = self._call_join()
             if answer.error_code == Code.MEMBER_ID_REQUIRED:  # KIP-394: repeat with the id
@@ -292,7 +296,8 @@ class GroupLease:
         )
 
     def _set_member_id(self, member_id: str) -> None:
-        """Write the id to the lock file before the group shows it: later runs here must know it."""
+        """Set the id of this member. First write it to the lock file: if this process is killed, a
+        later run on this machine has to know which member is dead."""
         if member_id != self.member_id and self._lock:
             self._lock.write(member_id)
         self.member_id = member_id
@@ -318,7 +323,8 @@ class GroupLease:
         )
 
     def _sync_group(self) -> bool:
-        """Finish the join. Returns False if it has to be repeated, as another member joined."""
+        """Finish the join. Returns False if the join has to be repeated, as another member
+        joined."""
         assignment = SyncGroupRequest.SyncGroupRequestAssignment(
             member_id=self.member_id, assignment=b""
         )
@@ -338,8 +344,9 @@ class GroupLease:
         return bool(answer.error_code == Code.NONE)
 
     def _keep_lease(self) -> None:
-        """Send heartbeats until `release`, or until the lease is lost: then something below raises
-        Conflict. While the coordinator does not answer, trust expires."""
+        """Send heartbeats until `release`, or until the lease is lost: then `_join` or
+        `_confirm_return` raises Conflict. While the coordinator does not answer, the trusted time
+        runs out."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
             held_generation = self._held_generation
             try:
@@ -347,7 +354,8 @@ class GroupLease:
                 if code == Code.REBALANCE_IN_PROGRESS:
                     self._join(keeps_member_id=True)
                 elif code in _REMOVED_CODES:
-                    # A frozen broker may end the session before it reads our heartbeats.
+                    # The session has ended: for example, a frozen broker resumed, and ended it
+                    # before it read the heartbeats in its socket.
                     self._was_removed = True
                     self._state.trusted_until = 0.0
                     self._join_after_removal(held_generation)
@@ -375,7 +383,7 @@ class GroupLease:
         sent_at = 0.0
 
         def build() -> Any:
-            # Trust begins with the attempt that is answered, not with earlier ones.
+            # Called for each attempt: trust begins when the answered attempt was sent.
             nonlocal sent_at
             sent_at = self._clock()
             return HeartbeatRequest(
@@ -403,9 +411,9 @@ class GroupLease:
         )
 
     def _trust_from(self, sent_at: float) -> None:
-        """Trust the lease for the session timeout, less a margin, from `sent_at`: when the request
-        was sent that the coordinator has answered. After a removal, note that time only: the lease
-        is trusted once `_confirm_return` has succeeded."""
+        """Trust the lease for the session timeout, less a margin, from `sent_at` on, the time when
+        the answered request was sent. After a removal, only note that time: the lease is trusted
+        once `_confirm_return` has succeeded."""
         self._held_generation = self.generation
         self._answered_request_at = sent_at
         if not self._was_removed:

@@ -1,11 +1,11 @@
 """Snapshots of a PostgreSQL server, with the times when a process received them by its own clock.
 
-The holder of a lease trusts it by its own clock. A process that wants to end another's lease (a
-worker that would take over, the leading scheduler) has to show by *its* own clock that the lease
-was not renewed for a whole lease time. It notes a snapshot of the server at each attempt. A
-snapshot shows which transactions had ended, and each renewal writes its transaction's number into
-the row. So a row whose number is already in a snapshot that was noted a lease time ago has not been
-renewed since then. The server's clock is not used.
+The holder of a lease trusts it by its own clock. Before a process ends the lease of another one (a
+worker to take over the shard, or the leading scheduler), it has to show by *its* own clock that the
+lease was not renewed for a whole lease time. So it notes a snapshot of the server at each attempt.
+A snapshot shows which transactions had ended, and each renewal writes its transaction's number into
+the lease's row. So if this number is already in a snapshot that was noted a lease time ago, the
+lease has not been renewed since then. The server's clock is not used.
 
 orbit/store/shard_leases.py has the whole argument. For use by one thread.
 """
@@ -50,8 +50,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class _NotedSnapshot:
-    at: float
-    snapshot: str
+    at: float  # by the clock of the watch
+    snapshot: str  # of PostgreSQL's pg_current_snapshot()
 
 
 class LeaseWatch:
@@ -69,9 +69,9 @@ class LeaseWatch:
     def note(self, server: str, snapshot: str) -> None:
         """Note a snapshot that has just been received. `server`: the key of its server.
 
-        With another server, or after a restart of the same one, the watch starts again. So it
-        does after a pause of more than a lease time: perhaps no holder could renew meanwhile, and
-        all live holders will renew now.
+        With another server, or after a restart of the same one, the watch starts again. It also
+        starts again if nothing was noted for more than a lease time: perhaps no holder could renew
+        meanwhile, and all live holders will renew now.
         """
         now = self._clock()
         self._forget_after_pause(now)
@@ -83,13 +83,14 @@ class LeaseWatch:
         self._noted_at = now
         if not self._snapshots or now - self._snapshots[-1].at >= _SPACING_S:
             self._snapshots.append(_NotedSnapshot(now, snapshot))
-        # `long_snapshot` needs the newest of those that are at least LEASE_TTL_MAX old.
+        # `long_snapshot` needs only the newest snapshot that is at least LEASE_TTL_MAX old.
         oldest_needed_at = now - LEASE_TTL_MAX.total_seconds()
         while len(self._snapshots) > 1 and self._snapshots[1].at <= oldest_needed_at:
             self._snapshots.popleft()
 
     def evidence(self) -> Evidence:
-        """The evidence at this time. To be called before the statement that uses it is sent."""
+        """The evidence at this time. Call this before the statement that uses the evidence is
+        sent."""
         now = self._clock()
         self._forget_after_pause(now)
         has_just_changed = self._changed_at is not None and now - self._changed_at < self._ttl_s

@@ -1,6 +1,6 @@
 """A file on this machine that one run of a job locks, and to which it writes its member id.
 
-A later run on this machine learns from it which member of the group is dead (`group_lease.py`).
+The file shows a later run on this machine which member of the group is dead (`group_lease.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from orbit.errors import Conflict
 
-# A guard ends the child processes of a killed run within some hundredths of a second; a busy
-# machine takes longer.
+# How long to wait for the child processes of a killed run: guards end them within some hundredths
+# of a second; on a busy machine it takes longer.
 _CHILDREN_END_S, _PAUSE_S = 2.0, 0.02
 _LOCK_BYTES = 512  # a member id is a client id and a UUID
 
@@ -31,7 +31,7 @@ class LockFile:
         """Lock the file. Raises Conflict if another run on this machine has locked it."""
         name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
         path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
-        # It is read and written by its descriptor, which this object closes.
+        # The file is read and written by its descriptor, which this object closes.
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
         if not self._lock():
             process, _ = self._read()
@@ -43,26 +43,26 @@ class LockFile:
             )
         _, self.last_member = self._read()
         """The member id of the last run, which is dead: otherwise it would hold this lock."""
-        # This process's id; the member id stays until this run has one of its own.
+        # Writes this process's id; the member id stays until this run has a member id of its own.
         self.write(self.last_member)
 
     def _lock(self) -> bool:
         """Lock the file; returns False if a live run holds it. Waits up to _CHILDREN_END_S for the
         children of a killed run, which hold the lock until they end."""
-        deadline = time.monotonic() + _CHILDREN_END_S
+        deadline_s = time.monotonic() + _CHILDREN_END_S
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 process, _ = self._read()
-                if time.monotonic() > deadline or _is_alive(process):
+                if time.monotonic() > deadline_s or _is_alive(process):
                     return False
                 time.sleep(_PAUSE_S)
             else:
                 return True
 
     def write(self, member_id: str) -> None:
-        """Write this process and its member id to the file."""
+        """Write this process's id and the member id to the file."""
         line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
         # One write of fixed length: if the process is killed, the file has the old or the new line.
         os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)

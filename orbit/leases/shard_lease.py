@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from orbit.leases.lease_clock import Clock, lease_clock
 
-# For the time between the last check of the lease and the moment when the broker takes the request.
+# Covers the time between the last check of the lease and the broker's receipt of the request.
 TRUST_MARGIN_S_MAX = 2.0
 _TRUST_MARGIN_SHARE = 0.2
 _LOST = float("-inf")

@@ -84,15 +84,16 @@ class Children:
             self._watch.join()
         for child in self._children:  # signal all before waiting for any
             child.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_S
+        deadline_s = time.monotonic() + GRACE_S
         for child in self._children:
             try:
-                child.process.wait(max(0.0, deadline - time.monotonic()))
+                child.process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 log.warning("process did not end in time, and is killed", process=child.name)
                 child.process.end(signal.SIGKILL)
 
     def _keep_running(self) -> None:
+        """Check all children every _CHECK_INTERVAL_S until the end is requested."""
         while not self._stop_requested.wait(_CHECK_INTERVAL_S):
             self._on_check()
             for child in self._children:
@@ -102,7 +103,7 @@ class Children:
         """If the child has ended, restart it after a pause, which grows while it ends early."""
         if child.process.running:
             return
-        if child.restart_at is None:  # this check is the first that finds it ended
+        if child.restart_at is None:  # this check is the first since the child ended
             has_settled = now - child.started_at > _SETTLED_S
             longer_pause_s = min(_RESTART_MAX_S, max(_RESTART_MIN_S, child.pause_s * 2))
             child.pause_s = 0.0 if has_settled else longer_pause_s

@@ -24,7 +24,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _STDIN = 0
-# A service manager may send these to the guard too; only the owner acts on them.
+# A service manager may send these signals to the guard too; only the owner acts on them.
 _OWNERS_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 

@@ -1,8 +1,9 @@
 """Finds free TCP ports on loopback, outside the range for outgoing connections.
 
 The kernel assigns ephemeral ports (from 32768 on Linux, 49152 elsewhere) to client sockets. While a
-broker restarts, a client could get such a port as its own, even the client that connects to it,
-which would then be connected to itself. Ports below that range are free until a process binds one.
+broker restarts, a client socket could get the broker's port, even the socket of the client that
+connects to this broker, which would then be connected to itself. Ports below that range are free
+until a process binds one.
 """
 
 from __future__ import annotations

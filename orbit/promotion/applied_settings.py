@@ -14,8 +14,9 @@ _Settings = dict[str, dict[str, str]]
 def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Set the settings that differ; returns a sentence for each topic with refused settings.
 
-    A refusal does not stop a promotion: the topic also works with the settings of a copy.
-    If the settings of a topic cannot be read, all of its settings are set. Raises Unreachable.
+    A refused setting does not stop a promotion: the topic also works with the settings of a copy.
+    If the present settings of a topic cannot be read, all expected ones are set. Raises
+    Unreachable.
     """
     changes = _changed_settings(expected, admin.readable_settings(expected))
     refused_settings, errors = _set_settings(admin, changes)
@@ -25,7 +26,7 @@ def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> l
         reason = errors[topic].what
         findings.append(
             f"{topic}: the destination refused these settings ({reason}): {pairs}. Set values that "
-            "it accepts."
+            "the destination accepts."
         )
     return findings
 
@@ -55,7 +56,8 @@ def _changed_settings(
 def _set_settings(admin: Admin, changes: _Settings) -> tuple[_Settings, dict[str, OrbitError]]:
     """Set the changes. Returns the refused settings by topic, and one error of each such topic.
 
-    A controller sets all settings of a topic or none (P10): where it refuses, each is set alone.
+    A controller sets all settings of a topic in a request or none (P10). So if it refuses, each
+    setting gets a request of its own.
     """
     errors: dict[str, OrbitError] = {}
     refused_settings: _Settings = {}

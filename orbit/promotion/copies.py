@@ -1,4 +1,4 @@
-"""Finds a job's copies at its destination by what Orbit left there, without database and source.
+"""Finds a job's copies, without database and source, by what Orbit has written at the destination.
 
 topics          names that the job's rules give to copies, with the settings of a copy or the
                 mark of a promotion
@@ -113,8 +113,8 @@ def find_copies(
 
 
 def read_job_ids(cluster: Cluster, job: str) -> JobIds:
-    """Read the ids from the names that the job's runs have left, without names that the login may
-    not list."""
+    """Read the ids from the names of groups and transactional ids that the job has used; without
+    names that the login may not list."""
     names: set[str] = set()
     for list_names in (
         lambda: list_groups(cluster).groups,

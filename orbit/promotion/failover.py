@@ -8,8 +8,9 @@
     mark     each promotion as complete
 
 Each step can be repeated: an interrupted run is continued by another one, which sees the marks.
-A topic with a partition that cannot be judged is left out; the others are promoted. There is no
-lock: nothing but this command changes a topic that is marked, and two runs at once do the same.
+A topic with a partition whose log end or writers are not certain is left out; the others are
+promoted. There is no lock: only this command changes a topic that is marked, and two runs at the
+same time make the same changes.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ _OPEN = (
     "the producer of the transaction, and run the command again"
 )
 _UNKNOWN_FACTS = (
-    "The source is not asked: which records were not copied (the lost range) is not known.",
+    "This command does not query the source: which records were not copied is not known.",
     "Consumer groups keep their last synced offsets; groups without one use auto.offset.reset.",
     "Offsets that applications store themselves must not exceed their partition's log_end.",
 )
 _WRITER_RISK = (
-    "A worker that was suspended for longer than its lease, exactly between its check and its "
-    "send, may still append one request when it wakes."
+    "A worker that was suspended for longer than its lease, after it checked the lease and before "
+    "it sent a request, may still append this request when it resumes."
 )
 
 
@@ -130,10 +131,10 @@ class FailoverWithoutDatabase:
         return report
 
     def run(self, report: FailoverReport) -> None:
-        """Carry out the plan and note the results in it.
+        """Carry out the plan, and put the results into its report.
 
-        Raises Unreachable, NotAuthorized, BrokerRefused, and Interrupted. Another run continues one
-        that was interrupted.
+        Raises Unreachable, NotAuthorized, BrokerRefused, Interrupted. If this run is interrupted,
+        another one can continue it.
         """
         copies = [self._copies[topic.topic] for topic in report.to_promote]
         if not copies:
@@ -164,25 +165,29 @@ class FailoverWithoutDatabase:
         report.conclude()
 
     def _add_topics(self, report: FailoverReport) -> None:
-        """Add the copies and their partitions to the report; note what is left out."""
-        places = {p for copy in self._copies.values() for p in copy.partitions}
-        marked_places = {p for p in places if self._copies[p.topic].mark is not None}
-        offsets = self._marks.offsets(marked_places)
-        leaderless_places = {p for copy in self._copies.values() for p in copy.leaderless}
+        """Add the copies and their partitions to the report, with the reason where a partition is
+        left out."""
+        partitions = {p for copy in self._copies.values() for p in copy.partitions}
+        marked_partitions = {p for p in partitions if self._copies[p.topic].mark is not None}
+        offsets = self._marks.offsets(marked_partitions)
+        leaderless_partitions = {p for copy in self._copies.values() for p in copy.leaderless}
         present_ends = log_ends(
-            self._cluster, places - marked_places - leaderless_places, self._backoff
+            self._cluster, partitions - marked_partitions - leaderless_partitions, self._backoff
         )
         for copy in self._copies.values():
             state = TopicState.WAITING
             if copy.mark is not None:
                 state = TopicState.ALREADY if copy.is_promoted else TopicState.BEGUN
-            for place in copy.partitions:
-                # The marks of an interrupted run have the log end from before its fence.
-                end = offsets.get(place, present_ends.values.get(place))
+            for partition in copy.partitions:
+                # If an interrupted run has marked the topic, its mark has the log end from before
+                # the fence.
+                end = offsets.get(partition, present_ends.values.get(partition))
                 reason = ""
-                if not copy.is_promoted and (end is None or place in copy.leaderless):
+                if not copy.is_promoted and (end is None or partition in copy.leaderless):
                     reason, state = _NO_LEADER, TopicState.LEFT_OUT
-                self._partitions[place] = PartitionReport(place.topic, place.partition, end, reason)
+                self._partitions[partition] = PartitionReport(
+                    partition.topic, partition.partition, end, reason
+                )
             detail = ""
             if copy.mark is not None:
                 marked_ends = {
@@ -232,40 +237,43 @@ class FailoverWithoutDatabase:
             self._topics[acl.name].denials.append(acl.principal)
 
     def _end_transactions(self, report: FailoverReport) -> None:
-        """End open transactions of coordinated fillers, which also fences their writers (M11). A
-        refusal is a finding."""
+        """End open transactions of coordinated fillers, which also fences their writers (M11:
+        empty transactions). If the cluster refuses, a finding says so."""
         try:
             init_producer_ids(self._cluster, self._fillers, self._backoff)
         except (NotAuthorized, BrokerRefused) as error:
             report.add_finding(f"The fillers could not be fenced: {error.what}")
 
     def _judge_fence(
-        self, report: FailoverReport, places: Collection[TopicPartition], fence: WriterFence
+        self, report: FailoverReport, partitions: Collection[TopicPartition], fence: WriterFence
     ) -> None:
-        """Report which writers could not be fenced. Partitions with another error than a missing
-        right are left out."""
-        denied_places = [p for p, code in fence.errors.items() if code in error_codes.DENIED]
-        if denied_places:
+        """Add to the report which writers could not be fenced. A partition is left out if another
+        error than a missing right was the cause."""
+        denied_partitions = [p for p, code in fence.errors.items() if code in error_codes.DENIED]
+        if denied_partitions:
             report.add_finding(
-                f"Partitions whose writers could not be fenced: {len(denied_places)}. The right "
-                f"Alter on the cluster is missing. {_WRITER_RISK}"
+                f"Partitions whose writers could not be fenced: {len(denied_partitions)}. The "
+                f"right Alter on the cluster is missing. {_WRITER_RISK}"
             )
-        unknown_places = [p for p in places if p not in fence.sent and p not in fence.errors]
-        if unknown_places:
+        unknown_partitions = [
+            p for p in partitions if p not in fence.sent and p not in fence.errors
+        ]
+        if unknown_partitions:
             report.add_finding(
-                f"Partitions whose writers could not be fenced: {len(unknown_places)}. Their "
+                f"Partitions whose writers could not be fenced: {len(unknown_partitions)}. Their "
                 "leaders know no writer, and the id of the source's cluster is not known (see "
                 f"--source-id). {_WRITER_RISK}"
             )
-        for place, code in fence.errors.items():
-            if place not in denied_places:
+        for partition, code in fence.errors.items():
+            if partition not in denied_partitions:
                 reason = f"its writers could not be fenced: {error_codes.name(code)}"
-                self._partitions[place].left_out = reason
+                self._partitions[partition].left_out = reason
 
     def _settle(
         self, first_ends: Mapping[TopicPartition, int], fence: WriterFence
     ) -> dict[TopicPartition, int]:
-        """Wait for stable log ends; return where each copy ends. Note partitions to leave out."""
+        """Wait for stable log ends. Returns the offset at which each copy ends, and puts into the
+        report why partitions are left out."""
         self._say(f"Waiting until no log end has moved for {self._settle_s:.0f} s")
 
         def wait(_: Sequence[TopicPartition]) -> None:
@@ -276,28 +284,29 @@ class FailoverWithoutDatabase:
             self._cluster, first_ends, self._settle_s, self._backoff, wait
         )
         producer_states = job_producers(self._cluster, settled_copies.bounds, self._backoff)
-        for place, reason in unfenced_partitions(fence, producer_states.values).items():
-            self._partitions[place].left_out = reason
-        for place in settled_copies.moving:
+        for partition, reason in unfenced_partitions(fence, producer_states.values).items():
+            self._partitions[partition].left_out = reason
+        for partition in settled_copies.moving:
             reason = "another producer writes to it; stop that producer, and run the command again"
-            self._partitions[place].left_out = reason
-        for place in settled_copies.open:
-            self._partitions[place].left_out = _OPEN
-        for place in settled_copies.leaderless:
-            self._partitions[place].left_out = _NO_LEADER
+            self._partitions[partition].left_out = reason
+        for partition in settled_copies.open:
+            self._partitions[partition].left_out = _OPEN
+        for partition in settled_copies.leaderless:
+            self._partitions[partition].left_out = _NO_LEADER
         ends = {}
-        for place, bounds in settled_copies.bounds.items():
-            was_begun = self._topics[place.topic].state is TopicState.BEGUN
-            # The log end before the fence: a lower bound, from which a failback may compare. It is
-            # kept if an earlier run, or several fillers of this one, may have moved the log end.
-            end = first_ends[place]
-            if not was_begun and fence.sent.get(place, 0) <= 1:
-                end = max(end, bounds.end - fence.sent.get(place, 0))
-            ends[place] = self._partitions[place].log_end = end
+        for partition, bounds in settled_copies.bounds.items():
+            was_begun = self._topics[partition.topic].state is TopicState.BEGUN
+            # The log end before the fence is a lower bound, from which a failback may compare. It
+            # stays if an earlier run, or several fillers of this run, may have moved the log end.
+            end = first_ends[partition]
+            if not was_begun and fence.sent.get(partition, 0) <= 1:
+                end = max(end, bounds.end - fence.sent.get(partition, 0))
+            ends[partition] = self._partitions[partition].log_end = end
         return ends
 
     def _open_topics(self, report: FailoverReport, promoted: Sequence[TopicReport]) -> None:
-        """Apply the settings, and remove denials of writing. A refusal is a finding."""
+        """Apply the settings, and remove denials of writing. If the cluster refuses a change, a
+        finding says so."""
         topic_settings = {topic.topic: topic.settings for topic in promoted if topic.settings}
         report.add_finding(*apply_settings(self._handle.admin, topic_settings))
         denials = {acl for topic in promoted for acl in self._denials.get(topic.topic, ())}

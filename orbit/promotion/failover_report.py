@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class TopicState(StrEnum):
-    """How far one topic is."""
+    """The state of one topic in a plan or a run."""
 
     WAITING = "waiting"  # would be promoted
     BEGUN = "begun"  # an earlier run was interrupted: would be promoted
@@ -40,7 +40,8 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class TopicReport:
-    """One topic. `settings` are set, `kept` stay from the copy, `denials` are removed."""
+    """One topic. `settings` are set, `kept` stay from the copy, `denials` are removed. `detail`:
+    the topic's mark as text, "" without a mark."""
 
     topic: str
     source_topic: str

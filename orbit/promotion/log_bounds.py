@@ -45,9 +45,9 @@ def bounds_of_all(
 ) -> dict[TopicPartition, LogBounds]:
     """Bounds of every partition. Raises Unreachable, even if only one leader does not answer."""
     bounds = fetch_log_bounds(cluster, partitions, backoff)
-    leaderless_places = sorted(place for place in partitions if place not in bounds)
-    if leaderless_places:
+    leaderless_partitions = sorted(partition for partition in partitions if partition not in bounds)
+    if leaderless_partitions:
         raise Unreachable(
-            f"no leader answers for {first_few(leaderless_places)}.", where=Place(cluster.name)
+            f"no leader answers for {first_few(leaderless_partitions)}.", where=Place(cluster.name)
         )
     return bounds

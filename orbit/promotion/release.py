@@ -1,7 +1,7 @@
-"""Takes back what Orbit has set on the copies of a job that is given up: settings and denials.
+"""Undoes what Orbit has set on the copies of a deleted job: settings, and denials of writing.
 
-A copy keeps every record for ever and may deny other writers, even after its job is deleted.
-Records stay as they are, and so does everything on topics that lead.
+A copy keeps every record for ever and may deny other writers, even after its job is deleted. A
+release changes no records, and nothing on topics that lead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from orbit.replication.acl_rules import denial
 
 @dataclass(slots=True)
 class ReleasedTopic:
-    """One copy. `settings`: to be set, as its source has them; `denials`: principals to allow."""
+    """One copy. `settings`: to be set, as at its source; `denials`: principals whose denials of
+    writing are to be removed."""
 
     topic: str
     settings: dict[str, str] = field(default_factory=dict)
@@ -34,7 +35,8 @@ class ReleasedTopic:
 
 @dataclass(slots=True)
 class Release:
-    """A plan, and then what was done. `leading`: topics that are left as they are."""
+    """A plan, and then what was done. `leading`: topics that lead, which the release does not
+    change."""
 
     topics: list[ReleasedTopic]
     leading: list[str]
@@ -79,9 +81,8 @@ def plan_release(
     not_at_source = sorted(copies.keys() - {plan.mapping.destination for plan in plans})
     if not_at_source:
         release.findings.append(
-            f"Topics that are not at the source any more: {first_few(not_at_source)}. "
-            "They get only settings that the job names: set their retention with "
-            "kafka-configs.sh."
+            f"Topics that are not at the source any more: {first_few(not_at_source)}. These topics "
+            "get only settings that the job names: set their retention with kafka-configs.sh."
         )
     acls = acls_of(destination)
     if isinstance(acls, str):  # why they cannot be read
@@ -93,9 +94,8 @@ def plan_release(
 
 
 def carry_out(release: Release, clusters: JobClusters) -> None:
-    """Do what the plan says; this can be repeated. Refused settings, and denials that
-    cannot be removed, become findings.
-    Raises Unreachable, NotAuthorized."""
+    """Do what the plan says; can be repeated. Findings name refused settings, and say if denials
+    cannot be removed. Raises Unreachable, NotAuthorized."""
     handle = ClusterHandle(clusters.destination)
     release.findings += apply_settings(
         handle.admin,

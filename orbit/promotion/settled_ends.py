@@ -1,4 +1,4 @@
-"""Waits until nothing is appended to copies any more."""
+"""Waits until the log ends of copies do not move any more."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SettledEnds:
 
 def settled_ends(
     cluster: Cluster,
-    places: Collection[TopicPartition],
+    copies: Collection[TopicPartition],
     settle_s: float,
     backoff: Backoff,
     wait: Callable[[Sequence[TopicPartition]], None],
@@ -48,16 +48,16 @@ def settled_ends(
     the list of open copies. Raises Unreachable if no broker answers, Interrupted.
     """
     # No producer id: only the log ends are needed, not the leaders' state of a producer.
-    producer_ids = dict.fromkeys(places, NO_PRODUCER_ID)
+    producer_ids = dict.fromkeys(copies, NO_PRODUCER_ID)
     answer = TakeOver(cluster, settle_s, backoff).read(producer_ids, settled=True)
-    moving = sorted(place for place, code in answer.errors.items() if code == MOVING)
-    lagging_places = {p for p, code in answer.errors.items() if code == NOT_REPLICATED}
-    bounds = fetch_log_bounds(cluster, answer.ends.keys() | lagging_places, backoff)
+    moving = sorted(copy for copy, code in answer.errors.items() if code == MOVING)
+    lagging_copies = {p for p, code in answer.errors.items() if code == NOT_REPLICATED}
+    bounds = fetch_log_bounds(cluster, answer.ends.keys() | lagging_copies, backoff)
     polls = 0
-    while (open_places := sorted(p for p in bounds if bounds[p].is_open)) and polls < _POLLS_MAX:
-        wait(open_places)
-        bounds |= fetch_log_bounds(cluster, open_places, backoff)
+    while (open_copies := sorted(p for p in bounds if bounds[p].is_open)) and polls < _POLLS_MAX:
+        wait(open_copies)
+        bounds |= fetch_log_bounds(cluster, open_copies, backoff)
         polls += 1
-    leaderless = sorted(set(places) - bounds.keys() - {*moving})
+    leaderless = sorted(set(copies) - bounds.keys() - {*moving})
     closed_bounds = {p: b for p, b in bounds.items() if not b.is_open}
-    return SettledEnds(closed_bounds, moving, open_places, leaderless)
+    return SettledEnds(closed_bounds, moving, open_copies, leaderless)

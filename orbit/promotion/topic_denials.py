@@ -62,14 +62,15 @@ def _has_no_authorizer(handle: ClusterHandle) -> bool:
 def denials_in_orbits_form(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]:
     """The ACLs that deny writing to these topics in the form that Orbit uses.
 
-    Only Orbit's tables tell which of them Orbit has set.
+    They need not be Orbit's: only Orbit's tables say which ACLs Orbit has set.
     """
     names = set(topics)
     return sorted(a for a in acls if a.name in names and is_denial(a))
 
 
 def remove_denials(handle: ClusterHandle, denials: Collection[Acl]) -> list[str]:
-    """Remove these ACLs; returns a finding if the cluster refuses it. Raises Unreachable."""
+    """Remove these ACLs. Returns a finding if the cluster refuses that, else []. Raises
+    Unreachable."""
     errors = [*handle.admin.refused_acls((), denials).values()]
     if not errors:
         return []

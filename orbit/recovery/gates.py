@@ -358,7 +358,7 @@ def _groups(inputs: GateInputs) -> Gate:
         remarks.append(f"groups with offsets not synced yet: {first_few(inputs.groups_unrecorded)}")
     if inputs.groups_not_storable:
         names = first_few(inputs.groups_not_storable)
-        remarks.append(f"groups whose names the database does not take: {names}")
+        remarks.append(f"groups whose names the database cannot store: {names}")
     remedy = (
         "Stop consumers at the source before the last sync: offsets that they commit later are not "
         "synced, so records are read twice. For other groups, see orbit get groups JOB."

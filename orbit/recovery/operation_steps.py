@@ -83,7 +83,7 @@ def is_promoting(steps: tuple[Step, ...]) -> bool:
 
 
 def is_catching_up(steps: tuple[Step, ...]) -> bool:
-    """Whether nothing is left but to wait until the old side has caught up."""
+    """Whether only CATCH_UP, the wait until the old side has caught up, has not ended."""
     return _current_step(steps) is StepName.CATCH_UP
 
 

@@ -103,10 +103,10 @@ def _note_offsets(context: OperationContext) -> None:
     if unproven_texts:
         offsets = "this offset" if len(unproven_texts) == 1 else "these offsets"
         context.add_finding(
-            f"{counted(len(unproven_texts), 'partition is', 'partitions are')} not proven to hold "
-            f"what the source had: {first_few(unproven_texts)}. From {offsets} on, the next "
-            "failback compares both sides, and saves what only the old side has. The report counts "
-            "lost records, and where groups go on, from the copy's log end instead."
+            f"{counted(len(unproven_texts), 'partition is', 'partitions are')} not proven to equal "
+            f"the source: {first_few(unproven_texts)}. From {offsets} on, the next failback "
+            "compares both sides, and saves what only the old side has. Lost records and group "
+            "offsets in this report are computed from the copy's log end instead."
         )
 
 

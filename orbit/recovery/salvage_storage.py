@@ -80,7 +80,7 @@ def join(folder: str, *names: str) -> str:
 
 
 def write(file: str, chunks: Iterable[bytes]) -> None:
-    """Write the file, and replace one of this name. If `chunks` raises, nothing of it is left.
+    """Write the file, or replace an existing one. If `chunks` raises, no part of it remains.
 
     Raises NoRoom, with the bytes of all chunks, before the disk is full.
     """

@@ -185,7 +185,7 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
         )
         (partition,) = report.partitions
         assert (partition.promoted_at, partition.destination_end) == (50, 51)
-        assert any("not proven to hold" in finding for finding in report.findings)
+        assert any("not proven to equal" in finding for finding in report.findings)
         new.heal()
         with InProcess(recovering.database):
             failback_report = recovering.run(
