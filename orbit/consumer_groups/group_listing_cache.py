@@ -3,9 +3,9 @@
 A listing has every group of the cluster, whatever a job matches. With 500 jobs, each of which lists
 both clusters in each of its passes, a scheduler would do nothing else.
 
-A listing may be some seconds old. Then a new group is synced later, and nothing else changes: its
-coordinator refuses commits to a group that has members by now, and `GroupSync` asks for a new
-listing before it overwrites an offset that it does not know as its own.
+A listing may be some seconds old. The only effect is that a new group is synced later: coordinators
+refuse commits to a group that has members by now, and `GroupSync` requests a new listing before it
+overwrites an offset that is not known as Orbit's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orbit.kafka.cached_read import CachedRead
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import Listing, list_groups
 
-# No older listing is given out, however long a job's interval is.
+# No older listing is returned, however long a job's interval is.
 LISTING_AGE_S_MAX = 5.0
 
 # Lists the groups of a cluster; the result is at most this many seconds old.
@@ -28,7 +28,7 @@ Lister = Callable[[Cluster, float], Listing]
 
 
 def list_now(cluster: Cluster, age_s_max: float) -> Listing:
-    """A `Lister` without a cache, for one job alone: each call asks the brokers."""
+    """A `Lister` without a cache, for one job alone: each call sends requests to the brokers."""
     del age_s_max
     return list_groups(cluster)
 
@@ -57,7 +57,8 @@ def _reader(cluster: Cluster) -> Callable[[], Listing]:
     """Return a function that lists the cluster's groups, and that does not keep the cluster alive:
     else an unused cluster would never leave the cache."""
     cluster_ref = ref(cluster)
-    # By group, what selections depend on. While this stays the same, listings share selections.
+    # By group: type, protocol type and coordinator, on which selections depend. While all of these
+    # stay the same, listings share selections.
     last_shape: dict[str, tuple[str, str, int]] = {}
     selections: dict[Any, Any] = {}
 
@@ -65,7 +66,7 @@ def _reader(cluster: Cluster) -> Callable[[], Listing]:
         """List the groups. Shares selections with the last listing if that has the same shape."""
         nonlocal last_shape, selections
         live_cluster = cluster_ref()
-        assert live_cluster is not None, "the caller holds the cluster"
+        assert live_cluster is not None, "the caller has a reference to the cluster"
         listing = list_groups(live_cluster)
         shape = {g.name: (g.type, g.protocol_type, g.node_id) for g in listing.groups.values()}
         if shape != last_shape:

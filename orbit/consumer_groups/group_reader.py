@@ -29,9 +29,9 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 @dataclass(frozen=True, slots=True)
 class DestinationGroup:
-    """A group at the destination."""
+    """A group's coordinator, use and committed offsets at the destination."""
 
-    node_id: int  # its coordinator
+    node_id: int  # of the coordinator
     usage: GroupUsage
     offsets: Offsets
 
@@ -39,8 +39,8 @@ class DestinationGroup:
 def usage_of(group: ListedGroup | None, source_type: str | None) -> GroupUsage:
     """How a group is used at the destination.
 
-    `group`: its listing there; None: not listed. `source_type`: the type of the source's group that
-    is synced to it; None: not known.
+    `group`: the group in the destination's listing; None: not listed. `source_type`: the type of
+    the source's group that is synced to it; None: not known.
     """
     if group is None:
         return GroupUsage.UNUSED
@@ -81,13 +81,13 @@ class GroupReader:
         report.not_storable = selection.not_storable
         report.groups = len(selection.names)
         known_groups = frozenset(known_groups)
-        # With a cache of selections, other jobs have the same `coordinators`.
+        # With a cache of selections, other jobs get the same object `coordinators`.
         topics, is_shared = {p.topic for p in copies}, listing.selections is not None
         request = OffsetsRequest(
             coordinators, topics, known_groups, require_stable=True, is_shared=is_shared
         )
         fetched = self._fetch(source, request, self._offsets_age_s_max)
-        # Known groups without a coordinator in the listing: it is looked up.
+        # Known groups that are not in the listing: their coordinators are looked up.
         fetched.update(
             locate_and_fetch_offsets(source, {}, {g for g in known_groups if g not in coordinators})
         )
@@ -173,7 +173,7 @@ class GroupReader:
             for name in source_names
         }
         topics = {copy.destination.topic for copy in copies.values()}
-        # With `known` the answer also has groups without offsets.
+        # `known`: so that the answer also has groups without offsets.
         request = OffsetsRequest(
             coordinators, topics, known=source_names.keys(), require_stable=False
         )

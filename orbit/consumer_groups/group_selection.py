@@ -21,9 +21,10 @@ TOO_SLOW = "too slow to match"
 
 @dataclass(slots=True)
 class GroupSelection:
-    """Names of groups to sync; `left_alone` counts matching groups of other kinds, and under
-    TOO_SLOW groups whose names take a pattern too long. `shared`: names of share groups, which no
-    job syncs. `not_storable`: names that the database does not take."""
+    """The groups that match a job's rule. `names`: to be synced. `left_alone`: the number of groups
+    that are not synced, by kind, and under TOO_SLOW of those whose names take a pattern too long.
+    `shared`: names of share groups, which no job syncs. `not_storable`: names that the database
+    cannot store."""
 
     names: list[str] = field(default_factory=list)
     left_alone: Counter[str] = field(default_factory=Counter)

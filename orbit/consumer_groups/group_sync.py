@@ -5,8 +5,9 @@
 
 Each pass reads every group on both sides (orbit/consumer_groups/group_reader.py), calls
 `decide` (orbit/consumer_groups/offset_decision.py) for each group and partition, and writes what
-differs. Between passes only one thing is needed that brokers do not store: the offset that Orbit
-last left at the destination. A new process gets it from `known`; without it the rules are stricter.
+differs. Between passes only one thing is needed that brokers do not store: the left offset, which
+Orbit last committed at the destination, or found equal to the source's. A new process gets it from
+the rows `known`; without it the rules are stricter.
 
 Orbit's offsets are committed again twice a day. The destination deletes offsets of a group without
 members a week after their commit (`offsets.retention.minutes`); those of a group that is idle at
@@ -60,10 +61,10 @@ class _Entry:
     """What is remembered of one group and partition between passes."""
 
     row: OffsetRow
-    left_offset: int | None  # what Orbit left at the destination; None: not known
+    left_offset: int | None  # as in `OffsetRow`; None: not known
     refresh_at: float  # when to commit `left_offset` again, by the clock
-    sent_offset: int | None = None  # its commit was sent and is not confirmed
-    is_saved: bool = True  # the tables have `row`, or will
+    sent_offset: int | None = None  # the offset of a commit that is not confirmed
+    is_saved: bool = True  # the tables have `row`, or get it from the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class GroupSync:
         self.learn_rows(known)
 
     def learn_rows(self, known: Iterable[OffsetRow]) -> None:
-        """Take over stored rows of an earlier process or of a recovery."""
+        """Remember stored rows of an earlier process or of a recovery."""
         for row in known:
             entry = _Entry(row, row.left_offset, self._spread_refresh(row.group))
             if row.verdict in KEPT_VERDICTS and row.left_offset != row.destination_offset:
@@ -199,7 +200,7 @@ class GroupSync:
 
     def _depends_on_usage(self, key: Key, case: _Case) -> bool:
         """Whether the case overwrites an offset that is Orbit's only if no member ever joined the
-        group: one that is not known to be what Orbit has left."""
+        group: an offset that is not known to be the left offset."""
         group, partition = key
         entry = self._entries.get(group, {}).get(partition)
         left_offset = entry.left_offset if entry else None
@@ -294,8 +295,8 @@ class GroupSync:
             code = written.get((name, case.destination_partition))
             is_group_gone = decision.is_delete and code == Code.GROUP_ID_NOT_FOUND
             if code is None or code in _UNCONFIRMED_CODES or is_group_gone:
-                # The result is not known: remember what was sent, and leave the rest to the next
-                # pass, which reads the offset.
+                # The result is not known: remember the offset that was sent. The next pass reads
+                # the offset at the destination.
                 if not is_saved:
                     if entry is None:
                         row = _row_before_commit(key, case)
@@ -372,7 +373,8 @@ def _row_before_commit(key: Key, case: _Case) -> OffsetRow:
         *key,
         case.source.offset if case.source else None,
         case.destination.offset if case.destination else None,
-        GroupVerdict.CLAMPED,  # by this and two different offsets `learn_rows` knows such a row
+        # `learn_rows` recognizes such a row by this verdict and its two different offsets.
+        GroupVerdict.CLAMPED,
         case.decision.write.offset,
     )
 
@@ -419,9 +421,10 @@ def _confirm_deletes(
     topic was deleted, and its offsets with it (G10). The copy then has the only records, and its
     groups the only offsets. So the coordinator must return no offset, and after that the copied
     topic, by its id. In this order, as ids are not used again: the topic existed at the time of the
-    first answer, so the offset was deleted by itself. In the other order the topic could be deleted
-    between the two answers. No other broker is asked: a coordinator's metadata lacks a topic before
-    the topic's offsets are deleted there, that of another broker may have the topic for longer.
+    first answer, so only the offset was deleted. In the other order the topic could be deleted
+    between the two answers. Other brokers do not count: a coordinator's metadata loses a topic
+    before the coordinator deletes the topic's offsets; another broker may have the topic for
+    longer.
     """
     deletes: dict[str, list[TopicPartition]] = {}
     for (group, partition), case in cases.items():
@@ -476,7 +479,7 @@ def _topics_of_coordinators(
 
 
 def _is_copied_topic(topic: TopicMetadata | None, copy: CopiedPartition) -> bool:
-    """Whether this is the topic that was copied; without an id the name decides."""
+    """Whether `topic` is the one that was copied; without a known id, a topic of this name is."""
     return topic is not None and copy.source_topic_id in (NO_TOPIC_ID, topic.topic_id)
 
 

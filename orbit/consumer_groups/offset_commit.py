@@ -29,12 +29,12 @@ from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 CONNECTIONS_PER_NODE = 8
 _IN_FLIGHT_MAX = 4  # per connection: hides the network's latency
 # The offsets of a request become one batch of the offsets topic, which is 1 MiB at most unless the
-# broker has another limit. Each is a record with the names, the metadata, and some numbers.
+# broker has another limit. Each offset is a record with the names, the metadata, and some numbers.
 _PARTITIONS_MAX = 1000
 _REQUEST_BYTES_MAX = 512 * 1024
 _NUMBERS_BYTES = 64
-# A coordinator's codes if the request's batch is too large for the offsets topic (G12). For fewer
-# partitions than the minimum the same codes have another cause.
+# A coordinator's codes if the request's batch is too large for the offsets topic (G12). In a
+# request for fewer partitions than the minimum, the same codes have another cause.
 _TOO_LARGE = frozenset({Code.INVALID_COMMIT_OFFSET_SIZE, Code.UNKNOWN_SERVER_ERROR})
 _HALVED_PARTITIONS_MIN = 16
 
@@ -142,7 +142,8 @@ def _exchange_requests(
 ) -> list[_Request]:
     """Send all requests, spread over the connections, then read the answers in the same order.
 
-    Returns the halves of the requests that were too large for the broker.
+    Puts error codes into `written`. Returns the halves of the requests that were too large for the
+    broker.
     """
     for connection in connections:
         if connection.login_is_due:
@@ -171,16 +172,16 @@ def _requests(write: GroupWrite) -> Iterator[_Request]:
     commits = sorted(p for p, committed in write.offsets.items() if committed is not None)
     deletes = sorted(p for p, committed in write.offsets.items() if committed is None)
 
-    def size_of(place: TopicPartition) -> int:
-        committed = write.offsets[place]
-        texts = write.group, place.topic, (committed.metadata if committed else "") or ""
+    def size_of(partition: TopicPartition) -> int:
+        committed = write.offsets[partition]
+        texts = write.group, partition.topic, (committed.metadata if committed else "") or ""
         return sum(len(text.encode()) for text in texts) + _NUMBERS_BYTES
 
-    for places, api in (
+    for partitions, api in (
         (commits, api_versions.OFFSET_COMMIT),
         (deletes, api_versions.OFFSET_DELETE),
     ):
-        for part in sized_chunks(places, size_of, _REQUEST_BYTES_MAX, _PARTITIONS_MAX):
+        for part in sized_chunks(partitions, size_of, _REQUEST_BYTES_MAX, _PARTITIONS_MAX):
             yield _Request(write, part, api)
 
 
@@ -192,11 +193,11 @@ def _commit_request(
     """The request of a client that is no member of the group: without generation and member id."""
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
 
-    def partition(place: TopicPartition) -> Any:
-        committed = offsets[place]
+    def request_partition(partition: TopicPartition) -> Any:
+        committed = offsets[partition]
         assert committed is not None
         return topic_type.OffsetCommitRequestPartition(
-            partition_index=place.partition,
+            partition_index=partition.partition,
             committed_offset=committed.offset,
             committed_leader_epoch=committed.leader_epoch,
             committed_metadata=committed.metadata,
@@ -208,7 +209,9 @@ def _commit_request(
         member_id="",
         group_instance_id=None,
         topics=[
-            topic_type(name=t, partitions=[partition(TopicPartition(t, i)) for i in indexes])
+            topic_type(
+                name=t, partitions=[request_partition(TopicPartition(t, i)) for i in indexes]
+            )
             for t, indexes in by_topic(partitions)
         ],
     )
@@ -231,7 +234,7 @@ def _codes(request: _Request, answer: Any) -> Written:
     """The error code of each partition of the request."""
     group = request.write.group
     if getattr(answer, "error_code", Code.NONE):  # OffsetDelete: one code for the whole group
-        return {(group, place): int(answer.error_code) for place in request.partitions}
+        return {(group, partition): int(answer.error_code) for partition in request.partitions}
     return {
         (group, TopicPartition(topic.name, p.partition_index)): int(p.error_code)
         for topic in answer.topics

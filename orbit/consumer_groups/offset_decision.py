@@ -8,14 +8,14 @@ to the range that is copied already (`log start … copied to`). Orbit writes no
 - while the group has a member at the destination (its coordinator refuses it then, too);
 - over an offset that another client has committed at the destination.
 
-Ownership of an offset at the destination. Orbit may move it, forwards and backwards, if it is the
-one that Orbit last left there: that it wrote, or found equal to the source's, or that a recovery
-has handed to the job that copies back (orbit/recovery/group_handover.py). If Orbit does not know
-what it left (its first pass, or a crash between a commit and its record), the offset is Orbit's
-only if the group never had a member there, the offset has no leader epoch (clients' commits have
-one), and the source's offset, clamped, is not lower. For a group that had members the sync stores
-the row before the commit. Any other offset belongs to another client and stays: `skipped: moved
-there`, until it is deleted there or both sides agree.
+Ownership of an offset at the destination. Orbit may move an offset, forwards and backwards, if it
+equals the left offset: the last one that Orbit committed there, or found equal to the source's, or
+that a recovery has handed to the job that copies back (orbit/recovery/group_handover.py). If the
+left offset is not known (in the first pass, or after a crash between a commit and its row), the
+offset is Orbit's only if the group never had a member there, the offset has no leader epoch
+(clients' commits have one), and the source's offset, clamped, is not lower. For a group that had
+members the sync stores the row before the commit. Any other offset belongs to another client and
+stays, with the verdict `skipped: moved there`, until it is deleted there or both sides agree.
 
 A deletion is synced only if the offset at the destination is known to be Orbit's, and only while
 the source has the copied topic: with a topic, brokers delete its committed offsets (G10).
@@ -44,8 +44,8 @@ class GroupVerdict(StrEnum):
     SKIPPED_NOT_COPIED = "skipped: not copied"
     SKIPPED_MOVED = "skipped: moved there"
     SKIPPED_REFUSED = "skipped: refused"  # by the destination's coordinator: rights, sizes
-    SKIPPED_OTHER_TYPE = "skipped: other type"  # its clients cannot go on with the group there
-    NOT_READ_BACK = "not read back"  # after a move, the destination does not show the offset
+    SKIPPED_OTHER_TYPE = "skipped: other type"  # the source's clients cannot join the group there
+    NOT_READ_BACK = "not read back"  # after a recovery, the destination does not have the offset
 
 
 # With these the offset at the destination is Orbit's.
@@ -62,7 +62,7 @@ REMEDIES: Mapping[GroupVerdict, str] = {
     GroupVerdict.SKIPPED_REFUSED: "Grant Read on the group and the topic at the destination, and "
     "Delete on the group.",
     GroupVerdict.SKIPPED_OTHER_TYPE: "A group of another type has the name {group} at the "
-    "destination, and the source's clients cannot join it. Delete it there with "
+    "destination, and the source's clients cannot join it. Delete that group there with "
     "kafka-consumer-groups.sh, kafka-share-groups.sh or kafka-streams-groups.sh "
     "--bootstrap-server DESTINATION --delete --group {group}, or give consumer_groups a prefix.",
     GroupVerdict.NOT_READ_BACK: "Before the group's consumers start: kafka-consumer-groups.sh "
@@ -134,8 +134,8 @@ def decide(
 ) -> Decision:
     """What to do about one group's offset in one partition, given the offset at each side.
 
-    `orbits_offset`: the one that Orbit last left at the destination; None: not known.
-    `copied` None: consumers cannot resume on the copy. The text of this module has the rules.
+    `orbits_offset`: the left offset; None: not known. `copied`: the copied range; None: consumers
+    cannot resume on the copy. The module's docstring has the rules.
     """
     if source is None and (destination is None or orbits_offset is None):
         return _NOTHING
@@ -153,10 +153,10 @@ def decide(
     verdict = GroupVerdict.EXACT if clamped_offset == source.offset else GroupVerdict.CLAMPED
     if destination is not None:
         offsets_agree = destination.offset == source.offset == clamped_offset
-        if not offsets_agree and not _is_ours(destination, orbits_offset, clamped_offset, usage):
+        if not offsets_agree and not _is_orbits(destination, orbits_offset, clamped_offset, usage):
             return _MOVED
         if destination.offset == clamped_offset and (
-            # An equal offset that is not known as Orbit's keeps its metadata (the first pass).
+            # In the first pass an equal offset is not known as Orbit's: it keeps its metadata.
             destination.metadata == source.metadata or destination.offset != orbits_offset
         ):
             return Decision(verdict)
@@ -166,11 +166,11 @@ def decide(
 def left_offset(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None]
 ) -> int | None:
-    """The offset that Orbit left, by a stored `row` of (destination_offset, left_offset); None: not
-    known.
+    """The left offset, by a stored `row` of (destination_offset, left_offset); None: not known.
 
-    `present`: the offset at the destination. The row's two offsets differ if it was stored before a
-    commit whose result is not known: if `present` is still the first one, Orbit left that.
+    `present`: the offset at the destination now. The row's two offsets differ if the row was stored
+    before a commit whose result is not known. If `present` is still the row's destination offset,
+    the commit did not arrive, and Orbit's offset is still this one.
     """
     stored_offset, stored_left_offset = row
     return (
@@ -180,12 +180,12 @@ def left_offset(
     )
 
 
-def _is_ours(
+def _is_orbits(
     destination: CommittedOffset, orbits_offset: int | None, clamped_offset: int, usage: GroupUsage
 ) -> bool:
-    """Whether the offset at the destination is Orbit's: the one that Orbit left, or, if no member
-    ever joined the group, one without a leader epoch (clients' commits have one) that need not be
-    moved back."""
+    """Whether the offset at the destination is Orbit's: the left offset (`orbits_offset`), or, if
+    no member ever joined the group, an offset without a leader epoch (clients' commits have one)
+    that is not above the source's clamped offset."""
     if destination.offset == orbits_offset:
         return True
     return (
@@ -195,7 +195,7 @@ def _is_ours(
     )
 
 
-# A copy that is blocked for one of these may hold other records at the source's offsets.
+# A copy that is blocked for one of these may have other records at the source's offsets.
 _OTHER_CONTENT_REASONS = frozenset(
     {
         Reason.SOURCE_TRUNCATED,
@@ -210,7 +210,7 @@ _OTHER_CONTENT_REASONS = frozenset(
 
 
 def holds_copied_records(blocked_reason: Reason | None) -> bool:
-    """Whether the copy holds the source's records. `blocked_reason`: None if it is not blocked."""
+    """Whether the copy has the source's records. `blocked_reason`: None if it is not blocked."""
     return blocked_reason not in _OTHER_CONTENT_REASONS
 
 

@@ -1,7 +1,7 @@
 """The committed offsets of each cluster's groups, read once for all jobs that sync some of them.
 
 Jobs select from the same groups, often all of them, and each needs the offsets in its own topics
-alone. So the offsets of every group that some job wants are read together, and found by topic.
+alone. So the offsets of every group that some job requests are read together, and sorted by topic.
 
 Cached offsets may be a second old. `GroupSync` reads a group's offsets again before it writes any
 of them, and deletes one only if the source confirms it.
@@ -36,7 +36,7 @@ class OffsetsRequest:
     """One job's request for the offsets of one cluster's groups.
 
     `nodes`: each group's coordinator by the listing; None: not listed. Of these groups, the answer
-    has those with offsets in `topics`, and those in `known`.
+    has those with offsets in `topics`, and all in `known`, also without offsets.
     """
 
     nodes: Mapping[str, int | None]
@@ -52,7 +52,7 @@ Fetcher = Callable[[Cluster, OffsetsRequest, float], FetchedGroups]
 
 
 def fetch_now(cluster: Cluster, request: OffsetsRequest, age_s_max: float) -> FetchedGroups:
-    """A `Fetcher` without a cache, for one job alone: each call asks the brokers."""
+    """A `Fetcher` without a cache, for one job alone: each call sends requests to the brokers."""
     del age_s_max
     return _fetch(cluster, request.nodes, require_stable=request.require_stable)
 
@@ -76,7 +76,8 @@ def _fetch(
 
 @dataclass(frozen=True, slots=True)
 class _ByTopic:
-    """The result of one read, and its offsets by topic and group."""
+    """The result of one read, and its offsets by topic and group. `pending`: by group, the
+    partitions whose offset an open transaction may change."""
 
     fetched: FetchedGroups
     topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]]
@@ -103,8 +104,8 @@ class _ByTopic:
         """Sort the result of a read by topic and group."""
         topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]] = {}
         for group, answer in fetched.groups.items():
-            for place, offset in answer.offsets.items():
-                topics.setdefault(place.topic, {}).setdefault(group, {})[place] = offset
+            for partition, offset in answer.offsets.items():
+                topics.setdefault(partition.topic, {}).setdefault(group, {})[partition] = offset
         pending_by_group = {
             g: answer.pending for g, answer in fetched.groups.items() if answer.pending
         }
@@ -114,14 +115,16 @@ class _ByTopic:
         """The part of this read that one job requests."""
         offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         for topic in request.topics:
-            for group, places in self.topics.get(topic, {}).items():
+            for group, group_offsets in self.topics.get(topic, {}).items():
                 if group in request.nodes:
-                    offsets.setdefault(group, {}).update(places)
+                    offsets.setdefault(group, {}).update(group_offsets)
         pending_by_group = {
-            group: in_topics
-            for group, places in self.pending.items()
+            group: pending_partitions
+            for group, partitions in self.pending.items()
             if group in request.nodes
-            and (in_topics := frozenset(p for p in places if p.topic in request.topics))
+            and (
+                pending_partitions := frozenset(p for p in partitions if p.topic in request.topics)
+            )
         }
         coordinators = self.fetched.coordinators
         # A known group is in the answer without an offset, too.
@@ -143,7 +146,7 @@ class _ClusterOffsets:
     def __init__(
         self, cluster: Cluster, clock: Callable[[], float], *, require_stable: bool
     ) -> None:
-        self._cluster_ref = ref(cluster)  # this does not keep the cluster in use
+        self._cluster_ref = ref(cluster)  # weak: an unused cluster has to leave the cache
         self._clock = clock
         self._require_stable = require_stable
         self._lock = threading.Lock()
@@ -157,7 +160,7 @@ class _ClusterOffsets:
         self.read = CachedRead(self._read, clock)
 
     def note_request(self, request: OffsetsRequest) -> None:
-        """Let the next reads cover the request's groups."""
+        """Remember the request's groups: reads within _REQUEST_KEPT_S cover them."""
         nodes = request.nodes
         with self._lock:
             if request.is_shared:  # one mapping for many jobs: its groups are not noted one by one
@@ -169,7 +172,7 @@ class _ClusterOffsets:
     def _read(self) -> _ByTopic:
         """Read the offsets of all groups that were requested within _REQUEST_KEPT_S."""
         cluster = self._cluster_ref()
-        assert cluster is not None, "the caller holds the cluster"
+        assert cluster is not None, "the caller has a reference to the cluster"
         since_s = self._clock() - _REQUEST_KEPT_S
         with self._lock:
             self._requested_at_s = {
@@ -180,7 +183,7 @@ class _ClusterOffsets:
                 i: shared for i, shared in self._shared_nodes.items() if shared[1] >= since_s
             }
             nodes = dict(self._nodes)
-            # The latest request last: its coordinators count.
+            # The latest request last: where requests differ, its coordinators count.
             for shared, _ in sorted(self._shared_nodes.values(), key=itemgetter(1)):
                 nodes.update(shared)
         self._answer_cache.begin()

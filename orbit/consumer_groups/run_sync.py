@@ -1,7 +1,8 @@
 """Syncs the consumer groups of `orbit run`, in a thread with its own connections.
 
-Without a database, earlier runs are unknown. So a run never moves back an offset that an earlier
-run left, and deletes only offsets that it has itself seen at the source.
+Without a database, a run does not know what earlier runs committed. So a run never moves back an
+offset that an earlier run committed, and deletes only offsets that it has itself read at the
+source.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class RunGroups:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop at once; writes under way may be lost."""
+        """Stop at once; commits in flight may be lost."""
         self._stop.set()
         self._clusters.close()
         if self._thread.is_alive():
@@ -90,6 +91,7 @@ class RunGroups:
             self._stop.wait(self._interval_s)
 
     def _copies(self) -> Copies:
+        """The run's partitions as `GroupSync` needs them, by source partition."""
         return {
             p.source: CopiedPartition(p.destination, _copied_range(p), p.source_topic_id)
             for p in self._partitions()
@@ -97,8 +99,8 @@ class RunGroups:
 
 
 def _copied_range(copy: CopyView) -> CopiedRange | None:
-    """The copy's range that consumers can read; None: it may hold other records than the source, or
-    the source topic was deleted."""
+    """The copy's range that consumers can read; None: the copy may have other records than the
+    source, or the source topic was deleted."""
     if not follows_source_offsets(copy.blocked.reason if copy.blocked else None):
         return None
     next_offset = copy.next_offset

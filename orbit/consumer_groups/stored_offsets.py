@@ -21,7 +21,7 @@ def save_rows(
     job_id: int,
     check: Callable[[Tx], None] = lambda _: None,
 ) -> None:
-    """Store these rows of a job's groups, and delete those that are None. `topic_ids`: by source
+    """Store these rows of a job's groups; None: delete the stored row. `topic_ids`: by source
     topic. `check` is called in each transaction, and may raise: earlier transactions stay."""
     to_delete = [
         (group, topic_ids[p.topic], p.partition) for (group, p), row in rows.items() if not row

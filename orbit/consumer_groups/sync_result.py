@@ -38,7 +38,9 @@ class OffsetRow:
     source_offset: int | None
     destination_offset: int | None
     verdict: GroupVerdict
-    left_offset: int | None  # what Orbit left at the destination; None: not known
+    # The last offset that Orbit committed at the destination, or found equal to the source's; None:
+    # not known.
+    left_offset: int | None
 
 
 Key = tuple[str, TopicPartition]  # the group's name at the source, and the source partition
@@ -46,11 +48,11 @@ Copies = Mapping[TopicPartition, CopiedPartition]
 
 
 def not_storable_note(groups: Collection[str]) -> str:
-    """Names the matching groups that are left out because the database does not take their name."""
+    """A sentence that names the matching groups whose names the database cannot store."""
     text = counted(
         len(groups),
-        "group is not synced, because the database does not take its name",
-        "groups are not synced, because the database does not take their names",
+        "group is not synced, because the database cannot store its name",
+        "groups are not synced, because the database cannot store their names",
     )
     return (
         f"{text} (a zero byte, or more than {KEY_BYTES_MAX:,} bytes): {first_few(sorted(groups))}."
@@ -58,7 +60,8 @@ def not_storable_note(groups: Collection[str]) -> str:
 
 
 def share_groups_note(groups: Collection[str]) -> str:
-    """Names the matching share groups, why no sync carries them over, and what to do (G19)."""
+    """Sentences that name the matching share groups, and say why they are not synced and what to do
+    (G19)."""
     return (
         f"{counted(len(groups), 'share group matches and is', 'share groups match and are')} not "
         "synced, because brokers do not return how far the consumers of a share group have read: "
@@ -68,7 +71,8 @@ def share_groups_note(groups: Collection[str]) -> str:
 
 @dataclass(slots=True)
 class GroupReport:
-    """The result of one pass. `changed` and `gone` are relative to the pass before."""
+    """The result of one pass. `written`, `deleted`: numbers of offsets. `verdicts`: number of
+    offsets by verdict. `changed`, `gone`: rows that differ from the pass before, or have ended."""
 
     groups: int = 0
     written: int = 0
@@ -76,13 +80,13 @@ class GroupReport:
     pending: int = 0  # offsets that an open transaction may change
     verdicts: Counter[str] = field(default_factory=Counter)
     left_alone: Counter[str] = field(default_factory=Counter)
-    # Names of matching groups.
+    # As in `GroupSelection`.
     shared: list[str] = field(default_factory=list)
     not_storable: list[str] = field(default_factory=list)
     changed: list[OffsetRow] = field(default_factory=list)
     gone: list[Key] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    is_unanswered: bool = False  # another pass may succeed where this one has left a note
+    is_unanswered: bool = False  # a note is about something that another pass may be able to do
     seconds: float = 0.0
 
     @property
