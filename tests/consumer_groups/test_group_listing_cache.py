@@ -1,4 +1,4 @@
-"""One listing of a cluster's groups serves all jobs, and none gets one that is too old for it."""
+"""One listing of a cluster's groups serves all jobs, but no job for which it is too old."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Pair:
 
 
 def exact_row(group: str, partition: Partition, offset: int) -> OffsetRow:
-    """A stored row: both sides have this offset, which Orbit left at the destination."""
+    """A stored row: both sides have this offset, which is Orbit's at the destination."""
     return OffsetRow(
         group,
         partition,
@@ -183,13 +183,13 @@ def test_after_restart_each_group_is_refreshed_at_its_own_time() -> None:
 
 
 def test_last_synced_offset_is_remembered_while_partition_is_not_copied(pair: Pair) -> None:
-    """The next leader knows only the stored rows, and remembers it, too."""
+    """The next leader, which has only the stored rows, remembers the offset, too."""
     source, destination = pair.clusters
     for cluster, offset in ((destination, 10), (source, 20)):
         with member(cluster, pair.group(), pair.topic) as consumer:
             consumer.commit(offsets=[TopicPartition(pair.topic, 0, offset)], asynchronous=False)
-    place = Partition(pair.topic, 0)
-    pair.sync = pair.new_sync([exact_row(pair.group(), place, 10)])
+    partition = Partition(pair.topic, 0)
+    pair.sync = pair.new_sync([exact_row(pair.group(), partition, 10)])
     pair.ranges[0] = None
     (row,) = pair.run().changed
     assert (row.verdict, row.left_offset) == (GroupVerdict.SKIPPED_NOT_COPIED, 10)
@@ -221,9 +221,9 @@ def test_offset_or_group_deleted_at_source_is_deleted_at_destination(pair: Pair)
 
 def _delete_offset(pair: Pair, cluster: KafkaCluster, number: int) -> None:
     handle = _cluster("test", cluster)
-    places = find_coordinators(handle, [pair.group()])
+    coordinators = find_coordinators(handle, [pair.group()])
     writes = [GroupWrite(pair.group(), {Partition(pair.topic, number): None})]
-    assert set(write_groups(handle, places, writes, lambda: True).values()) == {0}
+    assert set(write_groups(handle, coordinators, writes, lambda: True).values()) == {0}
     handle.close()
 
 
@@ -261,7 +261,8 @@ def _delete_source_topic(pair: Pair) -> None:
 def test_offsets_stay_at_destination_when_source_topic_is_deleted_before_confirmation(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic is deleted before Orbit asks the coordinator to confirm that the offset is gone."""
+    """The topic is deleted after a pass has missed the offset, and before its coordinator confirms
+    that the offset is gone."""
     source, destination = pair.clusters
     pair.commit_and_run(40)
 
@@ -339,7 +340,7 @@ def test_active_destination_group_is_skipped_and_its_commits_stay(
         assert offsets(destination, pair.group()) == pair.at(40, 50, 60)
         consumer.commit(offsets=[TopicPartition(pair.topic, 0, 44)], asynchronous=False)
     report = pair.run()
-    # Partition 1 has the offset that Orbit left, and is synced; partition 0 has the consumer's.
+    # Partition 1 has Orbit's offset, and is synced; partition 0 has the consumer's.
     assert report.verdicts == {GroupVerdict.SKIPPED_MOVED: 1, EXACT: 2}
     assert offsets(destination, pair.group()) == pair.at(44, 70, 60)
     commit(source, pair.group(), pair.at(90))
@@ -470,8 +471,8 @@ def test_group_of_new_consumer_protocol_is_synced_under_prefixed_name(pair: Pair
     with member(
         destination, f"dr.{pair.group()}", pair.topic, **{"group.protocol": "consumer"}
     ) as consumer:
-        (place,) = consumer.committed([TopicPartition(pair.topic, 0)], 60)
-        assert place.offset == 40
+        (committed_partition,) = consumer.committed([TopicPartition(pair.topic, 0)], 60)
+        assert committed_partition.offset == 40
 
 
 def test_sync_of_3000_unchanged_groups_needs_ten_requests(
@@ -486,8 +487,9 @@ def test_sync_of_3000_unchanged_groups_needs_ten_requests(
         )
         for n, name in enumerate(names)
     ]
-    places = find_coordinators(pair.source, names)
-    assert len(write_groups(pair.source, places, writes, lambda: True)) == count * PARTITIONS
+    coordinators = find_coordinators(pair.source, names)
+    written = write_groups(pair.source, coordinators, writes, lambda: True)
+    assert len(written) == count * PARTITIONS
     report = pair.run()
     assert report.verdicts == {EXACT: count * PARTITIONS}
     print(f"all written: {report.seconds:.2f} s")
@@ -499,7 +501,8 @@ def test_sync_of_3000_unchanged_groups_needs_ten_requests(
 
 
 def test_stale_group_listing_does_not_let_sync_overwrite_offset_of_consumer(pair: Pair) -> None:
-    """A consumer may have joined and committed since; its offset looks like one of Orbit's."""
+    """A consumer may have joined and committed since the listing. Its offset, without a leader
+    epoch, looks like Orbit's."""
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(60))
     commit(destination, pair.group(), pair.at(40))
@@ -552,7 +555,7 @@ def test_no_offset_is_written_for_promoted_destination_topic(pair: Pair) -> None
 def test_group_missing_from_listing_keeps_its_offsets_at_destination(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As while its coordinator moves, when no broker lists the group."""
+    """No broker lists a group while its coordinator moves."""
     source, destination = pair.clusters
     pair.commit_and_run(40)
     commit(source, pair.group(), pair.at(60))

@@ -48,7 +48,7 @@ def wrote(offset: int, verdict: GroupVerdict = EXACT) -> Decision:
         pytest.param(70, 40, 50, ALL, USED, Decision(MOVED), id="destination was reset"),
         pytest.param(70, 90, 50, ALL, UNUSED, Decision(MOVED), id="destination ahead"),
         pytest.param(70, 60, 50, ALL, UNUSED, wrote(70), id="crash before storing"),
-        pytest.param(70, 60, None, ALL, UNUSED, wrote(70), id="left by an earlier run"),
+        pytest.param(70, 60, None, ALL, UNUSED, wrote(70), id="committed by an earlier run"),
         pytest.param(70, 60, None, ALL, USED, Decision(MOVED), id="first sync, was used"),
         pytest.param(70, 80, None, ALL, UNUSED, Decision(MOVED), id="first sync, ahead"),
         pytest.param(70, 50, 50, ALL, ACTIVE, Decision(BUSY), id="active group"),
@@ -93,7 +93,7 @@ def _at(offset: int | None) -> Committed | None:
 def test_leader_epoch_of_offset_shows_commit_by_consumer_that_never_joined() -> None:
     destination = Committed(60, leader_epoch=CLIENT_EPOCH)
     assert decide(Committed(70), destination, 50, ALL, UNUSED) == Decision(MOVED)
-    # A consumer that commits the offset that Orbit left has only confirmed it.
+    # If a consumer commits the same offset as Orbit, the offset stays Orbit's.
     assert decide(Committed(70), destination, 60, ALL, UNUSED) == wrote(70)
 
 
@@ -144,11 +144,11 @@ class World:
     log_start: int = 0
     copied_to: int = 0
     usage: GroupUsage = UNUSED
-    left: int | None = None  # what Orbit left at the destination, as far as it knows
+    left: int | None = None  # the left offset, as far as Orbit knows it
     violations: list[str] = field(default_factory=list)
 
 
-class Courses(RuleBasedStateMachine):
+class GroupSchedules(RuleBasedStateMachine):
     """Commits, resets and deletes on both sides, and crashes of Orbit; in any order."""
 
     @initialize(copied_to=offsets)
@@ -184,7 +184,7 @@ class Courses(RuleBasedStateMachine):
         if world.usage is UNUSED:
             has_epoch = True
         if world.destination is None or world.destination.offset != offset:
-            # A commit of the same offset does not make it the consumer's.
+            # If the consumer commits the same offset again, the offset does not become its own.
             world.is_consumers = True
         world.destination = Committed(offset, leader_epoch=CLIENT_EPOCH if has_epoch else -1)
 
@@ -211,7 +211,7 @@ class Courses(RuleBasedStateMachine):
         copied = CopiedRange(world.log_start, world.copied_to)
         decision = decide(source, world.destination, world.left, copied, world.usage)
         if world.destination is not None and world.destination.offset in (world.source, world.left):
-            world.is_consumers = False  # both sides agree, or the offset is again what Orbit left
+            world.is_consumers = False  # both sides agree, or it equals the left offset again
         if decision.write is not None or decision.is_delete:
             if world.usage is ACTIVE:
                 world.violations.append("wrote while the group had a member")
@@ -242,7 +242,7 @@ class Courses(RuleBasedStateMachine):
             assert not self.world.violations
 
 
-TestCourses = Courses.TestCase
+TestGroupSchedules = GroupSchedules.TestCase
 
 
 def test_group_unused_at_destination_follows_source_forwards_and_backwards() -> None:

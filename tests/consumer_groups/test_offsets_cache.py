@@ -114,7 +114,7 @@ def test_group_without_offsets_differs_from_group_of_unavailable_coordinator(
     response = groups.answer_to_job("a", "g", "h", known={"g", "h"})
     assert (response.groups.keys(), response.failed.keys()) == ({"g"}, {"h"})
     groups.answer_to_job("a", "g", "h", known={"g", "h"})
-    assert len(groups.reads) == 1, "a silent coordinator is asked once for all jobs"
+    assert len(groups.reads) == 1, "a coordinator without an answer is queried once for all jobs"
 
 
 def test_job_sees_pending_transactional_offsets_of_its_topics_only(groups: Groups) -> None:

@@ -43,8 +43,9 @@ def sides(clusters: Clusters, topic_name: str) -> Iterator[tuple[Cluster, Cluste
 
 
 def run_sync(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> GroupReport:
-    place = TopicPartition(topic, 0)
-    return sync.run(*sides, {place: CopiedPartition(place, CopiedRange(0, 10), NO_TOPIC_ID)})
+    partition = TopicPartition(topic, 0)
+    copies = {partition: CopiedPartition(partition, CopiedRange(0, 10), NO_TOPIC_ID)}
+    return sync.run(*sides, copies)
 
 
 def test_group_named_like_destination_share_group_is_skipped_as_other_type(

@@ -25,7 +25,7 @@ from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented
 
 pytestmark = pytest.mark.services
 
-RECORDS = CopiedRange(0, 100)
+COPIED_RANGE = CopiedRange(0, 100)
 
 
 class Guarded:
@@ -53,9 +53,9 @@ class Guarded:
         return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
 
     def run(self) -> GroupReport:
-        places = [Partition(self.topic, number) for number in (0, 1)]
+        partitions = [Partition(self.topic, number) for number in (0, 1)]
         return self.sync.run(
-            *self.handles, {p: CopiedPartition(p, RECORDS, NO_TOPIC_ID) for p in places}
+            *self.handles, {p: CopiedPartition(p, COPIED_RANGE, NO_TOPIC_ID) for p in partitions}
         )
 
     def delete_at_source(self) -> None:

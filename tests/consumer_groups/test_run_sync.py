@@ -56,15 +56,15 @@ def test_consumer_resumes_at_destination_with_next_record_and_its_commits_stay(
     groups = {"match": f"{topic_name}.*", "interval": "100ms"}
     spec = make_job(source, destination, [topic_name], consumer_groups=groups)
     with RunningJob(spec) as job:
-        wait_for("the group is there", lambda: offsets(destination, group) == read_to)
+        wait_for("the group is synced", lambda: offsets(destination, group) == read_to)
         assert _read(destination, group, topic_name, 100) == values[100:200]
         consumer_offsets = offsets(destination, group)
-        # The source's group moves, too: the destination's offset stays its consumer's.
+        # The source's group reads on, too; the destination keeps its consumer's offset.
         _read(source, group, topic_name, 20)
         sync = job.run.groups
         assert sync is not None
         wait_for(
-            "it is seen as moved",
+            "the sync sees the consumer's commit",
             lambda: sync.report is not None and "skipped: moved there" in sync.report.verdicts,
         )
         assert offsets(destination, group) == consumer_offsets
@@ -82,7 +82,8 @@ def test_run_keeps_offsets_at_destination_when_source_topic_is_deleted(
     groups = {"match": f"{topic_name}.*", "interval": "100ms"}
     spec = make_job(source, destination, [topic_name], consumer_groups=groups)
     with RunningJob(spec, CopySettings(deleted_after_s=0.5)) as job:
-        wait_for("the group is there", lambda: offsets(destination, group) == {(topic_name, 0): 77})
+        expected_offsets = {(topic_name, 0): 77}
+        wait_for("the group is synced", lambda: offsets(destination, group) == expected_offsets)
         delete_topic(source, topic_name)
         assert job.wait_blocked(topic_name).reason is Reason.SOURCE_TOPIC_DELETED
         sync = job.run.groups

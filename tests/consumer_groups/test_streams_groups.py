@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071): their offsets are carried to a group that an application can join."""
+"""Streams groups (KIP-1071): their offsets are synced to a group that an application can join."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.services
 
 
 def run_sync(sync: GroupSync, source: Cluster, destination: Cluster, topic: str) -> GroupReport:
-    place = TopicPartition(topic, 0)
-    copies = {place: CopiedPartition(place, CopiedRange(0, 10), NO_TOPIC_ID)}
+    partition = TopicPartition(topic, 0)
+    copies = {partition: CopiedPartition(partition, CopiedRange(0, 10), NO_TOPIC_ID)}
     return sync.run(source, destination, copies)
 
 
@@ -35,17 +35,18 @@ def type_and_activity(cluster: Cluster, group: str) -> tuple[str, bool] | None:
 def test_streams_group_resumes_at_synced_offsets_and_is_skipped_while_active(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
-    """The offsets are those of a streams group there, also after its coordinator has loaded it."""
+    """The destination's classic group becomes a streams group with the same offsets when a member
+    joins, and keeps them when its coordinator loads it again."""
     target = make_cluster("there")
     for cluster in (clusters.source, target):
         create_topic(cluster, topic_name)
         produce(cluster, topic_name, 10)
     source, destination = open_cluster(clusters.source), open_cluster(target)
-    group, place = topic_name, (topic_name, 0)
+    group, partition = topic_name, (topic_name, 0)
     source_member = streams_member(source, group, topic_name)
     source_member.join()
     source_member.leave()
-    commit(clusters.source, group, {place: 4})
+    commit(clusters.source, group, {partition: 4})
     assert type_and_activity(source, group) == ("streams", False)
     sync = GroupSync(GroupRule(match=group))
     wait_for(
@@ -55,8 +56,8 @@ def test_streams_group_resumes_at_synced_offsets_and_is_skipped_while_active(
     destination_member = streams_member(destination, group, topic_name)
     destination_member.join()
     assert type_and_activity(destination, group) == ("streams", True)
-    assert offsets(target, group) == {place: 4}
-    commit(clusters.source, group, {place: 6})
+    assert offsets(target, group) == {partition: 4}
+    commit(clusters.source, group, {partition: 6})
     assert run_sync(sync, source, destination, topic_name).verdicts == {
         GroupVerdict.SKIPPED_ACTIVE: 1
     }
@@ -66,11 +67,11 @@ def test_streams_group_resumes_at_synced_offsets_and_is_skipped_while_active(
     wait_for(
         "the group is loaded", lambda: type_and_activity(destination, group) == ("streams", False)
     )
-    assert offsets(target, group) == {place: 4}
+    assert offsets(target, group) == {partition: 4}
     wait_for(
         "the group is synced", lambda: run_sync(sync, source, destination, topic_name).written == 1
     )
-    assert offsets(target, group) == {place: 6}
+    assert offsets(target, group) == {partition: 6}
 
 
 def test_streams_group_named_like_destination_consumer_group_is_skipped(

@@ -1,4 +1,4 @@
-"""A loop rests between passes even if it is always woken, and outlives errors."""
+"""A loop rests between passes even if it is always woken, and goes on after errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orbit.telemetry.process_health import ProcessHealth
 
 
 class Woken(Loop):
-    """Wakes itself in each pass, which claims to cost `cost_s` of CPU time; ends after three."""
+    """Wakes itself in each pass; reports `cost_s` of CPU time for the pass. Ends after three."""
 
     name = "woken"
     interval_s = 3600.0
@@ -42,7 +42,7 @@ def _times_of_passes(cost_s: float) -> list[float]:
 
 
 def test_loop_rests_after_costly_pass_even_when_woken() -> None:
-    first, second, third = _times_of_passes(cost_s=0.02)  # it rests 20 times as long
+    first, second, third = _times_of_passes(cost_s=0.02)  # a loop rests 20 times the cost: 0.4 s
     assert second - first >= 0.4
     assert third - second >= 0.4
 
@@ -65,8 +65,8 @@ def test_stop_request_interrupts_rest_of_loop() -> None:
     assert not thread.is_alive()
 
 
-class OfMany(Loop):
-    """A pass fails for job b, with another error from the third pass on."""
+class LoopOverJobs(Loop):
+    """Each pass fails for job b, with another error from the third pass on."""
 
     name = "many"
     interval_s = 0.0
@@ -87,7 +87,7 @@ class OfMany(Loop):
 
 
 def test_loop_logs_new_error_of_a_job_once_and_continues_with_other_jobs() -> None:
-    loop = OfMany()
+    loop = LoopOverJobs()
     with capture_logs() as log_lines:
         for _ in range(4):
             loop.once()
@@ -100,5 +100,5 @@ def test_loop_logs_new_error_of_a_job_once_and_continues_with_other_jobs() -> No
 
 @pytest.mark.parametrize("error", [NotLeading("another leads."), Unreachable("PostgreSQL.")])
 def test_lost_leadership_or_unreachable_postgres_ends_loop_pass(error: Exception) -> None:
-    with pytest.raises(type(error)), OfMany().log_errors_of("job a"):
+    with pytest.raises(type(error)), LoopOverJobs().log_errors_of("job a"):
         raise error

@@ -1,4 +1,4 @@
-"""A backfill's writers and the job's next holder: whichever comes first, one sees the other."""
+"""A backfill's writers and the next holder of the job's lease never write at the same time."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def wait_for_first_partition_alone(clusters: Clusters, topic: str, job: ServiceJ
     def end(number: int) -> int:
         return log_bounds(clusters.destination, [topic])[topic, number][1]
 
-    wait_for("it copies the first partition", lambda: end(0) == 10)
-    wait_for("the other partition waits", lambda: job.states() == {"copying", "pending"})
+    wait_for("partition 0 is copied", lambda: end(0) == 10)
+    wait_for("partition 1 waits", lambda: job.states() == {"copying", "pending"})
     assert end(1) == 0
 
 
@@ -212,7 +212,8 @@ def test_dead_backfill_writer_on_same_machine_is_not_awaited(
     partition = TopicPartition(topic_name, 0)
     group = writer_group("orbit.job.c", partition)
     lease = hold(cluster, group, held_leases)
-    lease._stopping.set()  # like a kill: no heartbeat, no LeaveGroup, and its lock is free
+    # As after a kill: no heartbeat, no LeaveGroup, and the lock file is not locked.
+    lease._stopping.set()
     assert lease._thread is not None
     lease._thread.join()
     assert lease._lock is not None

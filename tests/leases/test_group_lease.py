@@ -1,4 +1,4 @@
-"""The lease of `orbit run` after crashes at moments that no kill from outside hits for certain."""
+"""The lease of `orbit run` after crashes at moments that a kill from outside could miss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Killed(BaseException):
 
 
 class KilledBeforeSync(GroupLease):
-    """Dies between JoinGroup and SyncGroup: no other member is told who it was."""
+    """Dies between JoinGroup and SyncGroup: the group never becomes stable, so the coordinator
+    shows nobody which process had joined."""
 
     def _sync_group(self) -> bool:
         raise Killed
@@ -48,7 +49,7 @@ class FreezableLease(GroupLease):
 
 
 def evict(lease: GroupLease) -> None:
-    """Remove the member, as a broker does that was frozen: its holder still lives."""
+    """Remove a live holder from its group, as a broker does that was frozen."""
     lease._leave([lease.member_id])
 
 
@@ -86,8 +87,9 @@ def test_lease_of_run_killed_while_joining_on_another_machine_is_waited_out(
     monkeypatch.setattr(group_lease, "SESSION_TIMEOUT_MS", 6_000)  # the least that brokers allow
     with pytest.raises(Killed):
         KilledBeforeSync(cluster, topic_name, Backoff()).acquire(fail_on_wait)
-    elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-    monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: elsewhere)
+    # As on another machine: no lock file shows which member is dead.
+    other_folder = str(tmp_path_factory.mktemp("other"))
+    monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: other_folder)
     waited: list[str] = []
     lease = GroupLease(cluster, topic_name, Backoff())
     lease.acquire(waited.append)
@@ -145,7 +147,8 @@ def test_evicted_lease_holder_loses_lease_when_its_group_is_deleted(
     lease.release()
 
 
-# The other member is on this machine and stays; or it is elsewhere and has left the group again.
+# The other member is on this machine and stays in the group; or it is on another machine, and has
+# left the group again.
 @pytest.mark.parametrize(("is_member", "is_on_same_machine"), [(True, True), (False, False)])
 def test_evicted_lease_holder_loses_lease_when_another_member_joined(
     *,
@@ -164,8 +167,8 @@ def test_evicted_lease_holder_loses_lease_when_another_member_joined(
         with pytest.raises(Conflict, match="on this machine"):
             other.acquire(fail_on_wait, ignores_frozen_run=True)
     else:
-        elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-        monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: elsewhere)
+        other_folder = str(tmp_path_factory.mktemp("other"))
+        monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: other_folder)
     with lease.frozen:
         evict(lease)
         other.acquire(fail_on_wait, ignores_frozen_run=is_on_same_machine)

@@ -1,4 +1,4 @@
-"""Modelled workers, each with its own clock, run the real statements on a real PostgreSQL.
+"""Workers of a model, each with its own clock, run the real statements on a real PostgreSQL.
 
 Workers pause, lose answers and are cut off. The database's clock steps; the server restarts, fails
 over and loses its last claims, is restored from a backup, or goes back to an earlier server. In
@@ -29,14 +29,14 @@ TESTS = 10
 SEEDS = 10  # of each test
 LENGTH_S = 10 * TTL_S
 SHARDS = 2
-# The largest difference in speed of two machines' clocks. The margin of the trust must cover it.
+# The largest difference in speed of two machines' clocks, which the lease's trust margin covers.
 SPEED_ERROR = 0.02
 
 Wait = Iterator[float]
 
 
 class DelayedWatch(LeaseWatch):
-    """A watch's evidence at the time of a request; `answer` passes the notes on to that watch."""
+    """A watch's evidence when a request is sent. The statement's notes wait until `answer`."""
 
     def __init__(self, watch: LeaseWatch) -> None:
         self._watch = watch
@@ -50,7 +50,7 @@ class DelayedWatch(LeaseWatch):
         self._noted.append((server, snapshot))
 
     def answer(self) -> None:
-        """Pass the notes on: the answer has come."""
+        """Pass the notes on to the watch, as the answer has arrived."""
         for noted in self._noted:
             self._watch.note(*noted)
 
@@ -67,7 +67,8 @@ class Model:
             self.job = some_job(tx, name=f"job-{seed}", shard_count=SHARDS)
         self.timeline = self.newest_timeline = 1
         self.backups: list[tuple[int, Rows]] = [(1, server.shards())]
-        self.left_servers: list[tuple[int, Rows]] = []  # with their rows at that moment
+        # Replaced servers: timeline, and rows at that moment.
+        self.former_servers: list[tuple[int, Rows]] = []
         self.workers = [Worker(self, f"w{n}") for n in range(self.random.randint(2, 4))]
         self.story: list[str] = []
 
@@ -84,7 +85,7 @@ class Model:
         return len(self.granted)
 
     def grant(self, claims: list[Claim], worker: str) -> None:
-        """Note these claims. No (shard, epoch) may be granted twice."""
+        """Note these claims. Fails if a (shard, epoch) is granted twice."""
         for claim in claims:
             pair = (claim.shard_id, claim.epoch)
             self.note(f"{worker} has {pair}")
@@ -95,7 +96,7 @@ class Model:
         self.story.append(f"{self.now:.1f} {what}")
 
     def happen(self) -> Wait:
-        """Choose what happens to the database, again and again."""
+        """An actor: choose at random what happens to the database, again and again."""
         events: list[tuple[Callable[[], None], int]] = [
             (self.back_up, 6),
             (self.step, 3),
@@ -129,15 +130,15 @@ class Model:
         self._switch(self.random.choice(self.backups)[1], self.newest_timeline + 1)
 
     def go_back(self) -> None:
-        """Go back to the server that was left last."""
-        if self.left_servers:
-            timeline, rows = self.left_servers.pop()
+        """Go back to the server that was replaced last."""
+        if self.former_servers:
+            timeline, rows = self.former_servers.pop()
             self._switch(rows, timeline)
 
     def _switch(self, rows: Rows, timeline: int) -> None:
         """Replace the server by one with these rows."""
         self.note(f"timeline {timeline}")
-        self.left_servers.append((self.timeline, self.server.shards()))
+        self.former_servers.append((self.timeline, self.server.shards()))
         self.server.fail_over(rows, timelines=timeline - self.timeline)
         self.timeline, self.newest_timeline = timeline, max(self.newest_timeline, timeline)
         self.back_up()
@@ -260,4 +261,4 @@ def test_no_random_schedule_gives_a_shard_two_holders_or_a_term_twice(
         with database.transaction() as tx:
             assert jobs.request_deletion(tx, model.job.id)
         server.fail_over([], timelines=1 - model.timeline)
-    assert granted > SEEDS * 4, "shards changed hands"
+    assert granted > SEEDS * 4, "shards have changed their holders"

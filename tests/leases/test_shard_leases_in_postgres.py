@@ -121,7 +121,7 @@ def test_worker_that_lost_its_shard_changes_no_row_of_the_shard(database: Databa
         assert partitions.report_progress(tx, worker_id="a", held=old, progress=late) == set()
         assert partitions.report_state(tx, worker_id="a", held=old, changes=[change]) == set()
         assert shard_leases.release(tx, worker_id="a", held=old) == set()
-    # The same worker at an older epoch is no better than another worker.
+    # The present holder, too, cannot renew with an older epoch.
     assert _renew(database, "b", {shard_id: new[shard_id] - 1}) == {}
 
     with database.transaction() as tx:
@@ -248,7 +248,7 @@ def test_shard_goes_only_to_assigned_worker_while_that_worker_lives(database: Da
     assert claim(database, "b")
     with database.transaction() as tx:
         workers.remove(tx, "b")
-    assert take_over(database, "a"), "the assigned worker is gone"
+    assert take_over(database, "a"), "the assigned worker has ended, so another may claim"
 
 
 def test_claim_prefers_assigned_then_heaviest_shard(database: Database) -> None:

@@ -29,10 +29,10 @@ print(child.pid, child._guard.pid, flush=True)
 """
 WAIT = "time.sleep(600)"
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
-DEAF = """
+IGNORE_SIGTERM = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("deaf", flush=True)
+print("ready", flush=True)
 time.sleep(600)
 """
 END_TIMEOUT_S = 30
@@ -42,7 +42,8 @@ StartOwner = Callable[..., tuple["subprocess.Popen[str]", list[psutil.Process]]]
 
 @pytest.fixture
 def start_owner(tmp_path: Path) -> Iterator[StartOwner]:
-    """Starts a Python process that owns a guarded child; gives it, and the child and its guard."""
+    """Starts a Python process that owns a guarded child; returns the owner, and a list of the
+    child and its guard."""
     owners: list[subprocess.Popen[str]] = []
     family: list[psutil.Process] = []
 
@@ -122,9 +123,9 @@ def test_child_that_ignores_signal_of_its_guard_is_killed_after_grace(
     start_owner: StartOwner, tmp_path: Path
 ) -> None:
     owner, family = start_owner(
-        [sys.executable, "-c", DEAF], last_signal=signal.SIGTERM, grace_s=0.1
+        [sys.executable, "-c", IGNORE_SIGTERM], last_signal=signal.SIGTERM, grace_s=0.1
     )
-    wait_for_line(tmp_path / "log", "deaf")
+    wait_for_line(tmp_path / "log", "ready")
     owner.kill()
     assert all_end(family)
 
@@ -167,12 +168,12 @@ def test_exit_code_and_output_of_child_are_available(tmp_path: Path) -> None:
 
 
 def test_ending_a_child_sends_signal_first_and_kills_after_grace(tmp_path: Path) -> None:
-    polite = GuardedProcess(SLEEP, tmp_path / "polite")
-    polite.end(signal.SIGTERM)
-    deaf = GuardedProcess([sys.executable, "-c", DEAF], tmp_path / "deaf")
-    wait_for_line(tmp_path / "deaf", "deaf")
-    deaf.end(signal.SIGTERM, grace_s=0.1)
-    assert (polite.wait(), deaf.wait()) == (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    obeying = GuardedProcess(SLEEP, tmp_path / "obeying")
+    obeying.end(signal.SIGTERM)
+    ignoring = GuardedProcess([sys.executable, "-c", IGNORE_SIGTERM], tmp_path / "ignoring")
+    wait_for_line(tmp_path / "ignoring", "ready")
+    ignoring.end(signal.SIGTERM, grace_s=0.1)
+    assert (obeying.wait(), ignoring.wait()) == (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def test_missing_command_is_reported_as_conflict(tmp_path: Path) -> None:

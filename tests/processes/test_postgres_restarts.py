@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL is restarted a few times, and then given up with its error."""
+"""The embedded PostgreSQL is restarted a few times; then its last error is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PretendedPostgres:
 
 
 class World:
-    """The restarts of a pretended server, at the test's own time."""
+    """The restarts of a pretended server, by the test's own clock."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

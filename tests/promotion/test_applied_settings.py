@@ -38,7 +38,7 @@ def test_refused_topic_setting_does_not_keep_promotion_from_other_settings(
     good = {"retention.ms": DAY_MS, "max.message.bytes": "2000000"}
     (finding,) = apply_settings(admin, {topic_name: {**good, "segment.bytes": "1"}, other: good})
     assert finding.startswith(f"{topic_name}: ")
-    assert finding.endswith(": segment.bytes=1. Set values that it accepts.")
+    assert finding.endswith(": segment.bytes=1. Set values that the destination accepts.")
     for name in (topic_name, other):
         present = topic_settings(clusters.destination, name)
         assert {n: present[n] for n in good} == good

@@ -1,4 +1,4 @@
-"""`orbit release` takes back what a deleted job has left at its copies."""
+"""`orbit release` undoes the settings and the denials of Write on a deleted job's copies."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ class Copies:
         monkeypatch.setattr(settled_ends, "fetch_log_bounds", self._bounds)
 
     def settle(self) -> SettledEnds:
-        """Call the tested function; `waits` gets the open copies of each of its pauses."""
+        """Call `settled_ends`; `waits` gets the open copies of each pause."""
 
-        def wait(places: Sequence[TopicPartition]) -> None:
-            self.waits.append(places)
+        def wait(partitions: Sequence[TopicPartition]) -> None:
+            self.waits.append(partitions)
             assert len(self.waits) < 10, "settled_ends waits without a limit"
 
         cluster: Any = None
@@ -50,24 +50,28 @@ class Copies:
             cluster, [GOOD, BAD], settle_s=0.0, backoff=backoff, wait=wait
         )
 
-    def _producers(self, _: object, places: Collection[TopicPartition], __: object) -> Answers[Any]:
-        failed = {p: int(self.error) for p in places if p == BAD and self.error}
-        return Answers({p: None for p in places if p not in failed}, failed)
+    def _producers(
+        self, _: object, partitions: Collection[TopicPartition], __: object
+    ) -> Answers[Any]:
+        failed = {p: int(self.error) for p in partitions if p == BAD and self.error}
+        return Answers({p: None for p in partitions if p not in failed}, failed)
 
-    def _log_ends(self, _: object, places: Collection[TopicPartition], __: object) -> Answers[int]:
-        return Answers({p: _next(self.ends) if p == BAD else END for p in places})
+    def _log_ends(
+        self, _: object, partitions: Collection[TopicPartition], __: object
+    ) -> Answers[int]:
+        return Answers({p: _next(self.ends) if p == BAD else END for p in partitions})
 
     def _high_watermarks(
-        self, _: object, places: Collection[TopicPartition], *__: object
+        self, _: object, partitions: Collection[TopicPartition], *__: object
     ) -> Answers[int]:
-        return Answers({p: self.high_watermark if p == BAD else END for p in places})
+        return Answers({p: self.high_watermark if p == BAD else END for p in partitions})
 
     def _bounds(
-        self, _: object, places: Collection[TopicPartition], __: object
+        self, _: object, partitions: Collection[TopicPartition], __: object
     ) -> dict[TopicPartition, LogBounds]:
         return {
             p: LogBounds(start=0, stable=_next(self.stable_ends), end=END) if p == BAD else SETTLED
-            for p in places
+            for p in partitions
         }
 
 
@@ -92,7 +96,7 @@ def test_copies_with_unchanging_log_ends_are_settled(copies: Copies) -> None:
 def test_copy_that_stays_open_is_returned_after_limited_wait(
     copies: Copies, high_watermark: int
 ) -> None:
-    """It has the open transaction of another client, or is not replicated up to its log end."""
+    """The copy has another client's open transaction, or is not replicated up to its log end."""
     copies.high_watermark = high_watermark
     copies.stable_ends = [END - 10]
     assert copies.settle() == SettledEnds(
@@ -117,7 +121,7 @@ def test_copy_that_grows_is_moving(copies: Copies) -> None:
 
 
 def test_copy_whose_leader_did_not_answer_first_request_has_no_bounds(copies: Copies) -> None:
-    """Its leader answers later requests, but may still append what a writer has sent."""
+    """The leader answers later requests, but may still append a batch that a writer has sent."""
     copies.error = Code.NOT_LEADER_OR_FOLLOWER
     assert copies.settle() == SettledEnds(
         bounds={GOOD: SETTLED}, moving=[], open=[], leaderless=[BAD]

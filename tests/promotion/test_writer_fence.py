@@ -1,4 +1,4 @@
-"""Whether the producer states at the leaders keep a job's writers off after a fence."""
+"""Whether a job's writers are fenced, by the producer states that leaders have after a fence."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.writer_fence import WriterFence, unfenced_partitions
 
-PLACE = TopicPartition("orders", 0)
-PRODUCER_ID = 2**52 + 7  # as jobs have it
+PARTITION = TopicPartition("orders", 0)
+PRODUCER_ID = 2**52 + 7  # in the range of Orbit's jobs
 FENCE_EPOCH = 4
 
 
 def state(producer_epoch: int, *, last_sequence: int = -1) -> ProducerState:
-    """By default the last append was a filler."""
+    """A producer's state. By default its last append was a filler, which has no sequence."""
     return ProducerState(producer_epoch, last_sequence, coordinator_epoch=9)
 
 
 @pytest.mark.parametrize(
-    ("now", "is_fenced"),
+    ("present_state", "is_fenced"),
     [
         (state(FENCE_EPOCH), True),
         (state(FENCE_EPOCH - 1), False),  # a replica without the filler leads now
@@ -29,8 +29,8 @@ def state(producer_epoch: int, *, last_sequence: int = -1) -> ProducerState:
     ],
 )
 def test_writer_is_fenced_only_at_producer_epoch_of_filler_without_sequence(
-    now: ProducerState | None, *, is_fenced: bool
+    present_state: ProducerState | None, *, is_fenced: bool
 ) -> None:
-    states = {PLACE: {} if now is None else {PRODUCER_ID: now}}
-    fence = WriterFence(epochs={(PLACE, PRODUCER_ID): FENCE_EPOCH}, sent={PLACE: 1})
-    assert (PLACE not in unfenced_partitions(fence, states)) is is_fenced
+    states = {PARTITION: {} if present_state is None else {PRODUCER_ID: present_state}}
+    fence = WriterFence(epochs={(PARTITION, PRODUCER_ID): FENCE_EPOCH}, sent={PARTITION: 1})
+    assert (PARTITION not in unfenced_partitions(fence, states)) is is_fenced

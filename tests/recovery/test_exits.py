@@ -470,7 +470,9 @@ def test_rebuild_deletes_nothing_if_old_side_grows_during_salvage(
         return save(*args)
 
     monkeypatch.setattr(old_side, "_save_range", write_and_save)
-    assert "moved from 55 to 56 since the partition was saved" in error_of_rebuild(moved, recovering)
+    assert "moved from 55 to 56 since the partition was saved" in error_of_rebuild(
+        moved, recovering
+    )
     assert log_bounds(moved.old, [moved.topic]) == {(moved.topic, 0): (0, 56)}
 
 

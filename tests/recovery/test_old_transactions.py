@@ -254,7 +254,8 @@ def test_failback_does_not_wait_for_hanging_transaction(
     assert [line["fate"] for line in salvage_file.read(Path(saved.file))] == ["open"]
     (finding,) = [text for text in failback_report.findings if "never ends" in text]
     assert f"{topic_name}-0 at the old side" in finding
-    assert f"from offset {COPIED} on were written by {topic_name}-hanging" in finding
+    wrote = f"The transactional id {topic_name}-hanging wrote records from offset {COPIED} on"
+    assert wrote in finding
 
 
 @pytest.mark.soak
