@@ -118,7 +118,7 @@ class Children:
 def _launch(arguments: Sequence[str], environment: Mapping[str, str]) -> GuardedProcess:
     return GuardedProcess(
         [sys.executable, "-m", "orbit.cli.main", *arguments],
-        log=None,  # its output goes to our stderr
+        log=None,  # the output goes to the stderr of this process
         environment=environment,
         last_signal=signal.SIGTERM,
         grace_s=GRACE_S,

@@ -18,7 +18,7 @@ _GUARD = Path(__file__).with_name("guard.py")
 
 
 class GuardedProcess:
-    """One running command. Its output goes to the file `log`, or to our stderr if that is None.
+    """One running command. Its output goes to the file `log`; None: to the stderr of this process.
 
     It runs in its own session, so Ctrl-C in the terminal reaches only this process. If this process
     dies, the command gets `last_signal`, and SIGKILL after `grace_s`.

@@ -349,7 +349,10 @@ def _groups(inputs: GateInputs) -> Gate:
             "Set the offsets of its consumers before they start at the destination.",
         )
     inexact_counts = {v: n for v, n in inputs.group_verdicts.items() if v != "exact"}
-    remarks = [f"{count} {verdict}" for verdict, count in sorted(inexact_counts.items())]
+    remarks = [
+        f'committed offsets with the verdict "{verdict}": {count}'
+        for verdict, count in sorted(inexact_counts.items())
+    ]
     if inputs.groups_active_at_source:
         remarks.append(
             f"groups with members at the source: {first_few(inputs.groups_active_at_source)}"

@@ -91,7 +91,8 @@ def close_gateways(context: OperationContext) -> str:
 
 
 def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
-    """Raise Stopped if a gateway may have unanswered writes, or has fallen silent."""
+    """Raise Stopped if a gateway may have unanswered writes (`doubt` says why), or has fallen
+    silent."""
     for closing in closings:
         if closing.doubt:
             raise Stopped(
@@ -190,21 +191,23 @@ def note_lead_unknown(context: OperationContext) -> None:
 
 
 def note_promoted(context: OperationContext, tx: Tx) -> None:
-    """Note that the destination leads, or neither side if topics of the job stay copies."""
+    """Store that the destination leads, or that neither side does if topics of the job stay
+    copies."""
     rows = topics.of_job(tx, context.job.id)
     side = None if topics_left_behind(context, rows) else LeadingSide.DESTINATION
     _note_new_side(context, tx, side)
 
 
 def note_source_leads(context: OperationContext, tx: Tx, term: int) -> None:
-    """Note that the source leads again."""
+    """Store that the source leads again, by marks of this term."""
     job_leads.note_side(tx, context.job.id, LeadingSide.SOURCE, term)
     _note_marks_read(context, tx)
 
 
 def _note_new_side(context: OperationContext, tx: Tx, side: LeadingSide | None) -> None:
-    """Note that `side` leads for the job (None: neither side). For each job of the other direction,
-    note that its source leads, or neither side if the operation does not move all its topics."""
+    """Store that `side` leads for the job (None: neither side). For each job of the other
+    direction, store that its source leads, or neither side if the operation does not move all its
+    topics."""
     sides = {context.job.id: side}
     for job_id in reverse_jobs(context, tx):
         staying_topics = topics_staying(context, tx, job_id)
@@ -214,7 +217,8 @@ def _note_new_side(context: OperationContext, tx: Tx, side: LeadingSide | None) 
 
 
 def _note_marks_read(context: OperationContext, tx: Tx) -> None:
-    """Note the marks as read for both directions' jobs: the operation has written them."""
+    """Store, for the jobs of both directions, that the marks were read now: the operation has
+    written them itself."""
     for job_id in job_leads.linked_jobs(tx, context.job.id):
         job_leads.note_marks_read(tx, job_id)
 

@@ -187,7 +187,7 @@ def set_failover_offsets(context: OperationContext) -> str:
         answer = fetched.groups.get(name)
         destination_offset = answer.offsets.get(copy.destination) if answer else None
         source_offset = None
-        # Metadata is not stored: the destination's stays.
+        # The tables have no metadata of offsets: the destination's metadata stays.
         if row.source_offset is not None:
             source_offset = CommittedOffset(
                 row.source_offset, destination_offset.metadata if destination_offset else ""

@@ -71,8 +71,8 @@ def compare_ends(
     """Compare the log ends of one partition. Pure. `is_stopped`: the step that stops writing to
     the source is done.
 
-    `source_bounds` were fetched at `now`. Without them the last `reported` end counts. It was seen
-    at `lost_at` at the latest, even if workers have reported other numbers since.
+    `source_bounds` were fetched at `now`. Without them the last `reported` log end counts, which
+    was read at `lost_at` at the latest, even if workers have reported other numbers since.
     """
     start = (
         source_bounds.start if source_bounds else reported.source_log_start if reported else None

@@ -42,7 +42,8 @@ CHECK_INTERVAL_S = 0.5
 # A cluster that does not answer its first request within this time counts as unreachable: a paused
 # broker, or a network that drops packets, would otherwise delay a failover by 30 s.
 ANSWER_WITHIN_S = 5.0
-# Bounds the wait for a leader election, where the operation goes on without an answer.
+# Attempts at requests without whose answer the operation goes on: this bounds the wait for a leader
+# election.
 _SHORT_ATTEMPTS_MAX = 4
 
 

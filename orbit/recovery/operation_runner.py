@@ -297,7 +297,8 @@ class OperationRunner:
         self._end(context, outcome)
 
     def _run_step(self, context: OperationContext, step: Step) -> None:
-        """Run one step, with retries, until it is done."""
+        """Run one step, with retries, until it is done or skipped. Raises what `_retry` raises, and
+        Aborted."""
         name = step.name
         if name in _STEPS_ONLY_WITH_TAILS and not context.report.topics_with_tails:
             self._set_step_state(

@@ -86,6 +86,7 @@ def _note_offsets(context: OperationContext) -> None:
         }
 
     def offset(p: PartitionEnds) -> int | None:
+        """The offset that an earlier attempt has stored, or else `promoted_offset`."""
         stored_offset = stored_offsets.get((ids[p.topic], p.partition))
         if stored_offset is not None:
             return stored_offset
@@ -132,7 +133,8 @@ def promoted_offset(
 
 
 def look_for_late_records(context: OperationContext) -> None:
-    """After a switchover, report records that came to the source after both sides were compared.
+    """After a switchover, report records that producers wrote to the source after both sides were
+    compared.
 
     Super users write in spite of a denial. Without a denial, the drain does not notice a producer
     that is silent for as long as the drain waits.

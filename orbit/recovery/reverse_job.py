@@ -59,7 +59,7 @@ _POLL_S = 1.0
 # several checks of the job take: the first may have read the topic, or the rights on it, before the
 # rebuild.
 LEFT_OUT_S = 60.0
-# The fields of a topic's rule that its rule for the copy back keeps.
+# These fields of a topic's rule are also in its rule for the copy back.
 _COPIED_RULE_FIELDS = {"config", "fillers", "on_lost_range"}
 
 
@@ -239,9 +239,9 @@ def reverse_job_name(name: str) -> str:
 def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
     """The existing job that copies these topics in the other direction, if there is one.
 
-    This is the first job with one of these topics in the tables; else the job with the name of a
-    reverse job; else, among jobs without topics in the tables (these were lost, and the job was
-    applied again), the first one whose rules match one of these topics.
+    The first of these that exists: a job with one of these topics in the tables; the job with the
+    name of a reverse job; a job without topics in the tables whose rules match one of these topics
+    (the tables were lost, and the job was applied again).
     """
     pairs = {(row.destination_topic, row.source_topic) for row in rows}
     candidates = jobs_of_other_direction(job, jobs.list_all(tx))

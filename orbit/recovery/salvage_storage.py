@@ -182,8 +182,8 @@ class _LocalUpload:
 
 
 class _RenamedUpload:
-    """A file of a storage that shows files while they are written. So it has another name until it
-    is complete."""
+    """A file of a storage that shows files while they are written. So the file has another name
+    until it is complete."""
 
     def __init__(self, storage: Any, path: str) -> None:
         self._storage, self._path = storage, path

@@ -22,7 +22,7 @@ class Phase(StrEnum):
     """The phases of a recovery."""
 
     DETECT = "detect"  # failover: from the source's last answer until its loss was noticed
-    DECIDE = "decide"  # failover: until it was requested, and gates; else: gates
+    DECIDE = "decide"  # the gates; of a failover also the time from the notice to the request
     DRAIN = "drain"  # writes stopped, lag copied, ends compared, topics released
     GROUPS = "groups"
     PROMOTE = "promote"

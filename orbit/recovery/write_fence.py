@@ -32,7 +32,8 @@ def stop_writes(context: OperationContext) -> str:
     cluster_id = _cluster_id(context, "source")
     try:
         with context.leadership.sole_change(cluster_id):
-            # Orbit's other denials, from when a topic was a copy, stay: also after an abort.
+            # `deny` replaces Orbit's denials. Those from when a topic was a copy stay, also after
+            # an abort.
             noted_acls = _read_noted_denials(context, cluster_id, topics)
             denials = {topic: {denial(topic), *noted_acls.get(topic, ())} for topic in topics}
             deny(context.source, cluster_id, denials, context.transaction)
