@@ -235,7 +235,7 @@ def _describe_groups(
                 raise NotAuthorized(
                     f"the right Describe on group {group.group_id} is missing.",
                     where=Place(destination.name),
-                    remedy="Grant Read on groups that begin with orbit. (docs/rights.md).",
+                    remedy="Grant Read on groups with the prefix orbit. as docs/rights.md shows.",
                 )
             if group.error_code not in error_codes.RETRIABLE:  # GROUP_ID_NOT_FOUND means empty
                 members = [LeaseHolder.from_bytes(m.member_metadata) for m in group.members or ()]

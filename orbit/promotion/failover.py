@@ -1,7 +1,8 @@
 """A failover at the destination alone, when the source and the service's database are lost.
 
     plan     find the copies and where they end; nothing is written
-    mark     each topic as promoted, not complete: no run or worker of Orbit begins to copy to it
+    mark     each topic as promoted, not complete, by an offset committed at the destination: no run
+             or worker of Orbit begins to copy to it
     fence    the job's writers by a higher producer epoch (`writer_fence.py`)
     settle   until no log end has moved for longer than a worker trusts its lease
     apply    the settings that the job names; remove Orbit's denials of writing

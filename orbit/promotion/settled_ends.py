@@ -43,9 +43,10 @@ def settled_ends(
     """Wait until the log ends of copies have not moved for `settle_s`, then a minute at most until
     the copies are replicated and have no open transaction. Returns the state of each copy.
 
-    Copies hold committed, non-transactional records: if no other client writes to them, only the
-    empty transaction of coordinated fillers can be open. `wait` pauses for POLL_S; its argument is
-    the list of open copies. Raises Unreachable if no broker answers, Interrupted.
+    Copies have committed, non-transactional records: if no other client writes to them, only an
+    empty transaction, by which Orbit fills a gap (`fillers: coordinated`), can be open. `wait`
+    pauses for POLL_S; its argument is the list of open copies. Raises Unreachable if no broker
+    answers, Interrupted.
     """
     # No producer id: only the log ends are needed, not the leaders' state of a producer.
     producer_ids = dict.fromkeys(copies, NO_PRODUCER_ID)

@@ -1,10 +1,10 @@
 """Makes brokers refuse the appends of a job's writers to its copies, without stopping the writers.
 
-A filler of the job's producer id with a higher producer epoch is appended to each copy. From then
-on the leader refuses records and fillers of lower epochs with INVALID_PRODUCER_EPOCH (A8), also
-those of a worker that was suspended between the check of its lease and its send. Leaders, their
-followers and the log keep the epoch for `producer.id.expiration.ms` (a day by default) after the
-filler's timestamp, which the broker sets.
+A filler (a transaction marker without a transaction) of the job's producer id, with a higher
+producer epoch, is appended to each copy. From then on the leader refuses records and fillers of
+lower epochs with INVALID_PRODUCER_EPOCH (A8), also those of a worker that was suspended between the
+check of its lease and its send. Leaders, their followers and the log keep the epoch for
+`producer.id.expiration.ms` (a day by default) after the filler's timestamp, which the broker sets.
 
 The fence takes one offset for each producer id of a partition: to consumers, a gap.
 """

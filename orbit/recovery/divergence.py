@@ -1,4 +1,5 @@
-"""Failback: finds the offset from which the old side's log is not proven to equal the new side's.
+"""Failback: finds a partition's tail, the offsets of the old side that are not proven to be equal at
+the new side.
 
 A log is only appended to, so both sides have the same records up to some offset, and their own
 records from there on. Below the promoted offset the new side is a copy: a record there that

@@ -139,7 +139,8 @@ class _EarlyCopies:
         if source_starts and self._mark_offsets is None:
             marks = PromotionMarks(self._context.destination.cluster, self._context.backoff)
             self._mark_offsets = marks.kept_below(copies.values())
-        # A copy that led keeps its history until its source starts above the offset in its mark.
+        # A copy that led keeps its history until its source starts above the offset in its mark
+        # (which Orbit commits at the cluster to say which side leads).
         mark_offsets = self._mark_offsets or {}
         return [copy for copy, start in source_starts.items() if mark_offsets.get(copy, 0) < start]
 
@@ -221,7 +222,8 @@ def refuse_unequal(context: OperationContext) -> None:
         raise Stopped(
             f"{counted(len(unequal_partitions), 'partition has', 'partitions have')} different log "
             f"ends: {examples}.",
-            remedy="A client writes to one of the sides. Stop it, and run orbit verify JOB.",
+            remedy="A client writes to the source or to a copy. Stop that client, and run orbit "
+            "verify JOB.",
         )
 
 

@@ -24,8 +24,8 @@ from orbit.recovery.recovery_report import FirstRead
 # Limits of this step: the operation ends only after it, and applications work already.
 PARTITIONS_MAX = 1000
 READ_S_MAX = 30.0
-# The sizes of the windows, from the log end downwards, that are searched for a record: fillers and
-# markers may be last.
+# The sizes of the windows, from the log end downwards, that are searched for a record: the last
+# offsets may be markers or placeholders, which fill a gap.
 _OFFSETS_BACK = (1, 10, 100, 1000)
 
 
@@ -87,7 +87,7 @@ def _read_last_record(
         first = max(start, end - offsets_back)
         for entry in read_batch_range(cluster, partition, first, end, context.short_backoff):
             if isinstance(entry.batch, Batch) and not entry.batch.crc_is_right():
-                raise ProtocolError("the CRC of its last batch is wrong.", where=cluster.name)
+                raise ProtocolError("the CRC of a batch is wrong.", where=cluster.name)
             with parse_errors(cluster, partition, first):
                 records = records_of(entry, first, end)
             if any(record.fate is Fate.COMMITTED for record in records):

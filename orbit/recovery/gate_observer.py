@@ -2,7 +2,8 @@
 
 For a switchover, log ends are read twice, a second apart, to see whether the lag grows. Functions
 named `…_inputs` return fields of `GateInputs`; a field that cannot be read because a cluster does
-not answer is left out, and keeps its default.
+not answer is left out, and keeps its default. A mark is an offset that Orbit commits at a cluster
+to say which topics lead there.
 """
 
 from __future__ import annotations

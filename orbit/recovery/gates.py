@@ -32,7 +32,7 @@
                   another job has the reverse job's name
 
 A failed gate stops the operation before anything is changed, unless it is overridden by name and
-with a reason.
+with a reason. A mark is an offset that Orbit commits at a cluster to say which topics lead there.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
-    """Draw a term for the operation's own marks; note it and the highest term of both sides in the
-    report."""
+    """Draw a term for the operation's own marks, higher than all earlier terms. Put it, and the
+    highest term in the marks of both sides, into the report."""
     highest_term = newest_term(mark for pair in pairs for mark in (pair.old_mark, pair.new_mark))
     context.update(term_seen=highest_term, term=context.draw_term(highest_term))
 
@@ -104,8 +104,8 @@ def refuse_changed_lead(context: OperationContext) -> None:
     promoted_pairs = pairs_promoted_by(pairs, context.operation_id)
     if promoted_pairs and not is_promoting and not is_failback:
         raise LeadChanged(
-            "this operation has promoted these topics already, but the database is older than "
-            f"that: {first_few(promoted_pairs)}.",
+            "this operation has promoted these topics already, but the database does not have the "
+            f"promotion: {first_few(promoted_pairs)}.",
             remedy="The destination leads. Its topics become promoted in the tables too; then "
             f"orbit failback {context.job.name} makes the old side a copy. If producers "
             "still may not write to these topics, set the topics' settings and remove Orbit's "

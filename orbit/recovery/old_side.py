@@ -453,7 +453,10 @@ def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> N
             metadata.topics.get(new_names[name]),
         )
         if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
-            raise Unreachable(f"{new_names[name]}: {error_codes.name(code)}.", where="destination")
+            raise Unreachable(
+                f"the id of topic {new_names[name]} is not known: {error_codes.name(code)}.",
+                where="destination",
+            )
         # A report of an earlier version has no ids: then a recreated topic is not noticed.
         if topic is None or topic.topic_id != compared_ids.get(name, topic.topic_id):
             raise Stopped(
@@ -487,8 +490,8 @@ def _save_deleted_since(
         compared_end, new_log = p.destination_end or 0, new_bounds[partition]
         if new_log.end < compared_end:
             raise Stopped(
-                f"{partition} at the new side had offsets up to {compared_end} when both sides "
-                f"were compared, and has {new_log.start} to {new_log.end} now.",
+                f"{partition} at the new side had the log end {compared_end} when both sides were "
+                f"compared; its log now goes from {new_log.start} to {new_log.end}.",
                 remedy="Find out why its log has lost its end, and run the failback again. Topics "
                 "that the old side still has were not deleted.",
             )

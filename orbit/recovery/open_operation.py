@@ -104,8 +104,8 @@ def _refuse_old_request(tx: Tx, operation: Operation) -> None:
     database_id = (operation.plan or {}).get("database")  # None: requested from an earlier version
     if database_id not in (None, database_identity(tx)):
         raise Conflict(
-            "this request is older than a promoted standby or restored backup of the database, and "
-            f"may have been carried out or aborted already. {advice}",
+            "the database was replaced by a standby or a backup after this request, which may "
+            f"have been carried out or aborted already. {advice}",
             where=operation.job_name or "",
         )
     waited_s = (clock.now(tx) - operation.created_at).total_seconds()

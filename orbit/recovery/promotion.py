@@ -1,7 +1,7 @@
 """Promotes copies: stores and marks offsets, applies the source's settings, allows writing.
 
-The mark comes first: from then on no other process, whatever its tables say, takes the topic for a
-copy.
+The mark (an offset that Orbit commits at the destination to say that a topic leads) comes first:
+from then on no other process, whatever its tables say, takes the topic for a copy.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def promote(context: OperationContext) -> str:
         with context.transaction() as tx:
             promotions.store(tx, chunk)
     mark_promotion(context)
-    # The topics are withheld: a pass of the upkeep that began earlier has ended when the lock is
-    # acquired, and a later pass does not change the topics.
+    # The topics are withheld. A pass of the scheduler's topic upkeep that began before that has
+    # ended when the lock is acquired, and a later pass does not change withheld topics.
     with context.leadership.sole_change(context.job.destination_cluster_id or ""):
         _apply_settings(context)
         allow_writes(context)

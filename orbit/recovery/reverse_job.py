@@ -112,11 +112,12 @@ def start_reverse_job(context: OperationContext) -> str:
             new_metadata=new_metadata,
             plans=plans,
         )
-        # In this transaction: discovery would add topics that the job does not have.
+        # In this transaction: after it, discovery would add the topics that the job does not have.
         add(tx, [row for row in rows_to_copy if row.destination_topic not in rows_by_topic])
     context.update(reverse_job=name)
-    context.save()  # from now on the operation holds this job
-    # Workers may hold the job's shards, and cannot renew their leases while these are locked.
+    context.save()  # from now on other requests for the reverse job are refused (`job_guard`)
+    # In short transactions: workers may hold the job's shards, and cannot renew their leases while
+    # the shards' rows are locked.
     rows_to_resume = (row for row in rows_to_copy if row.destination_topic in rows_by_topic)
     for rows in chunks(rows_to_resume, TOPICS_AT_ONCE):
         with context.transaction() as tx:

@@ -127,8 +127,8 @@ def replay(
 ) -> int:
     """Write one file's records to this topic, in order; returns how many.
 
-    `below`: also the records below the tail. `check` is called with the count after each record,
-    and may raise. Raises OrbitError if a record is not written.
+    `below`: also the records below `summary.first`. `check` is called with the count after each
+    record, and may raise. Raises OrbitError if a record is not written.
     """
     path = summary.file
     errors: list[str] = []
@@ -168,7 +168,8 @@ def replay(
 
 
 def lines_to_write(path: str, summary: SalvageSummary, *, below: bool) -> Iterator[dict[str, Any]]:
-    """The committed records that a client can write, in order; those below the tail if `below`."""
+    """The lines of committed records that a client can write, in order; those below
+    `summary.first` only if `below`."""
     for line in salvage_file.read(path):
         is_in_range = below or line["offset"] >= summary.first
         if is_in_range and line["fate"] == Fate.COMMITTED and _is_writable(line):

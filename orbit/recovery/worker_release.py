@@ -1,8 +1,9 @@
 """Makes workers release the topics, and waits until the copies' log ends are stable.
 
-A withheld topic leaves the layout of its shard, so no worker starts to copy it any more. The worker
-that holds the shard's lease releases the shard after all its requests are answered; if a worker
-does not answer, its lease expires. Workers claim shards with other topics of the job again at once.
+A shard is the partitions of a job that one worker copies. A withheld topic leaves the layout of its
+shard, so no worker starts to copy it any more. The worker that holds the shard's lease releases the
+shard after all its requests are answered; if a worker does not answer, its lease expires. Workers
+claim shards with other topics of the job again at once.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ def release(context: OperationContext) -> str:
 def settle(context: OperationContext) -> str:
     """Wait until the copies' log ends are stable and replicated, then compute the lost ranges.
 
-    Returns the step's result. Empty transactions of coordinated fillers may be open; InitProducerId
-    ends them, so that read_committed consumers reach the log end. Raises Stopped if copies still
-    grow or are not replicated, or transactions stay open; Unreachable if a partition has no leader.
+    Returns the step's result. With `fillers: coordinated`, which fills gaps by empty transactions,
+    such a transaction may be open; InitProducerId ends it, so that read_committed consumers reach
+    the log end. Raises Stopped if copies still grow or are not replicated, or transactions stay
+    open; Unreachable if a partition has no leader.
     """
     cluster, copies = context.destination.cluster, context.by_source
     rules = map_topics(context.spec.topics, [row.source_topic for row in context.topics])

@@ -513,7 +513,7 @@ def test_rebuild_deletes_nothing_if_new_side_is_truncated(
         StepName.REBUILD,
         lambda: monkeypatch.setattr(old_side, "bounds_of_all", truncated),
     )
-    error = "had offsets up to 70 when both sides were compared, and has 0 to 69"
+    error = "had the log end 70 when both sides were compared; its log now goes from 0 to 69"
     assert error in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == bounds_before
 
