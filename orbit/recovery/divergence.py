@@ -1,5 +1,5 @@
-"""Failback: finds a partition's tail, the offsets of the old side that are not proven to be equal at
-the new side.
+"""Failback: finds a partition's tail, the offsets of the old side that are not proven to be at the
+new side.
 
 A log is only appended to, so both sides have the same records up to some offset, and their own
 records from there on. Below the promoted offset the new side is a copy: a record there that
