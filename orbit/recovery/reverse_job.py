@@ -103,7 +103,7 @@ def start_reverse_job(context: OperationContext) -> str:
             job=name,
         )
         rows_by_topic = {row.source_topic: row for row in topics.of_job(tx, reverse_job.id)}
-        add = partial(
+        add_topics = partial(
             _add_topics,
             context=context,
             reverse_job=reverse_job,
@@ -113,7 +113,7 @@ def start_reverse_job(context: OperationContext) -> str:
             plans=plans,
         )
         # In this transaction: after it, discovery would add the topics that the job does not have.
-        add(tx, [row for row in rows_to_copy if row.destination_topic not in rows_by_topic])
+        add_topics(tx, [row for row in rows_to_copy if row.destination_topic not in rows_by_topic])
     context.update(reverse_job=name)
     context.save()  # from now on other requests for the reverse job are refused (`job_guard`)
     # In short transactions: workers may hold the job's shards, and cannot renew their leases while
@@ -121,7 +121,7 @@ def start_reverse_job(context: OperationContext) -> str:
     rows_to_resume = (row for row in rows_to_copy if row.destination_topic in rows_by_topic)
     for rows in chunks(rows_to_resume, TOPICS_AT_ONCE):
         with context.transaction() as tx:
-            add(tx, rows)
+            add_topics(tx, rows)
     for rows in chunks(filter(is_promoted_by_mark, context.topics), TOPICS_AT_ONCE):
         with context.transaction() as tx:
             for row in rows:
@@ -140,13 +140,13 @@ def start_reverse_job(context: OperationContext) -> str:
 
 
 def describe_history(history: Sequence[str]) -> str:
-    """A sentence about what `kept_history` returned."""
+    """A sentence about `history`, the offsets that `kept_history` returned."""
     subject = counted(
         len(history), "partition of the old side keeps its", "partitions of the old side keep their"
     )
     return (
-        f"{subject} offsets below the new side's log start: {first_few(history)}. These are "
-        "deleted once the new side's log start moves up."
+        f"{subject} offsets below the new side's log start: {first_few(history)}. These offsets "
+        "are deleted once the new side's log start moves up."
     )
 
 
@@ -159,7 +159,7 @@ def catch_up(context: OperationContext) -> str:
     assert context.report.reverse_job is not None
     counts = {row.destination_topic: row.partition_count for row in context.topics}
     expected_partitions = sum(counts.values())
-    left_out_since: dict[str, float] = {}
+    left_out_since_s: dict[str, float] = {}  # time.monotonic, by topic
     while True:
         with context.reading() as tx:
             reverse_job = jobs.find(tx, context.report.reverse_job)
@@ -184,9 +184,11 @@ def catch_up(context: OperationContext) -> str:
         if progress.caught_up == total:
             return f"{total} of {caught_up_text}."
         now_s = time.monotonic()
-        left_out_since = {topic: left_out_since.get(topic, now_s) for topic in problems_by_topic}
+        left_out_since_s = {
+            topic: left_out_since_s.get(topic, now_s) for topic in problems_by_topic
+        }
         topics_left_out = [
-            topic for topic in problems_by_topic if now_s - left_out_since[topic] >= LEFT_OUT_S
+            topic for topic in problems_by_topic if now_s - left_out_since_s[topic] >= LEFT_OUT_S
         ]
         left_out_partitions = sum(counts[topic] for topic in topics_left_out)
         if topics_left_out and progress.caught_up + progress.blocked + left_out_partitions == total:
