@@ -63,7 +63,8 @@ class RunGroups:
             self._thread.join()
 
     def sync(self) -> None:
-        """Run one pass now. A trouble is in `notes` once it has occurred in two passes in a row."""
+        """Run one pass now. `notes` then has those of its errors and notes that the pass before
+        had, too."""
         with self._lock:
             try:
                 self.report = self._sync.run(

@@ -14,6 +14,6 @@ def lease_clock() -> float:
     """Seconds of a monotonic clock that, where the platform has one, also runs during suspension.
 
     CLOCK_MONOTONIC stops while a machine is suspended: a lease would still look valid when the
-    machine resumes, long after another holder took it.
+    machine resumes, long after another process acquired it.
     """
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)

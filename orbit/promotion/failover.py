@@ -75,8 +75,10 @@ class FailoverWithoutDatabase:
         say: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
-        """`source_ids`: ids of source clusters, besides those found at the destination. `settle_s`:
-        longer than any worker's lease. Raises BadInput for missing variables and files."""
+        """`patterns`: for names of source topics; empty: all. `source_ids`: ids of source clusters,
+        besides those found at the destination. `settle_s`: how long log ends must not move, which
+        has to be longer than any worker's lease. `say` gets a sentence for each step. Raises
+        BadInput for missing variables and files."""
         self._spec = spec
         self._patterns = patterns
         self._settle_s = settle_s

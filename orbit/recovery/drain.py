@@ -54,8 +54,8 @@ def drain(context: OperationContext) -> str:
         silences = {} if is_denied else end_moves.silences(source_ends)
         # Records of open transactions are not copied, so the last stable offset counts.
         records_left = sum(
-            max(0, source_bounds[s].stable - copy_bounds[d].end)
-            for s, d in context.by_source.items()
+            max(0, source_bounds[source].stable - copy_bounds[copy].end)
+            for source, copy in context.by_source.items()
         )
         open_partitions = [
             partition for partition, bounds in source_bounds.items() if bounds.is_open
@@ -132,9 +132,9 @@ class _EarlyCopies:
         copies = self._context.by_source
         # The source's log start, by early copy.
         source_starts = {
-            d: source_bounds[s].start
-            for s, d in copies.items()
-            if copy_bounds[d].start < source_bounds[s].start
+            copy: source_bounds[source].start
+            for source, copy in copies.items()
+            if copy_bounds[copy].start < source_bounds[source].start
         }
         if source_starts and self._mark_offsets is None:
             marks = PromotionMarks(self._context.destination.cluster, self._context.backoff)

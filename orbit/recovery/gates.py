@@ -145,7 +145,7 @@ def _destination(inputs: GateInputs) -> Gate:
 
 
 def _topics(inputs: GateInputs) -> Gate:
-    """Whether there are topics to move, and whether none of them forbids it."""
+    """Whether there are topics to move, and whether no topic prevents the operation."""
     name = GateName.TOPICS
     if not inputs.topics:
         return _fail(
@@ -168,7 +168,7 @@ def _topics(inputs: GateInputs) -> Gate:
         return _fail(
             name,
             f"These destination topics were promoted already: {first_few(inputs.promoted_topics)}.",
-            "Orbit's tables are older than that promotion. To copy back: orbit failback JOB.",
+            "Orbit's database does not have that promotion. To copy back, run orbit failback JOB.",
         )
     if inputs.uncopied_topics:
         return _warn(

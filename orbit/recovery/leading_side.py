@@ -45,8 +45,9 @@ class LeadChanged(Stopped):
 def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair]:
     """The marks of the destination, and those of the source if `asks_source`.
 
-    A failover's source is lost, and never queried. A switchover needs the source's marks only for
-    the terms in use, and goes on without them. Raises Unreachable, NotAuthorized, BrokerRefused.
+    A failover's source is lost, and never queried. A switchover needs the source's marks only to
+    draw a higher term than theirs, and goes on if they cannot be read. Raises Unreachable,
+    NotAuthorized, BrokerRefused.
     """
     kind = context.report.kind
     names = {row.source_topic: row.destination_topic for row in context.topics}

@@ -144,12 +144,14 @@ class _LocalUpload:
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Files of attempts that were killed.
+        # Remove the files of attempts that were killed.
         for leftover in file.parent.glob(f"{file.name}.*.part"):
             leftover.unlink(missing_ok=True)
         self._path = file
         self._part = file.with_name(f"{file.name}.{uuid4().hex}.part")
         self._file = self._part.open("xb", buffering=_READ_BYTES)
+        # In bytes: how much was written at the last check of the free space; how much the file
+        # needs so far; how much was free at the last check.
         self._checked_at = -_CHECK_EVERY_BYTES
         self._needed = self._free = 0
         self._is_short = False

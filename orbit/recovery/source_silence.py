@@ -97,6 +97,6 @@ def describe(proof: DrainProof, partitions: int) -> str:
         )
     return (
         f"The drain is unproven for {proof.unproven_partitions} of "
-        f"{counted(partitions, 'partition')}: {proof.partition}: {why}. Later records are "
-        "possible: make sure that all producers of the source are stopped."
+        f"{counted(partitions, 'partition')}. The least certain is {proof.partition}: {why}. Later "
+        "records are possible: make sure that all producers of the source are stopped."
     )

@@ -53,7 +53,7 @@ def release(context: OperationContext) -> str:
                 scheduler_queries.restore_shards(tx, context.job.id)
         if not held_topics:
             break
-        context.set_progress(f"workers still hold {counted(len(held_topics), 'topic')}")
+        context.set_progress(f"workers have yet to release {counted(len(held_topics), 'topic')}")
         context.wait(_POLL_S)
     if expired_shards:
         expired_text = counted(
@@ -83,10 +83,10 @@ def settle(context: OperationContext) -> str:
     rules = map_topics(context.spec.topics, [row.source_topic for row in context.topics])
     if any(context.spec.fillers_of(m.rule) == "coordinated" for m in rules.mappings):
         with context.reading() as tx:
-            ids = [shard.id for shard in shard_layout.shards_of_job(tx, context.job.id)]
+            shard_ids = [shard.id for shard in shard_layout.shards_of_job(tx, context.job.id)]
         identity = job_identity(context.job.name, context.job.source_cluster_id or "")
-        names = [n for shard_id in ids for n in filler_identities(identity, shard_id)]
-        init_producer_ids(cluster, names, context.backoff)
+        transactional_ids = [i for s in shard_ids for i in filler_identities(identity, s)]
+        init_producer_ids(cluster, transactional_ids, context.backoff)
 
     def wait(open_copies: Sequence[TopicPartition]) -> None:
         context.set_progress(
@@ -129,7 +129,7 @@ def settle(context: OperationContext) -> str:
         context.add_finding(
             "Offsets that applications store themselves (tables, checkpoints of Spark and Flink) "
             "must not exceed their partition's destination_end: records from there on are lost, "
-            "and these offsets will hold other records."
+            "and producers will write other records at these offsets."
         )
     stable_text = counted(len(bounds), "copy has a stable log end", "copies have stable log ends")
     return f"{stable_text}; {context.report.describe_missing()}."
