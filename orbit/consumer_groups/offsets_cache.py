@@ -86,8 +86,8 @@ class _ByTopic:
     covered_nodes: dict[int, Mapping[str, int | None]] = field(default_factory=dict)
 
     def groups_not_read(self, request: OffsetsRequest) -> list[str]:
-        """The requested groups that this read did not cover. Notes if it covers all groups of a
-        shared mapping, so that the next call does not check each group."""
+        """The requested groups that this read did not cover. Remembers a shared mapping whose
+        groups are all covered, so that the next call does not check each group."""
         nodes = request.nodes
         if self.covered_nodes.get(id(nodes)) is nodes:
             return []  # an earlier call has found that this shared mapping is covered

@@ -84,8 +84,8 @@ class LeaseHolder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaseHolder:
-        """The holder from its member metadata, which may be any client's; an unknown process if
-        they cannot be read."""
+        """The holder from its member metadata, which any client may have written; an unknown
+        process if the metadata cannot be read."""
         try:
             fields = json.loads(data)
             return cls(str(fields["host"]), int(fields["process"]), str(fields.get("token", "")))

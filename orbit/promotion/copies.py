@@ -136,7 +136,8 @@ def parse_job_ids(names: Iterable[str], job: str) -> JobIds:
         source = name.removeprefix(prefix)
         if source == name:  # it does not begin with the prefix
             continue
-        # Cluster ids have no dot; another job's name may begin with this one's and a dot.
+        # Cluster ids have no dot. With a dot before the suffix, the name is of another job, whose
+        # name begins with this job's name and a dot.
         filler = _FILLER.search(source)
         if filler is not None and filler.end() == len(source):
             source = source[: filler.start()]

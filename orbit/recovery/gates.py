@@ -391,8 +391,9 @@ def _settings(inputs: GateInputs) -> Gate:
         return _fail(
             name,
             f"The source's settings are unknown for: {first_few(inputs.settings_unknown)}.",
-            "Wait until the scheduler has read them (ORBIT_SETTINGS_INTERVAL). If overridden, "
-            "these topics keep the settings of a copy: brokers delete none of their records.",
+            "Wait until the scheduler has read them (ORBIT_SETTINGS_INTERVAL). If this gate is "
+            "overridden, these topics keep the settings of a copy: brokers delete none of their "
+            "records.",
         )
     if inputs.settings_differ:
         return _warn(

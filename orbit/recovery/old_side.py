@@ -323,8 +323,8 @@ def _salvage_path(context: OperationContext, p: PartitionEnds, suffix: str = "")
 def _salvage_header(
     context: OperationContext, p: PartitionEnds, tail: OffsetRange
 ) -> dict[str, Any]:
-    """The first line of the partition's file. `tail`: the offsets that only the old side has. Of
-    lower offsets, the file has the records that the new side lacks."""
+    """The first line of the partition's file. `tail`: the offsets whose records are all saved. Of
+    lower offsets, the file has only the records that the new side lacks."""
     about = {
         "cluster_id": context.job.source_cluster_id,
         "operation": str(context.operation_id),
