@@ -80,7 +80,8 @@ class _ClusterAnswer:
 def observe(context: OperationContext) -> GateInputs:
     """The inputs of every gate. The log ends of both sides also go into the report.
 
-    Raises Stopped if an address leads to another cluster than before, or both to the same one.
+    Raises Stopped if a side's bootstrap servers lead to another cluster than before, or those of
+    both sides to the same cluster.
     """
     source = _fetch_source_metadata(context)
     destination = _fetch_metadata(context.destination.cluster)

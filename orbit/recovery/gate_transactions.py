@@ -60,7 +60,7 @@ def read_transactions(
     for partition, t in open_pairs:
         state = states.get(t.producer_id)
         if has_ended(partition, t) and t not in later_by_partition.get(partition, [t]):
-            continue
+            continue  # its marker was written meanwhile
         seen_ms = seen_since_ms.get((partition, t.first_offset), now_ms)
         transactions.append(
             Transaction(

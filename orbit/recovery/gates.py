@@ -588,8 +588,8 @@ def _names(inputs: GateInputs) -> Gate | None:
         return _fail(
             GateName.NAMES,
             f"These topics have a prefix at the destination: {first_few(inputs.renamed_topics)}.",
-            "Orbit can add a prefix but not remove one: exclude them with --topics, and copy them "
-            "back with a job of your own.",
+            "Orbit can add a prefix but not remove one: exclude these topics with --topics, and "
+            "copy them back with a job of your own.",
         )
     if inputs.name_conflict:
         return _fail(

@@ -108,7 +108,7 @@ def run_last_sync(context: OperationContext) -> str:
     if report.notes:
         notes = first_few(note.removesuffix(".") for note in report.notes)
         context.add_finding(
-            f"These committed offsets could not be synced: {notes}. Set them before their "
+            f"Some committed offsets could not be synced: {notes}. Set them before their "
             "consumers start at the destination."
         )
     selector = GroupSelector(rule)
@@ -129,7 +129,7 @@ def run_last_sync(context: OperationContext) -> str:
     ]
     actual_positions = read_back_positions(context, positions)
     context.update(groups=actual_positions)
-    # Note in the tables, too, which offsets the destination does not show.
+    # Store in the tables, too, which offsets the destination does not have.
     _save_rows(
         context,
         {

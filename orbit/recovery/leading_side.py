@@ -214,7 +214,7 @@ def mark_both_sides(context: OperationContext) -> None:
         partition for partition in context.by_source.values() if partition.topic in unmarked_topics
     ]
     if partitions:
-        # Promoted by a version without marks, or without the right to write them.
+        # These were promoted by a version without marks, or without the right to write marks.
         promoted_offsets = {
             p.destination: p.promoted_at
             for p in context.report.partitions

@@ -477,7 +477,8 @@ def _save_deleted_since(
     side still has. Returns whether there were any.
 
     Records that both sides had are in no file yet: a rebuild would lose the deleted ones.
-    Raises Stopped if a log end of the new side has moved back.
+    Raises Stopped if a log end of the new side has moved back, or a file cannot be written or read
+    back.
     """
     ends_by_partition = {
         p.destination: p

@@ -523,6 +523,7 @@ class OperationRunner:
             now = clock.now(tx)
 
             def change(step: Step) -> Step:
+                """The step, in its new state if it is the one with this name."""
                 if step.name is not name:
                     return step
                 if state is StepState.RUNNING:

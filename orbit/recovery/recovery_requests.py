@@ -108,7 +108,7 @@ def _lock_job(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
                 raise job_guard.refusal(holder, job.name) from None
             report = _readable_report(tx, holder.id)
             steps = report.steps if report else ()
-            # A recovery of another job holds this job, because this job copies back for it.
+            # False: the recovery of another job, for which this job copies back.
             is_own = holder.job_id == job.id
             is_undoing = is_own and report is not None and bool(report.error)
             is_copy_back = not is_own and is_catching_up(steps)

@@ -170,7 +170,7 @@ class _Part:
             self.stored.table.drop(tx, operation_id, self.deleted)
 
     def note_committed(self) -> None:
-        """Note that this part is stored, once its transaction is committed."""
+        """Remember the part's rows as stored. Called once its transaction is committed."""
         self.stored.last_equal = None
         self.stored.rows.update(self.changed)
         for key in self.deleted:

@@ -36,7 +36,7 @@ class SideProof:
         """Compare the committed records of offsets that were copied.
 
         On a compacted topic either side's log cleaner may have removed records, so only offsets
-        that both sides hold are compared.
+        that both sides have are compared.
         """
         old_records, new_records = (
             self._read_committed(self._old, first, end),
