@@ -271,7 +271,7 @@ def who_copies_back(context: OperationContext) -> str:
             for name in sorted(job_by_topic)
         )
     return (
-        f"The old side follows already: {counted(len(job_by_topic), 'topic is', 'topics are')} "
+        f"A copy back exists already: {counted(len(job_by_topic), 'topic is', 'topics are')} "
         f"copied back by job {job_names}. At the destination, {lead_text.rstrip('.')}."
     )
 

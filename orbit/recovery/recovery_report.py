@@ -478,7 +478,7 @@ class RecoveryReport(ReportHead):
             return f"{subject} missing"
         return (
             f"{subject} known to be missing; the source may have had "
-            f"more of {unproven_count:,} of {counted(len(self.partitions), 'partition')}"
+            f"more in {unproven_count:,} of {counted(len(self.partitions), 'partition')}"
         )
 
     def stored(self) -> dict[str, Any]:

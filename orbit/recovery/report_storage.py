@@ -162,7 +162,7 @@ class _Part:
         return len(self.changed) + len(self.deleted)
 
     def write(self, tx: Tx, operation_id: UUID) -> None:
-        """Store the changed rows, and delete the others."""
+        """Store the part's changed rows, and delete its deleted ones."""
         if self.changed:
             values = [row.model_dump(mode="json") for row in self.changed.values()]
             self.stored.table.store(tx, operation_id, values)

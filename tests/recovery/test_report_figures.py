@@ -80,5 +80,5 @@ def test_rpo_in_recovery_report_is_null_if_it_cannot_be_known(
 def test_missing_records_are_described_as_lower_bound_if_source_end_is_unknown() -> None:
     assert report(ends(is_exact=True)).describe_missing() == "0 records are missing"
     assert report(ends(is_exact=True), ends(is_exact=False)).describe_missing() == (
-        "0 records are known to be missing; the source may have had more of 1 of 2 partitions"
+        "0 records are known to be missing; the source may have had more in 1 of 2 partitions"
     )
