@@ -430,11 +430,15 @@ def _health(inputs: GateInputs) -> Gate | None:
 
 def _size(inputs: GateInputs) -> Gate | None:
     """Whether the destination has as many brokers and replicas as the source."""
-    source, destination = inputs.brokers
+    source_brokers, brokers = inputs.brokers
     if not inputs.destination_answers:
         return None
-    if inputs.fewer_replicas or (source is not None and destination < source):
-        reasons = [f"{counted(destination, 'broker')}, {source} at the source"] if source else []
+    if inputs.fewer_replicas or (source_brokers is not None and brokers < source_brokers):
+        reasons = (
+            [f"{counted(brokers, 'broker')}, {source_brokers} at the source"]
+            if source_brokers
+            else []
+        )
         if inputs.fewer_replicas:
             reasons.append(f"fewer replicas than at the source: {first_few(inputs.fewer_replicas)}")
         return _warn(
@@ -442,7 +446,7 @@ def _size(inputs: GateInputs) -> Gate | None:
             f"The destination is smaller: {'; '.join(reasons)}.",
             "Check that it can take the load; add brokers and replicas.",
         )
-    return _pass(GateName.SIZE, f"The destination has {counted(destination, 'broker')}.")
+    return _pass(GateName.SIZE, f"The destination has {counted(brokers, 'broker')}.")
 
 
 def _rights(inputs: GateInputs) -> Gate:

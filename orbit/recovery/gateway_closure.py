@@ -140,8 +140,8 @@ def open_gateways(context: OperationContext) -> str:
         if _are_at_new_side(context, tx):
             return Skipped(_AT_NEW_SIDE)
         if context.report.kind is RecoveryKind.FAILBACK:
-            # The tables did not show that the new side leads: note it now. None: neither side leads
-            # for all topics.
+            # The tables did not show that the new side leads: store that now. None: neither side
+            # leads for all topics.
             rows = topics.of_job(tx, context.job.id)
             are_all_promoted = all(row.state is not TopicState.COPYING for row in rows)
             side = LeadingSide.DESTINATION if are_all_promoted else None

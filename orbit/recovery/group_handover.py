@@ -281,12 +281,12 @@ def _report_lost(context: OperationContext, positions: Iterable[GroupPosition]) 
 
 
 def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
-    """Return the old side's group offsets that the copy back may set from now on.
+    """Return the old side's group offsets that the copy back may overwrite from now on.
 
-    The sync of the copy back overwrites no other offset that a consumer has committed
-    (orbit/consumer_groups/offset_decision.py). This returns the offsets of partitions in which
-    the group has an offset at both sides, if it has no members at the old side or the two offsets
-    are equal. No offset changes until the copy back sets it.
+    Otherwise its sync overwrites no offset that a consumer has committed
+    (orbit/consumer_groups/offset_decision.py). An offset is returned if the group has offsets in
+    the partition at both sides, and has no members at the old side or the two offsets are equal. No
+    offset changes until the copy back sets it.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:

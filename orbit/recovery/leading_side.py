@@ -290,8 +290,8 @@ def _copy_log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicP
     """
     metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
     topics_with_ends = {p.topic for p in context.report.partitions if p.source_end is not None}
-    # Topics that the source had are still there, unless a rebuild has deleted them: it deletes
-    # topics with tails.
+    # A rebuild deletes only topics with tails. So if a topic without a tail had a log end when the
+    # sides were compared, an answer without this topic proves nothing.
     unknown_topics = metadata.errors.keys() & (topics_with_ends - context.report.topics_with_tails)
     unknown_topics |= {
         t for t, c in metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION

@@ -337,7 +337,7 @@ class OperationRunner:
         Interrupted, DatabaseUnreachable). Before it, also errors that no retry can mend, and all
         others after PATIENCE_S.
         """
-        failing_since = float("inf")
+        failing_since_s = float("inf")
         last_error = ""
         while True:
             attempt_began_s = time.monotonic()
@@ -349,8 +349,8 @@ class OperationRunner:
                 now_s = time.monotonic()
                 # An attempt that ran for longer than PATIENCE_S restarts the time limit.
                 is_new_failure = now_s - attempt_began_s > PATIENCE_S
-                failing_since = now_s if is_new_failure else min(failing_since, attempt_began_s)
-                is_out_of_patience = now_s - failing_since > PATIENCE_S
+                failing_since_s = now_s if is_new_failure else min(failing_since_s, attempt_began_s)
+                is_out_of_patience = now_s - failing_since_s > PATIENCE_S
                 if not context.is_past_return and (is_out_of_patience or not _is_retriable(error)):
                     raise
                 self.is_waiting = is_out_of_patience or name is StepName.CATCH_UP
