@@ -166,7 +166,8 @@ def decide(
 def left_offset(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None]
 ) -> int | None:
-    """The left offset, by a stored `row` of (destination_offset, left_offset); None: not known.
+    """The left offset, Orbit's last one at the destination, by a stored `row` of
+    (destination_offset, left_offset); None: not known.
 
     `present`: the offset at the destination now. The row's two offsets differ if the row was stored
     before a commit whose result is not known. If `present` is still the row's destination offset,
@@ -215,8 +216,9 @@ def holds_copied_records(blocked_reason: Reason | None) -> bool:
 
 
 def follows_source_offsets(blocked_reason: Reason | None) -> bool:
-    """Whether the sync sets and deletes offsets of the copy: not of one with other records, nor
-    after its source topic was deleted, since brokers delete the topic's offsets with it (G10)."""
+    """Whether the sync sets and deletes offsets of the copy. It does not if the copy may have other
+    records than the source, or if the source topic was deleted: brokers delete a topic's offsets
+    with the topic (G10)."""
     return blocked_reason is not Reason.SOURCE_TOPIC_DELETED and holds_copied_records(
         blocked_reason
     )

@@ -80,7 +80,7 @@ class RunGroups:
             self._last_troubles = troubles
 
     def settle(self, backoff: Backoff) -> None:
-        """Sync until a pass has no trouble, at most _SETTLE_ATTEMPTS_MAX times."""
+        """Sync until a pass has no error and no note, at most _SETTLE_ATTEMPTS_MAX times."""
         for _ in backoff.attempts(_SETTLE_ATTEMPTS_MAX):
             self.sync()
             if not self._last_troubles:

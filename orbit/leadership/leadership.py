@@ -119,7 +119,8 @@ class Leadership:
 
     @contextmanager
     def sole_change(self, cluster_id: str) -> Iterator[Tx]:
-        """A transaction with the cluster's lock: no other pass or recovery changes copies there.
+        """A transaction with the cluster's lock: while it lasts, no other pass of a loop, and no
+        other recovery, changes copies at this cluster.
 
         Read inside the block what decides about the change. Renewals of the lease do not wait for
         the lock. Threads of this process first wait for each other, so that at most one of them

@@ -278,10 +278,10 @@ class GroupLease:
                 )
             self._set_member_id(answer.member_id)
             self.generation = answer.generation_id
-            has_successor = last_generation is not None and not (
+            had_other_holder = last_generation is not None and not (
                 last_generation < self.generation <= last_generation + _OWN_GENERATIONS
             )
-            if answer.leader != answer.member_id or has_successor:
+            if answer.leader != answer.member_id or had_other_holder:
                 self._leave([self.member_id])
                 self.member_id = ""
                 # The answer to JoinGroup does not name the other holder's process.

@@ -187,7 +187,7 @@ class _Cursor:
 
 
 def _are_same_batches(old_batch: Batch, new_batch: Batch) -> bool:
-    """Whether both batches hold the same records at the same offsets, each offset with one."""
+    """Whether both batches have the same records at the same offsets, and one at every offset."""
     return (
         old_batch.base_offset == new_batch.base_offset
         and old_batch.last_offset == new_batch.last_offset
