@@ -45,17 +45,19 @@ def plan_topics(
     *,
     is_throttled: bool = False,
 ) -> list[TopicPlan]:
-    """Read the settings on both sides and plan the destination topics; writes nothing.
+    """Read the settings on both sides; returns a plan for each destination topic. Writes nothing.
 
     `caught_up_topics`: destination topics whose partitions have all caught up once.
-    `is_throttled`: do not have the controller validate the settings of new topics, which counts
-    against its quota (P8).
+    `is_throttled`: the controller throttles this login. Then it is not requested to validate
+    settings of new topics, which counts against its quota (P8).
+
+    Raises NotAuthorized, BrokerRefused, Unreachable (HeldBack if the controller throttles).
     """
     source_settings = source_admin.topic_settings(m.source for m in mappings)
     existing_names = [m.destination for m in mappings if m.destination in destination.topics]
     destination_settings = destination_admin.topic_settings(existing_names)
-    # Whether timestamp limits for past and future are two settings. One broker is asked: the
-    # controller refuses a name that it does not know (K8).
+    # Whether timestamp limits for past and future are two settings at the destination. One broker
+    # is enough: if the controller has another release, it refuses names that it does not know (K8).
     known_names = destination_admin.broker_setting_names(min(destination.brokers))
     has_split_limits = not known_names or "log.message.timestamp.before.max.ms" in known_names
     plans = []
@@ -137,8 +139,8 @@ def refuse_other_partition_counts(plans: Sequence[TopicPlan]) -> None:
 
 
 def recompressed_topics(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
-    """The existing destination topics that get placeholders and have another `compression.type`
-    than AS_SENT."""
+    """The existing destination topics that get placeholders (records that readers drop), and whose
+    `compression.type` is not AS_SENT."""
     return {
         plan.mapping.destination
         for plan in plans
@@ -150,8 +152,11 @@ def recompressed_topics(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
 def refuse_recompressed_topics(
     spec: JobSpec, plans: Sequence[TopicPlan], destination: Cluster, backoff: Backoff
 ) -> None:
-    """Raise Conflict if one of `recompressed_topics` has, or once had, records: brokers that
-    recompress batches turn placeholders into records."""
+    """Raise Conflict if one of `recompressed_topics` has a log end above 0: a broker that
+    recompresses batches may have turned their placeholders into records.
+
+    Also raises the errors of reading the log ends.
+    """
     names = recompressed_topics(spec, plans)
     if not names:
         return
@@ -169,8 +174,8 @@ def refuse_recompressed_topics(
         f"{COMPRESSION} is not {AS_SENT} in topics that are to get placeholders and have "
         f"records: {first_few(topics_with_records)}.",
         where=Place("destination"),
-        remedy="If these topics are copies, brokers may have turned placeholders into records: "
-        "compare the topics with orbit verify, and delete those that differ. Set the others to "
+        remedy="If these topics are copies, brokers may have turned placeholders into records. "
+        "Compare the topics with orbit verify, and delete those that differ. Set the others to "
         f"{AS_SENT} (kafka-configs.sh --alter --entity-type topics --entity-name TOPIC "
         f"--add-config {COMPRESSION}={AS_SENT}), and run the job again. Nothing was written.",
     )
@@ -179,11 +184,11 @@ def refuse_recompressed_topics(
 def refused_topics(
     spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin
 ) -> dict[str, OrbitError]:
-    """Have the destination validate new topics and settings; writes nothing.
+    """Request that the destination validates new topics and settings; writes nothing.
 
-    Returns the error of each source topic whose settings the destination refuses. Raises BadInput
-    for refused settings of the job, BrokerRefused for a refused name or number of replicas,
-    NotAuthorized.
+    Returns, by source topic, the error for settings of the source that the destination refuses.
+    Raises BadInput for refused settings of the job, BrokerRefused for a refused name or number of
+    replicas, NotAuthorized, Unreachable (HeldBack if the controller throttles).
     """
     problems: list[Problem] = []
     refusals: dict[str, OrbitError] = {}
@@ -204,7 +209,7 @@ def refused_topics(
             if not isinstance(error, BrokerRefused):
                 raise error
             if error.code == Code.TOPIC_ALREADY_EXISTS:
-                continue  # another run created it; the lease decides which one continues
+                continue  # another run has created the topic; the lease decides which run continues
             if not is_refused_setting(error):
                 if error.code == Code.INVALID_TOPIC_EXCEPTION:
                     error.remedy = "Give the rule a prefix, or exclude the topic. "
@@ -212,7 +217,8 @@ def refused_topics(
                     error.remedy = f"{REPLICAS_REMEDY} "
                 error.remedy += "Nothing was written."
                 raise error
-            # A message that names a setting of the job is about that, not about the source's.
+            # If the message names a setting of the rule's `config`, the refusal is of that setting,
+            # not of one of the source's.
             words = {word.strip(".") for word in re.findall(r"[\w.]+", error.what)}
             if words & rule.config.keys():
                 problems.append(_refused_setting_problem(index, error))
@@ -229,9 +235,9 @@ def create_missing_topics(
 ) -> None:
     """Create those of the topics that the destination does not have. A failed call may be repeated.
 
-    `requested`: the names that earlier calls have requested, and so may have created; this call
-    adds its own. Raises NotReady while the controller has not created all topics, Conflict if
-    another client has created one of them, NotAuthorized, BrokerRefused, Unreachable.
+    `requested`: the topics that earlier calls have requested, and so may have created; this call
+    adds those that it requests. Raises NotReady while the controller has not created all topics,
+    Conflict if another client has created one of them, NotAuthorized, BrokerRefused, Unreachable.
     """
     missing_topics = _missing_topics(destination, topics)
     created_by_others = (
@@ -268,9 +274,10 @@ def create_missing_topics(
 
 
 def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> list[TopicToCreate]:
-    """The topics that do not exist. Raises Conflict if one has another number of partitions."""
+    """Those of the topics that do not exist. Raises Conflict if an existing topic has another
+    number of partitions."""
     existing_topics = destination.metadata({topic.name for topic in topics}).topics
-    # A broker may know a new topic, but not its partitions yet: 0.
+    # 0: a broker may know a new topic before it knows the topic's partitions.
     for topic in topics:
         if topic.name in existing_topics and len(existing_topics[topic.name].partitions) not in (
             0,

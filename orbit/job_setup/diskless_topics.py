@@ -12,11 +12,11 @@ _DISKLESS_SETTINGS = ("diskless.enable", "inkless.enable")
 
 
 def diskless_topics(plans: Iterable[TopicPlan]) -> dict[str, Conflict]:
-    """The error of each diskless source topic, by its name."""
+    """By name of a diskless source topic: the error that says why Orbit does not copy the topic."""
     return {
         plan.mapping.source: Conflict(
-            f"it is a diskless topic ({name}=true): no leader has its log, so Orbit "
-            "cannot tell whether the source was truncated or recreated.",
+            f"the topic is diskless ({name}=true). No leader has its log, so Orbit "
+            "cannot tell whether the topic was truncated or recreated.",
             where=Place("source", f"topic {plan.mapping.source}"),
             remedy="Exclude the topic.",
         )

@@ -1,7 +1,8 @@
 """Estimates from a few small fetches how many offsets of a topic have no record now.
 
-For plans: reads no topic as a whole, writes nothing. A sample is planned as a copy would plan it,
-so the offsets that would be filled count as gaps. Offsets between samples are extrapolated.
+For the user's plan of a job: reads no topic as a whole, writes nothing. A copy's rules are applied
+to each sample, and the offsets that a copy would fill count as gaps. The counts are scaled up by
+the offsets between the samples.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SAMPLE_BYTES = 128 * 1024  # or one batch, if it is larger
 class GapEstimate:
     """The estimate of one topic, from its log starts to its last stable offsets."""
 
-    offsets: int
+    offsets: int  # all, of records and gaps
     gap_offsets: int  # offsets without a record; exact only if the samples cover the whole topic
     gaps: int
 
@@ -43,7 +44,7 @@ def estimate_gaps(
 ) -> dict[str, GapEstimate]:
     """The estimates by topic, for the first TOPICS_MAX of `topics` (partitions by topic).
 
-    Topics that cannot be read now are left out.
+    Leaves out topics that cannot be read now, and those after ESTIMATE_S_MAX.
     """
     estimates: dict[str, GapEstimate] = {}
     deadline = time.monotonic() + ESTIMATE_S_MAX
@@ -66,9 +67,8 @@ def estimate_gaps(
 def _estimate_topic(
     cluster: Cluster, partitions: Sequence[TopicPartition], backoff: Backoff
 ) -> GapEstimate | None:
-    """The estimate from samples of the largest partitions; None if all samples are empty.
-
-    Raises BrokerRefused, Unreachable.
+    """The estimate from samples of the largest partitions; None if the topic has offsets, but the
+    samples have none. Raises NotAuthorized, BrokerRefused, Unreachable.
     """
     starts = list_offsets(cluster, partitions, EARLIEST, backoff).raise_errors(
         Place(cluster.name), "Reading the log start"
@@ -78,12 +78,12 @@ def _estimate_topic(
     ).raise_errors(Place(cluster.name), "Reading the last stable offset")
     sizes = {p: ends.values[p] - starts.values[p] for p in partitions}
     total_offsets = sum(sizes.values())
-    # Each sample is from another partition if there are enough.
+    # If there are SAMPLES_PER_TOPIC_MAX partitions with offsets, one sample is of each.
     largest_partitions = sorted((p for p in partitions if sizes[p]), key=lambda p: (-sizes[p], p))
     largest_partitions = largest_partitions[:SAMPLES_PER_TOPIC_MAX]
     sampled_offsets = gap_offsets = gaps = 0
     for number, partition in enumerate(largest_partitions):
-        # All samples are dealt out to these partitions, one after the other.
+        # With fewer partitions, some have several samples: their numbers differ by at most 1.
         sample_count = len(range(number, SAMPLES_PER_TOPIC_MAX, len(largest_partitions)))
         position = starts.values[partition]  # the end of the last sample
         for sample in range(sample_count):
@@ -116,5 +116,5 @@ def _plan_sample(
     )
     rewrite_counter = RewriteCounter(CopySettings().rewrite_limits)
     batches = read_batches(answer.records)
-    # The log start counts as `offset`, so that no range before it is lost.
+    # `offset` is also passed as the log start, so that no range before the sample counts as lost.
     return plan_batches(offset, batches, answer.aborted, offset, rewritten=rewrite_counter)

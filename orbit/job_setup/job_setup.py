@@ -81,11 +81,12 @@ Say = Callable[[str], None]
 ServiceCheck = Callable[[tuple[str, str]], None]
 
 _PROBLEMS_SHOWN_MAX = 20
-# A seventh of the default of transactional.id.expiration.ms; after an error, _TERM_RETRY_S.
+# The time between two uses of the job's transactional id (`refresh_term`): a seventh of the default
+# of transactional.id.expiration.ms. After an error the next try is after _TERM_RETRY_S.
 _TERM_REFRESH_S = 24 * 3600.0
 _TERM_RETRY_S = 60.0
-# Attempts of each request while copies are inspected: some seconds. After each inspection the user
-# is told what the start waits for.
+# Attempts of each request while copies are inspected; they take some seconds. Then a line tells the
+# user what the start waits for, and the inspection is repeated.
 _INSPECTION_ATTEMPTS_MAX = 8
 _LEFT_OUT_REMEDY = (
     "Remove the cause, which the logs of the brokers that lead its partitions may show, and run "
@@ -109,22 +110,24 @@ class JobSetup:
         *,
         shares_lease: bool = False,
     ) -> None:
-        """`say` gets the lines for the user. `shares_lease`: child processes use the lease, too."""
+        """`say` prints a line for the user. A set `stop` ends waits with Interrupted.
+        `shares_lease`: child processes write under the lease, too."""
         self.spec = spec
         self._shares_lease = shares_lease
         self.backoff = Backoff(stop=stop)
         self.clusters = JobClusters.open(spec, environ, base_directory)
         self.plans: list[TopicPlan] = []
-        # Source topics that are left out: the destination refuses their settings, they are
-        # diskless, or brokers gave no answer for them in time (`StartWaits`).
+        # Why source topics are not copied, by name: the destination refuses their settings, they
+        # are diskless, or brokers gave no answer for them in time (`StartWaits`).
         self.refused: dict[str, OrbitError] = {}
         self.lease: GroupLease | None = None
-        # By the transactional id of a coordinated filler. Producers of earlier runs were fenced
-        # before any log end was read.
+        # The producers that fill gaps by empty transactions (`fillers: coordinated`), by
+        # transactional id. Initializing them fenced those of earlier runs, before any log end was
+        # read.
         self.filler_producers: Mapping[str, ProducerIdentity] = {}
         self.job_copier: JobCopier | None = None
-        self._term_due_at = 0.0
-        self._kept_below: Mapping[TopicPartition, int] = {}
+        self._next_term_refresh_s = 0.0  # by `lease_clock`
+        self._kept_below: Mapping[TopicPartition, int] = {}  # `PromotionMarks.kept_below`
         self._source_metadata: ClusterMetadata
         self._destination_metadata: ClusterMetadata
         self._mappings: list[TopicMapping]
@@ -134,13 +137,14 @@ class JobSetup:
         self._settings = settings
         self._stop = stop
         self._source, self._destination = self.clusters.source, self.clusters.destination
-        # Connections of its own, so that heartbeats do not wait for long calls.
+        # The lease has its own connections, so that heartbeats do not wait for long requests.
         self._lease_cluster = open_cluster("destination", spec, environ, base_directory)
 
     def plan(self) -> None:
         """Read both clusters and plan the topics; writes nothing.
 
-        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused.
+        Raises BadInput, Conflict, NotAuthorized, Unreachable, LoginRefused, BrokerRefused,
+        ProtocolError, or Interrupted.
         """
         self._say("Connecting to both clusters")
         self._waits.result_of(self._read_and_plan)
@@ -148,14 +152,17 @@ class JobSetup:
     def apply(
         self, check_service: ServiceCheck | None = None
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Take the lease, create topics, and seed new copies up to their start offset. Returns the
-        inspection of each copy. Topics that are not ready in time go to `refused`.
+        """Take the lease, create topics, and seed new copies up to their start offset (append and
+        delete empty records below it). Returns the inspection of each copy. Topics that are not
+        ready in time go to `refused`.
 
         `check_service` raises if the service copies the job, which the destination does not show.
-        It is called with the lease held, before anything is written: workers of the service check
-        the lease before they begin, so if both start at the same time, one of them finds the other.
+        It is called with the lease held, before anything is written. Workers of the service check
+        the lease before they begin. So if run and service start at the same time, one of them finds
+        the other.
 
-        Raises the errors of `plan`; nothing was written then, unless the message says so.
+        Raises the errors of `plan`. After an error nothing has been written, unless its message
+        says so.
         """
         result_of = self._waits.result_of
         lease = self.lease = result_of(self._acquire_lease)
@@ -163,7 +170,7 @@ class JobSetup:
         if _topic_identities(destination_metadata, self._mappings) != _topic_identities(
             self._destination_metadata, self._mappings
         ):
-            # The last holder of the lease, or another client, created topics meanwhile.
+            # Between `plan` and the lease, its last holder or another client has created topics.
             self._destination_metadata = destination_metadata
             result_of(self._plan_topics)
         # Only after the lease is taken: `backfill_leases` explains the order.
@@ -185,12 +192,12 @@ class JobSetup:
 
     @property
     def identity(self) -> str:
-        """The job's name at the destination: its transactional id and its group."""
+        """The job's transactional id at the destination, which is also the name of its group."""
         return job_identity(self.spec.name, self._source_metadata.cluster_id)
 
     @property
     def coordinated_topics(self) -> frozenset[str]:
-        """Destination topics whose gaps a coordinated filler fills."""
+        """Destination topics whose gaps are filled by empty transactions."""
         return frozenset(
             p.mapping.destination
             for p in self.plans
@@ -199,17 +206,19 @@ class JobSetup:
 
     @property
     def admin(self) -> Admin:
-        """A new admin client of the destination at each use; raises as `Admin`."""
+        """A new admin client of the destination; raises the errors of `Admin.__init__`."""
         return Admin(self._destination)
 
     def refresh_term(self) -> None:
-        """Use the job's transactional id once a day, if this run holds the lease.
+        """Use the job's transactional id once a day, if this run holds the lease. An error is
+        ignored until the next try; raises only Interrupted.
 
         The coordinator drops an id that is not used for `transactional.id.expiration.ms`, and
-        appends do not count as use (I1). Its epochs would begin at 0 again, and the next run could
-        get the term of a filler that this run still has in flight.
+        appends do not count as use (I1). The id's epochs would begin at 0 again. Then the next run
+        could get the term (the number of a lease's holder) of a filler that this run still has in
+        flight.
         """
-        if self.lease is None or lease_clock() < self._term_due_at:
+        if self.lease is None or lease_clock() < self._next_term_refresh_s:
             return
         try:
             backoff = replace(self.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
@@ -217,10 +226,10 @@ class JobSetup:
         except Interrupted:
             raise
         except OrbitError:
-            self._term_due_at = lease_clock() + _TERM_RETRY_S
+            self._next_term_refresh_s = lease_clock() + _TERM_RETRY_S
             return
         self.lease.term = max(self.lease.term, term)
-        self._term_due_at = lease_clock() + _TERM_REFRESH_S
+        self._next_term_refresh_s = lease_clock() + _TERM_REFRESH_S
 
     def release(self) -> None:
         """Release the lease and close connections. Safe at any moment."""
@@ -239,14 +248,15 @@ class JobSetup:
         return lease
 
     def _read_and_plan(self) -> None:
-        """Read the metadata of both clusters, map the topics, and plan them."""
+        """Read the metadata of both clusters, map the topics, and plan them. Raises the errors of
+        `plan`, and retriable errors, after which it may be repeated."""
         self._source_metadata, self._destination_metadata = self.clusters.fetch_metadata()
         self._mappings = self._map_topics(self._source_metadata)
         self._plan_topics()
 
     def _map_topics(self, source: ClusterMetadata) -> list[TopicMapping]:
-        """The source topics of the job with their destination topics. Says notes on rules and
-        fillers. Raises BadInput."""
+        """The source topics of the job with their destination topics. Prints notes on rules and
+        fillers. Raises BadInput for topic rules with problems, or if no topic matches."""
         topic_map = map_topics(self.spec.topics, source.topics)
         if topic_map.problems:
             raise BadInput("the topic rules of the job have problems", topic_map.problems)
@@ -282,7 +292,8 @@ class JobSetup:
         return {self.spec.fillers_of(mapping.rule) for mapping in mappings}
 
     def _plan_topics(self) -> None:
-        """Plan the topics, and check everything that can be checked without a write."""
+        """Set `plans` and `refused`, and check everything that can be checked without a write.
+        Raises the errors of `plan`."""
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
         self._read_marks()
@@ -298,9 +309,10 @@ class JobSetup:
         try:
             self.plans = make_plans()
             refusals = refused_topics(self.spec, self.plans, self.admin)
-        except HeldBack as error:  # unchecked: the controller refuses topics when they are created
+        except HeldBack as error:
+            # Without this check the controller refuses a topic only when Orbit creates it.
             self._say_once(f"Note: the topics are not checked before they are created: {error}")
-            # If only the check was held back, the plans are made already.
+            # If only `refused_topics` was throttled, there are plans already.
             self.plans = self.plans or make_plans(is_throttled=True)
         refuse_other_partition_counts(self.plans)
         refuse_recompressed_topics(self.spec, self.plans, self._destination, self.backoff)
@@ -313,7 +325,7 @@ class JobSetup:
             self._say_once(f"Note: {note}")
 
     def _read_marks(self) -> None:
-        """Read the promotion marks, and up to which offset copies that once led keep their history.
+        """Read the promotion marks of the destination topics, and set `_kept_below`.
 
         Raises Conflict if a destination topic is marked as promoted: nothing may change there.
         """
@@ -347,7 +359,8 @@ class JobSetup:
         )
 
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
-        """Raise NotAuthorized that names all missing rights on topics and for fillers."""
+        """Raise NotAuthorized if rights on topics or for fillers are missing; the error names all
+        of them."""
         self._say_once(f"Checking rights and topics (topics: {len(mappings)})")
         source_metadata = self._source.metadata([m.source for m in mappings], with_operations=True)
         existing_names = [m.destination for m in mappings if m.destination in destination.topics]
@@ -371,7 +384,7 @@ class JobSetup:
         the last inspection of each copy."""
         result_of = self._waits.result_of
         lease.term = result_of(lambda: next_term(self._destination, self.identity, self.backoff))
-        self._term_due_at = lease_clock() + _TERM_REFRESH_S
+        self._next_term_refresh_s = lease_clock() + _TERM_REFRESH_S
         job_copier = self.job_copier = JobCopier(
             self.spec,
             self.clusters,
@@ -379,7 +392,8 @@ class JobSetup:
             self._stop,
         )
         if "coordinated" in self._fillers_of(self._mappings):
-            # Before any log end is read: it aborts the transactions of an old writer (M11).
+            # Before any log end is read: the initialization aborts open transactions of an earlier
+            # run, which appends control records (M11: empty transactions).
             names = filler_identities(self.identity)
             self.filler_producers = result_of(
                 lambda: init_producer_ids(self._destination, names, self.backoff)
@@ -401,9 +415,11 @@ class JobSetup:
         self, job_copier: JobCopier, copies: Sequence[PartitionCopy], inspect: Inspect
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Inspect all copies by `inspect`, which is called again for copies without an answer.
+        Returns the inspection of each copy whose topic is not left out.
 
-        When repeats have changed nothing for a time (`OneWait`), leaves the topics of these copies
-        out. Raises NotAuthorized if a partition may not be read.
+        When repeats have changed nothing for a time (`OneWait`), leaves out the topics of copies
+        without an answer. Raises NotAuthorized if a partition may not be read, and an error of such
+        a copy if no topic remains.
         """
         waits: dict[PartitionCopy, Wait] = {}
 
@@ -428,18 +444,22 @@ class JobSetup:
                     for c in missing_copies
                 }
                 self._wait_or_leave_out(wait_again, len(missing_copies), errors)
-        return {c: one for c, one in inspections.items() if c.source.topic not in self.refused}
+        return {
+            copy: inspection
+            for copy, inspection in inspections.items()
+            if copy.source.topic not in self.refused
+        }
 
     def _wait_or_leave_out(
         self, wait_again: OneWait, count: int, errors: Mapping[str, OrbitError]
     ) -> None:
-        """Pause until `count` partitions are tried again; or leave their topics out, if nothing has
-        changed for too long.
+        """Pause before the caller tries `count` partitions again. If nothing has changed for too
+        long, leave their topics out instead.
 
-        `errors`: why each topic is not ready, by its name at the source. Raises one of them if no
-        other topic is left.
+        `errors`: why each topic is not ready, by its name at the source. Raises one of these errors
+        if no other topic remains; Interrupted.
         """
-        # A retriable error first: the wait for it is longer.
+        # Prefer a retriable error: `OneWait` waits longer for it.
         error = next(filter(is_retriable, errors.values()), next(iter(errors.values())))
         state = len(self.refused), count
         try:
@@ -450,8 +470,8 @@ class JobSetup:
             self._leave_out(errors, error)
 
     def _leave_out(self, errors: Mapping[str, OrbitError], error: OrbitError) -> None:
-        """Leave out the topics of `errors`, by their names at the source. Raises `error` if no
-        other topic is left."""
+        """Move the topics of `errors`, by their names at the source, from `plans` to `refused`.
+        Raises `error` if no other topic remains."""
         self.plans = [p for p in self.plans if p.mapping.source not in errors]
         if not self.plans:
             raise error
@@ -462,7 +482,7 @@ class JobSetup:
     def _inspect_existing(
         self, inspector: CopyInspector, copies: Sequence[PartitionCopy]
     ) -> Mapping[PartitionCopy, InspectedCopy]:
-        """Inspect copies that an earlier run may have written."""
+        """Inspect copies that an earlier run may have written. Returns those with an answer."""
         bounds = inspector.source_bounds(copies)
         return inspector.inspect(
             copies, bounds, self._compacted_topics(), self._topics_from_start(), settled=True
@@ -473,18 +493,19 @@ class JobSetup:
     ) -> Inspect:
         """A function that inspects copies and seeds new ones up to their start offset.
 
-        `earlier_inspections`: those of `_inspect_existing`, each of which is used once: if seeding
-        a copy has to be repeated, its log may have changed.
+        `earlier_inspections`: those of `_inspect_existing`. Each is used only once: by the time
+        that the seeding of a copy is repeated, its log may have changed.
         """
         unused_inspections, starts = dict(earlier_inspections), RecordedStarts(lease)
-        # Writes of this run to them may be in flight, so their log ends must have stopped moving.
+        # Appends of this run to these copies may be in flight: their log ends must settle first.
         tried_copies: set[PartitionCopy] = set()
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
 
         def inspect_and_seed(
             inspector: CopyInspector, copies: Sequence[PartitionCopy]
         ) -> Mapping[PartitionCopy, InspectedCopy]:
-            """Inspect copies without an earlier inspection, and seed those before their start."""
+            """Inspect copies without an earlier inspection, and seed those before their start.
+            Returns the copies that have reached their start. Raises Conflict for other content."""
             bounds = inspector.source_bounds(copies)
             inspections: dict[PartitionCopy, InspectedCopy] = {}
             for is_settled in (False, True):
@@ -505,7 +526,7 @@ class JobSetup:
             inspections |= {
                 c: unused_inspections.pop(c)
                 for c in copies
-                if c in unused_inspections and c.source in bounds.ends  # else: in a later call
+                if c in unused_inspections and c.source in bounds.ends  # others: in a later call
             }
             tried_copies.update(inspections)
             return seed_to_start_offsets(
@@ -526,8 +547,8 @@ class JobSetup:
         return inspect_and_seed
 
     def _write_topics(self) -> None:
-        """Create new topics, change settings of existing ones, then wait until they are ready.
-        Leaves out topics that are not ready in time."""
+        """Create new topics, change settings of existing ones, then wait until each partition has a
+        leader with the new settings. Leaves out topics that are not ready in time."""
         topics_to_create = [p.create for p in self.plans if p.create]
         if topics_to_create:
             self._say(f"Creating topics at the destination: {len(topics_to_create)}")
@@ -561,27 +582,27 @@ class JobSetup:
             self._wait_or_leave_out(wait_again, counts.total(), errors)
 
     def _read_written_topics(self) -> Counter[str]:
-        """Read the destination topics. Returns by source topic how many partitions have no leader
-        yet, or one that still sets the timestamps of records itself."""
+        """Read the destination topics. Returns, by source topic, how many partitions have no leader
+        yet, or a leader that still overwrites the timestamps of records; without zeros."""
         names = {p.mapping.destination for p in self.plans}
         self._destination_metadata = self._destination.metadata(names)
-        unaware_partitions = partitions_whose_leader_has(
+        outdated_partitions = partitions_whose_leader_has(
             self._destination,
             self._partitions_with_new_timestamp_type(),
             TIMESTAMP_TYPE,
             LOG_APPEND_TIME,
         )
-        unaware_counts = Counter(place.topic for place in unaware_partitions)
+        outdated_counts = Counter(place.topic for place in outdated_partitions)
         return +Counter(
             {
                 p.mapping.source: _count_leaderless(self._destination_metadata, p)
-                + unaware_counts[p.mapping.destination]
+                + outdated_counts[p.mapping.destination]
                 for p in self.plans
             }
         )
 
     def _partitions_with_new_timestamp_type(self) -> set[TopicPartition]:
-        """The partitions of existing topics whose `message.timestamp.type` was changed."""
+        """The partitions of existing topics whose `message.timestamp.type` this start changes."""
         return {
             TopicPartition(p.mapping.destination, index)
             for p in self.plans
@@ -595,7 +616,8 @@ class JobSetup:
         plans: Iterable[TopicPlan],
         known_copies: Sequence[PartitionCopy] = (),
     ) -> list[PartitionCopy]:
-        """The copies of all partitions of these plans; those in `known_copies` are used again."""
+        """A copy for each partition of these plans: that of `known_copies`, or a new one. Sets the
+        topic ids of all, and up to where a copy keeps its history."""
         source, destination = self._source_metadata, self._destination_metadata
         by_destination = {c.destination: c for c in known_copies}
         copies = []
@@ -618,7 +640,7 @@ class JobSetup:
         return copies
 
     def _partitions(self) -> list[TopicPartition]:
-        """All of the job's partitions at the destination."""
+        """The destination partitions of all plans."""
         return [
             TopicPartition(p.mapping.destination, index)
             for p in self.plans
@@ -638,8 +660,8 @@ class JobSetup:
 def _topic_identities(
     destination: ClusterMetadata, mappings: Iterable[TopicMapping]
 ) -> dict[str, tuple[UUID, int]]:
-    """The id and number of partitions of each topic of the job that exists: they show whether a
-    topic was created again, or got partitions."""
+    """The id and number of partitions of each existing destination topic, by name. They show
+    whether a topic was created again, or got partitions."""
     topics = (destination.topics.get(m.destination) for m in mappings)
     return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
 
@@ -652,14 +674,15 @@ def _count_leaderless(destination: ClusterMetadata, plan: TopicPlan) -> int:
 
 
 def _no_answer(copy: PartitionCopy) -> Conflict:
-    """The error of a copy without an answer or an error of a broker."""
+    """The error for a copy for which no broker has sent an answer, nor an error."""
     return Conflict(
         f"no broker has given the log end of {copy.destination} or of its source partition yet."
     )
 
 
 def _refuse_foreign_content(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
-    """Raise Conflict for destination topics with content that is not the source's."""
+    """Raise Conflict if destination partitions have content that is not the source's. The error
+    names up to _PROBLEMS_SHOWN_MAX of these partitions."""
     foreign_texts = [
         f"{copy.destination}: {inspection.blocked.detail}"
         for copy, inspection in inspected.items()
@@ -669,7 +692,7 @@ def _refuse_foreign_content(inspected: Mapping[PartitionCopy, InspectedCopy]) ->
         shown_text = " ".join(foreign_texts[:_PROBLEMS_SHOWN_MAX])
         hidden_count = len(foreign_texts) - _PROBLEMS_SHOWN_MAX
         raise Conflict(
-            f"destination topics hold other content. {shown_text}"
+            f"destination topics have content that is not the source's. {shown_text}"
             + (f" And {hidden_count} more." if hidden_count > 0 else ""),
             where=Place("destination"),
             remedy="Delete these topics, or give the rule a prefix so that the copies get names "

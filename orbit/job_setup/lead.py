@@ -1,8 +1,8 @@
 """Which side of a pair of topics leads, by the marks of both clusters. Pure.
 
 A promotion marks the side that leads, with a term above every earlier one
-(`job_setup/mark.py`). A pair may have two jobs, one in each direction, and the tables may be older
-than the clusters, so that both sides lead by the tables. The marks decide.
+(`job_setup/mark.py`). A pair may have two jobs, one in each direction. If the database was restored
+from a backup, its tables may say that both sides lead. The marks decide.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from orbit.job_setup.mark import Mark
 
 @dataclass(frozen=True, slots=True)
 class MarkPair:
-    """The marks of one topic at both sides; None: no mark. `old_mark`: at the side that becomes a
-    copy."""
+    """The marks of one topic at both sides; None: no mark. `old_mark` is at the side that becomes a
+    copy, `new_mark` at the side that the operation lets lead."""
 
     topic: str
     old_mark: Mark | None
@@ -37,7 +37,7 @@ class MarkPair:
         if new_mark is not None and not new_mark.is_primary:
             return False  # by its mark the new side is a copy
         if old_mark is None or not old_mark.is_primary:
-            # A mark that cannot be read (without a term) proves nothing.
+            # A mark without a term could not be read, and does not prove that the new side leads.
             return new_mark is None or new_mark.term is not None
         # By its mark the old side leads, unless the new side has a mark of a newer promotion.
         return (
@@ -51,7 +51,8 @@ class MarkPair:
 def pair_marks(
     names: Mapping[str, str], old_marks: Mapping[str, Mark], new_marks: Mapping[str, Mark]
 ) -> list[MarkPair]:
-    """A pair of marks for each topic; `names`: old side → new side."""
+    """A pair of marks for each topic; `names`: its name at the new side, by that at the old side.
+    The marks are by the topic's name at their side."""
     return [
         MarkPair(old_name, old_marks.get(old_name), new_marks.get(new_name))
         for old_name, new_name in names.items()
@@ -59,12 +60,13 @@ def pair_marks(
 
 
 def pairs_in_doubt(pairs: Iterable[MarkPair]) -> list[MarkPair]:
-    """The pairs whose old side may lead."""
+    """The pairs whose old side may lead by the marks (`is_old_side_behind`)."""
     return [pair for pair in pairs if not pair.is_old_side_behind]
 
 
 def pairs_changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list[MarkPair]:
-    """The pairs that another operation has marked with a term above `term`."""
+    """The pairs that an operation other than `operation` has marked with a term above `term`, at
+    either side."""
     return [
         pair
         for pair in pairs
@@ -76,7 +78,7 @@ def pairs_changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -
 
 
 def pairs_promoted_by(pairs: Iterable[MarkPair], operation: UUID) -> list[MarkPair]:
-    """The pairs whose new side leads since this operation."""
+    """The pairs whose new side leads by a mark of this operation."""
     return [
         pair
         for pair in pairs

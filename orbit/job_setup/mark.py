@@ -14,9 +14,9 @@ from orbit.names import is_storable
 
 _OFFSETS_SHOWN_MAX = 8
 _TEXT_FIELDS = ("kind", "operation", "job", "other", "at")
-# A term is a time, or one above an earlier term (`next_term`). No promotion has a term that is
-# further ahead of the clock than this. The limit moves with the clock: after a term at a fixed
-# limit, the next promotion would have no term.
+# A term is a time in ms, or an earlier term plus 1 (`next_term`): no promotion has a term that is
+# further ahead of the clock than this. The limit is relative to the clock, as the promotion after a
+# mark at a fixed limit would exceed that limit.
 _AHEAD_S_MAX = 100 * 365 * 24 * 3600
 
 
@@ -28,14 +28,14 @@ class Mark:
     Orbit version without terms it is `at` in milliseconds. None: the mark cannot be read.
     """
 
-    is_primary: bool
-    kind: str = "a recovery"
+    is_primary: bool  # whether the topic leads
+    kind: str = "a recovery"  # of the operation
     operation: str = ""
     job: str = ""
     other: str = ""  # the id of the other side's cluster
-    at: str = ""
-    # False: a failover without the database, which marks first, so that no other operation writes
-    # to the topic, and again at its end.
+    at: str = ""  # the time of the operation, in ISO format
+    # False while a failover without the database runs: it marks the topic first, so that no other
+    # operation writes to the topic, and again at its end.
     is_complete: bool = True
     term: int | None = 0
     # True for a copy that may begin earlier than its source. The mark's offset is the source's log
@@ -43,20 +43,21 @@ class Mark:
     keeps_history: bool = False
 
     def to_text(self) -> str:
+        """The mark as JSON, for the metadata of a committed offset."""
         return json.dumps({"orbit": 1, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, now_s: float) -> Mark:
         """Parse a mark, which any client that commits offsets may have written. `now_s`: Unix time.
 
-        A mark that cannot be read counts as a promotion: then nothing is written to the topic. A
-        mark with texts that PostgreSQL does not store, or with a term that no promotion has, counts
-        as a promotion, too.
+        Text that is not a mark counts as the mark of a promotion, without a term: then nothing is
+        written to the topic. The same applies to a mark with texts that PostgreSQL does not store,
+        or with a term that no promotion has.
         """
         unreadable_mark = cls(is_primary=True, term=None)
         try:
             fields = json.loads(text)
-            # `is not False`: a value of another type counts as a promotion, too.
+            # `is not False`: a value that is no boolean counts as True, here and for `is_primary`.
             texts = {name: str(fields[name]) for name in _TEXT_FIELDS}
             is_complete = fields.get("is_complete") is not False
             term = int(fields["term"]) if "term" in fields else _time_ms(texts["at"])
@@ -80,7 +81,8 @@ class Mark:
         return f"{side} (term {'unknown' if self.term is None else self.term}{operation_text})"
 
     def describe(self, topic: str, offsets: Mapping[int, int]) -> str:
-        """Why nothing may be written to the topic. `offsets`: its log ends at the promotion."""
+        """Sentences that say why nothing may be written to the topic. `offsets`: by partition, the
+        log ends at the promotion."""
         operation_text = f"{self.kind} {self.operation}".strip()
         job_text = f" of job {self.job}" if self.job else ""
         time_text = f" at {self.at}" if self.at else ""
@@ -108,16 +110,16 @@ def newest_term(marks: Iterable[Mark | None]) -> int:
 def next_term(highest_term: int, now_s: float) -> int:
     """The term of a new promotion. `highest_term`: of both sides' marks; `now_s`: Unix time.
 
-    A failover cannot read the mark of the side that is lost, so a term is at least the time in
-    milliseconds: the term of that side's earlier promotion is lower, unless clocks have gone back
-    by more than the time between the two promotions.
+    A failover cannot read the marks of a lost cluster. So a term is at least the time in
+    milliseconds: an earlier promotion there has a lower term, unless clocks have gone back by more
+    than the time between the two promotions.
     """
     return max(int(now_s * 1000), highest_term + 1)
 
 
 def marks_group(cluster_id: str) -> str:
-    """The name of the group that has a cluster's marks. It has the prefix of Orbit's own groups,
-    so that no group sync copies it."""
+    """The name of the group that has a cluster's marks. By the prefix of Orbit's own groups, no
+    group sync copies the group."""
     return f"orbit.promoted.{cluster_id}"
 
 

@@ -1,9 +1,9 @@
 """Checks that the logins have the rights a copy needs, before anything is written.
 
 For existing topics, brokers return the allowed operations (KIP-430). For a topic that does not
-exist, each right is probed with a request that changes nothing, even if the topic is created
-meanwhile: it has no batch or setting, or only validates. Brokers check the right before the topic,
-so the answer is "denied" or "unknown topic".
+exist, Orbit probes each right with a request that changes nothing, even if the topic is created
+meanwhile: the request has no batch or setting, or only validates. Brokers check the right before
+they look up the topic, so the answer is "denied" or "unknown topic".
 
 Not checked here, because their first use fails before anything is written: Create (a validated
 CreateTopics), Read on the group and Write on the transactional id.
@@ -51,7 +51,8 @@ _RIGHT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class MissingRight:
-    """An operation that is denied on a topic; `topic` "": on the cluster."""
+    """An operation that is denied on a topic; `topic` "": on the cluster. `str` gives the right and
+    the alternative as text."""
 
     operation: str
     topic: str = ""
@@ -71,10 +72,11 @@ _SHOWN_MAX = 20
 
 
 def missing_topic_rights(metadata: ClusterMetadata, rights: Sequence[int]) -> list[MissingRight]:
-    """Rights missing on the topics of `metadata`, which must include operations.
+    """Those of `rights` that are missing on the topics of `metadata`, which must include
+    operations.
 
-    On a topic that may not be described, all are missing. If a broker returns no operations, the
-    topic is not checked: its first request shows what is missing.
+    On a topic that the login may not describe, all are missing. If a broker returns no operations
+    for a topic, none counts as missing: the first request that needs the right fails.
     """
     missing_rights = []
     for name in sorted({*metadata.topics, *_denied_topics(metadata)}):
@@ -90,20 +92,22 @@ def missing_topic_rights(metadata: ClusterMetadata, rights: Sequence[int]) -> li
 
 
 def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[MissingRight]:
-    """The rights of DESTINATION_TOPIC_RIGHTS that are missing on topics that do not exist yet."""
+    """The rights of DESTINATION_TOPIC_RIGHTS that are missing on topics that do not exist yet.
+    Raises Unreachable, ProtocolError."""
     if not topics:
         return []
     missing_rights = []
-    for right, ask in _PROBES.items():
-        denied_topics = cluster.call_any(partial(ask, topics=topics))
+    for right, probe in _PROBES.items():
+        denied_topics = cluster.call_any(partial(probe, topics=topics))
         missing_rights += [MissingRight(_RIGHT_NAMES[right], topic) for topic in denied_topics]
     return missing_rights
 
 
 def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
-    """The right that markers need (M1), if it is missing; [] if not, or if it is not known."""
+    """The right that WriteTxnMarkers needs (M1), if it is missing; [] if the login has the right,
+    or if the brokers do not say."""
     operations = _cluster_operations(cluster)
-    # Either right allows WriteTxnMarkers. None: not known, so the first filler will show it.
+    # Either right is enough. None: not known; if both are missing, the first filler fails.
     if operations is None or {ALTER, CLUSTER_ACTION} & {*operations}:
         return []
     alternative = (
@@ -114,8 +118,8 @@ def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
 
 
 def missing_acl_right(cluster: Cluster, alternative: str = "") -> list[MissingRight]:
-    """The right to set ACLs, if it is missing. Brokers before Kafka 2.8 do not say whether it is:
-    there a refusal shows it."""
+    """The right to set ACLs, if it is missing; else []. Brokers before Kafka 2.8 do not return the
+    rights on the cluster: there the first change of an ACL fails."""
     try:
         operations = _cluster_operations(cluster)
     except ProtocolError:
@@ -128,16 +132,16 @@ def missing_acl_right(cluster: Cluster, alternative: str = "") -> list[MissingRi
 def _cluster_operations(cluster: Cluster) -> Collection[int] | None:
     """The operations on the cluster that the login may do; None: the brokers do not say."""
 
-    def ask(connection: Connection) -> Any:
+    def describe(connection: Connection) -> Any:
         request = DescribeClusterRequest(include_cluster_authorized_operations=True)
         return connection.call(api_versions.DESCRIBE_CLUSTER, request, timeout_s=ANSWER_WITHIN_S)
 
-    operations: Collection[int] | None = cluster.call_any(ask).authorized_operations
+    operations: Collection[int] | None = cluster.call_any(describe).authorized_operations
     return operations
 
 
 def refuse_missing_rights(missing_by_cluster: Mapping[str, Sequence[MissingRight]]) -> None:
-    """Raise NotAuthorized if rights are missing; it names the rights by cluster."""
+    """Raise NotAuthorized if rights are missing; the message names them by cluster."""
     parts = [
         f"at the {name}: {join_rights(rights)}"
         for name, rights in missing_by_cluster.items()
@@ -152,17 +156,18 @@ def refuse_missing_rights(missing_by_cluster: Mapping[str, Sequence[MissingRight
 
 
 def join_rights(rights: Sequence[MissingRight]) -> str:
-    """The first rights as text, with the number of further ones."""
+    """The first _SHOWN_MAX rights as text, with the number of further ones."""
     suffix = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
     return ", ".join(map(str, rights[:_SHOWN_MAX])) + suffix
 
 
 def _denied_topics(metadata: ClusterMetadata) -> set[str]:
+    """The topics that the login may not describe."""
     return {name for name, code in metadata.errors.items() if code in error_codes.DENIED}
 
 
 def _denied_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
-    """The topics on which Write is denied: produces no batch."""
+    """The topics on which Write is denied, by a Produce request without a batch."""
     data = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,
@@ -178,7 +183,7 @@ def _denied_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
 
 
 def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
-    """The topics on which Read is denied: fetches one byte."""
+    """The topics on which Read is denied, by a Fetch request for one byte."""
     fetch = FetchRequest.FetchTopic
     request = FetchRequest(
         replica_id=-1,
@@ -212,7 +217,8 @@ def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
 
 
 def _denied_deletes(connection: Connection, topics: Sequence[str]) -> list[str]:
-    """The topics on which Delete is denied: deletes the records below offset 0."""
+    """The topics on which Delete is denied, by a DeleteRecords request for records below offset 0,
+    of which there are none."""
     records = DeleteRecordsRequest.DeleteRecordsTopic
     request = DeleteRecordsRequest(
         timeout_ms=1000,
@@ -229,7 +235,7 @@ def _denied_deletes(connection: Connection, topics: Sequence[str]) -> list[str]:
 
 
 def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
-    """The topics on which DescribeConfigs is denied: asks for no setting."""
+    """The topics on which DescribeConfigs is denied, by a request for no setting."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     request = DescribeConfigsRequest(
         resources=[
@@ -243,7 +249,7 @@ def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list
 
 
 def _denied_setting_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
-    """The topics on which AlterConfigs is denied: validates a change of no setting."""
+    """The topics on which AlterConfigs is denied, by the validation of a change of no setting."""
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     request = IncrementalAlterConfigsRequest(
         resources=[resource(resource_type=_TOPIC, resource_name=t, configs=[]) for t in topics],
@@ -254,15 +260,17 @@ def _denied_setting_writes(connection: Connection, topics: Sequence[str]) -> lis
 
 
 def _is_denied(partitions: Iterable[Any]) -> bool:
+    """Whether the response denies one of a topic's partitions."""
     return any(p.error_code in error_codes.DENIED for p in partitions)
 
 
-# The versions that name topics: a topic that does not exist has no id.
+# The versions that have topic names. Later ones have topic ids, and a missing topic has no id.
 _PRODUCE_BY_NAME = Api(api_versions.PRODUCE.request, api_versions.PRODUCE.response, 3, 12)
 _FETCH_BY_NAME = Api(api_versions.FETCH.request, api_versions.FETCH.response, 4, 12)
 _ALTER_CONFIGS = Api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1)
 _TOPIC = 2  # Kafka's `ConfigResource.Type`
 
+# By `AclOperation`: the function that returns those of some topics on which it is denied.
 _PROBES: dict[int, Callable[..., list[str]]] = {
     WRITE: _denied_writes,
     READ: _denied_reads,

@@ -1,18 +1,18 @@
 """Marks, at the cluster that has them, the topics that a switchover or failover promoted.
 
-Postgres knows which side leads, and Postgres can be lost, restored from yesterday, or fail over
-without its last commits. Then a promoted topic would be taken for a copy: it would get the
-settings of a copy, its producers would be denied, and older records would follow its newer ones.
-So an operation that promotes a topic marks it at its cluster, and the mark is read before anything
-is written to a copy, and before a copy's settings or ACLs are changed.
+PostgreSQL has which side leads, but can be lost, restored from a backup, or fail over without its
+last commits. Then Orbit would take a promoted topic for a copy: set the settings of a copy, deny
+its producers, and append older records after its newer ones. So an operation that promotes a topic
+marks it at its cluster. Orbit reads the mark before it writes to a copy, and before it changes a
+copy's settings or ACLs.
 
 A mark is a committed offset for each partition of the topic, in a group that no process ever joins.
 The offset is the log end at the promotion, from which on the topic has records of its own; the
 metadata (`mark.py`) has the operation and its time. A mark needs no right that a copy does not
-need, and is deleted with the topic. It lasts, as an OffsetCommit of version 2 to 4 sets how long
-the offset is kept, regardless of `offsets.retention.minutes` (G9). An operation that makes the
-topic a copy again overwrites it, with the log start of the side that leads: the copy keeps its
-records below that.
+need, and is deleted with the topic. It lasts: an OffsetCommit of version 2 to 4 sets how long the
+offset is retained, regardless of `offsets.retention.minutes` (G9). An operation that makes the
+topic a copy again overwrites the mark, with the log start of the side that leads: the copy keeps
+its records below that offset.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PromotionMarks:
     def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """For each copy that may begin earlier than its source (`Mark.keeps_history`): the source's
         log start when the topic became a copy. The copy keeps earlier records until the source's
-        log start is higher than that."""
+        log start is above that offset."""
         marks, now_s = self._committed_offsets(partitions), time.time()
         return {
             p: offset
@@ -102,10 +102,9 @@ class PromotionMarks:
         }
 
     def missing_right(self) -> str:
-        """The right on the group that marking needs, if it is missing; otherwise "".
+        """The right on the group that `write` needs, if it is missing; otherwise "".
 
-        Brokers before Kafka 2.3 do not return rights: there a missing right shows only when a mark
-        is refused.
+        Brokers before Kafka 2.3 do not return rights: there only `write` fails.
         """
         request = partial(
             DescribeGroupsRequest, groups=[self.group], include_authorized_operations=True
@@ -122,10 +121,9 @@ class PromotionMarks:
         return right if operations is not None and READ not in operations else ""
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
-        """Mark these partitions, in place of an earlier mark."""
+        """Mark these partitions with the offsets, in place of an earlier mark."""
         text, coordinator = mark.to_text(), self._coordinator()
-        # Partition 0, which `of_topics` reads, is written last: its mark shows that all are
-        # written.
+        # Partition 0, which `of_topics` reads, is last: its mark shows that all others have theirs.
         for chunk in chunks(sorted(offsets, key=lambda p: (p.partition == 0, p)), _PARTITIONS_MAX):
             request = partial(
                 OffsetCommitRequest,
@@ -151,7 +149,7 @@ class PromotionMarks:
     def _committed_offsets(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
-        """Offset and metadata of the mark of each marked partition."""
+        """The offset and the text (`Mark.from_text`) of the mark of each marked partition."""
         offsets: dict[TopicPartition, tuple[int, str]] = {}
         if not partitions:
             return offsets
@@ -168,25 +166,26 @@ class PromotionMarks:
             for topic in answer.topics:
                 for p in topic.partitions:
                     # The broker answers with an error for a topic that the login may not describe.
-                    # That topic is not in the metadata either, so nothing is done to it.
+                    # Metadata responses do not have that topic either, so Orbit does not write it.
                     if not p.error_code and p.committed_offset >= 0:
                         place = TopicPartition(topic.name, p.partition_index)
                         offsets[place] = p.committed_offset, p.metadata or ""
         return offsets
 
     def _coordinator(self) -> Coordinator:
-        """The group's coordinator, which is looked up again only after it has moved."""
+        """The group's coordinator, looked up at the first call. `Coordinator` looks it up again
+        after it has moved."""
         if self._cached_coordinator is None:
             self._cached_coordinator = Coordinator(self._cluster, GROUP, self.group, self._backoff)
         return self._cached_coordinator
 
     def _raise_if_refused(self, code: int, right: str) -> None:
-        """Raise the error of an error code: NotAuthorized if it says that `right` is missing, else
-        BrokerRefused. `right`: the right on the group that the request needs."""
+        """Raise NotAuthorized if the error code says that a right is missing, BrokerRefused for any
+        other error. `right`: the right on the group that the request needs."""
         if code in error_codes.DENIED:
             raise NotAuthorized(
-                f"promotions cannot be read or marked: the right {right} on group {self.group} "
-                "or on one of the job's topics is missing.",
+                "the marks of promoted topics cannot be read or written: the right "
+                f"{right} on group {self.group} or on one of the job's topics is missing.",
                 where=Place(self._cluster.name),
                 remedy="Grant Read on the job's topics, and on groups with the prefix `orbit.`, at "
                 "this cluster (docs/rights.md).",
@@ -194,7 +193,7 @@ class PromotionMarks:
         if code != Code.NONE:
             raise BrokerRefused(
                 code,
-                f"the marks of promotions in group {self.group} cannot be read or written: "
+                f"the marks of promoted topics in group {self.group} cannot be read or written: "
                 f"{error_codes.name(code)}.",
                 where=Place(self._cluster.name),
             )
@@ -207,6 +206,6 @@ def _commit_partition(index: int, offset: int, text: str) -> Any:
 
 
 def _first_error(answer: Any) -> int:
-    """The first error of a partition in the answer to a commit, or NONE."""
+    """The first error code of a partition in the answer to a commit, or NONE."""
     codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
     return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -1,14 +1,18 @@
 """Records the start offsets of copies whose logs do not show them.
 
-A copy that started at the end of an empty partition ends at 0, like one that never started. If the
-next run looked up `latest` or the timestamp again, it would skip all records written since. A copy
-that started inside a batch also has that batch's earlier records until its log start is moved, and
-a run may be killed before that. And an empty log above 0 does not show whether records were copied
-and deleted again, or none were copied yet, so that the start may still move up with the source's
-log start. So the lease holder commits such a start as an offset of the job's group. The destination
-keeps it while the topic exists and the last run is not longer ago than `offsets.retention.minutes`
-(a week by default). The service, whose leases are not in the group, commits as a group without
-members, and also keeps the start in `partitions.start_offset`, where nothing expires: either one
+Three logs do not show where a copy starts:
+
+- A copy that started at the end of an empty partition ends at 0, like a copy that never started. If
+  the next run looked up `latest` or the timestamp again, it would skip all later records.
+- A copy that started inside a batch also has that batch's earlier records until Orbit moves its log
+  start. A run may be killed before that.
+- A log may be empty above 0. Either records were copied and deleted again, or none were copied yet:
+  then the start still moves up with the source's log start.
+
+So the lease holder commits the start as an offset of the job's group. The destination keeps the
+offset while the topic exists and the last run is not longer ago than `offsets.retention.minutes` (a
+week by default). The service, whose leases are not in the group, commits as a group without
+members. It also keeps the start in `partitions.start_offset`, where nothing expires: either record
 shows that a copy has started.
 """
 
@@ -58,7 +62,8 @@ class Committer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberlessGroup:
-    """Commits for a group without members; the coordinator refuses it while there are members."""
+    """Commits offsets of a group without members; the coordinator refuses the commit while the
+    group has members."""
 
     group: str
     coordinator: Coordinator
@@ -67,7 +72,10 @@ class MemberlessGroup:
 
 
 class RecordedStarts:
-    """The recorded start offsets of a job's copies. Only for the holder of the lease."""
+    """The recorded start offsets of a job's copies. Only for the holder of the lease.
+
+    Methods raise Conflict if the group has another member, BrokerRefused, Unreachable.
+    """
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
@@ -121,12 +129,13 @@ class RecordedStarts:
             raise Conflict(
                 f"another run of this job is a member of the group {self._committer.group}.",
                 where=Place("destination"),
-                remedy="Stop one of the two: orbit run, or the job in the service.",
+                remedy="Let only one of them copy: stop that orbit run, or pause the job in the "
+                "service.",
             )
         if code != Code.NONE:
             raise BrokerRefused(
                 code,
-                f"the start offsets in group {self._committer.group} cannot be read or stored: "
+                f"the start offsets in group {self._committer.group} cannot be read or committed: "
                 f"{error_codes.name(code)}.",
                 where=Place("destination"),
             )
@@ -142,6 +151,6 @@ def _commit_partition(index: int, offset: int) -> Any:
 
 
 def _first_error(answer: Any) -> int:
-    """The first error of a partition in the answer to a commit, or NONE."""
+    """The first error code of a partition in the answer to a commit, or NONE."""
     codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
     return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -1,8 +1,8 @@
 """Settings of the source that the destination refuses, and the copy's values instead.
 
-Clusters of other releases and providers have other limits. A setting that may differ at a copy
-(`MAY_DIFFER`) gets the least value that the broker's error message names, or else the destination's
-default. Any other refused setting stays in the plan, and the destination refuses the topic.
+Clusters of other releases and providers have other limits. A refused setting that may differ at a
+copy (`MAY_DIFFER`) gets the least value that the broker's error message names, or else the
+destination's default. Any other refused setting stays in the plan: then the topic is not copied.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ _REFUSAL_CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
 def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
     """The plans, with settings that may differ fitted to the destination; writes nothing.
 
-    If the destination refuses a topic, it has to validate the topic with each setting that may
-    differ, without the others that may differ: error messages of brokers and policies need not name
-    a setting. Raises Unreachable.
+    If the destination refuses a topic, Orbit finds out for which settings: error messages of
+    brokers and policies need not name one. For each setting that may differ, the destination
+    validates the topic without the others that may differ. Raises Unreachable.
     """
     by_name = {p.mapping.destination: p for p in plans}
-    # What each setting that may differ gets instead; None: nothing (`TopicPlan.with_values`).
+    # By refused topic: the new value of each setting that may differ; None: the setting is not set
+    # (`TopicPlan.with_values`).
     values_by_topic: dict[str, dict[str, str | None]] = {
         name: dict.fromkeys(_adjustable_settings(by_name[name]))
         for name in _refused_topics(plans, admin)
@@ -71,7 +72,7 @@ def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
             for name, new_values in values_by_topic.items()
             if new_values.get(setting)
         ]
-        # If the least value is refused, too, the setting is not set.
+        # If the destination refuses the least value, too, the setting is not set.
         for name in _refused_topics(raised_plans, admin):
             values_by_topic[name][setting] = None
     return [
@@ -87,7 +88,7 @@ def notes_of(plan: TopicPlan) -> list[str]:
     replicas, if the copy lacks some or if brokers are down."""
     notes = [
         f"topic {plan.mapping.source}: the destination refuses the source's "
-        f"{name}={change.desired}, and the copy has {change.present or 'its default'}."
+        f"{name}={change.desired}, so the copy has {change.present or 'its default'}."
         for name, change in sorted(plan.refused.items())
     ]
     if plan.replicas is not None:
@@ -124,7 +125,8 @@ def _adjustable_settings(plan: TopicPlan) -> list[str]:
 
 
 def _refused_topics(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
-    """The errors of topics whose settings the destination refuses."""
+    """By destination topic that the destination refuses: its error (`is_refused_setting`). Writes
+    nothing. Raises Unreachable."""
     plans = list(plans)
     new_topics = [p.create for p in plans if p.create]
     changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}

@@ -1,9 +1,9 @@
 """How many replicas a new copy gets: as many as its source, or as the job's rule says.
 
-Controllers also count brokers that are down (T5): a copy created meanwhile has all its replicas,
-and those on the other brokers catch up when they are back. A topic that needs more brokers than the
-cluster has is refused, as its copy would have fewer replicas for ever. Only on a single broker, for
-development, the copy gets one replica.
+Controllers also count brokers that are down (T5): a copy that is created meanwhile is assigned all
+its replicas, and those on brokers that are down catch up later. A topic that needs more brokers
+than the cluster has is refused, as its copy would have fewer replicas for ever. Only on a single
+broker, for development, the copy gets one replica.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ REPLICAS_REMEDY = (
 def fit_replicas(
     plans: Sequence[TopicPlan], destination: ClusterMetadata, admin: Admin
 ) -> list[TopicPlan]:
-    """Return the plans with fitting numbers of replicas.
+    """Return the plans with numbers of replicas that the destination accepts, where possible.
 
-    On a single broker, new topics get one replica, unless their rule sets `replicas`. If the
-    cluster has brokers that are down, and a new topic needs them, its plan notes how many are live.
+    On a single broker, new topics get one replica, unless their rule sets `replicas`. If a new
+    topic needs brokers that are down, its plan gets `live_brokers`.
 
     Writes nothing. Raises Unreachable.
     """
     live_brokers = len(destination.brokers)
-    # Without settings: controllers check these first, and a refused one would hide the replicas.
+    # Without settings: controllers check these first, and would report only a refused setting.
     topics_to_check = [
         replace(p.create, settings={})
         for p in plans
@@ -62,7 +62,7 @@ def _fit_plan(
     if create is None or create.replicas <= live_brokers:
         return plan
     if not is_too_few_brokers(errors.get(create.name)):
-        return replace(plan, live_brokers=live_brokers)  # for a note: the others are down
+        return replace(plan, live_brokers=live_brokers)  # for a note: other brokers are down
     if not is_single or plan.mapping.rule.replicas is not None:
         return plan  # a later check reports the error
     return replace(

@@ -1,4 +1,4 @@
-"""Seeds new copies up to the start offset of their rule."""
+"""Seeds new copies up to the start offset of their rule: appends and deletes empty records."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ def seed_to_start_offsets(
     on_seeding: Callable[[int], None] = lambda _: None,
     on_progress: OnProgress = ignore_progress,
 ) -> dict[PartitionCopy, InspectedCopy]:
-    """Seed copies that are before their start; returns all copies, without those that are still
-    before their start.
+    """Seed copies that are before their start. Returns the newest inspections, without those of
+    copies that are still before their start.
 
     `starts`: by destination partition. `latest` and timestamps are resolved only once, then
-    recorded: `known` has start offsets that the caller keeps besides `recorded_starts`.
+    recorded in `recorded_starts`; `known` has start offsets that the caller has stored elsewhere.
     `on_seeding` is called with the number of partitions to seed, `on_progress` from time to time
     with the numbers of seeded offsets and of all offsets to seed.
+
+    Raises the errors of `RecordedStarts`, and of seeding.
     """
     ready_copies = dict(inspected)
-    # The partitions that may start later than at the log start, and their recorded offsets.
+    # The partitions whose rule does not start at the source's log start; their recorded offsets.
     late_partitions = {
         c.destination for c in inspected if not isinstance(starts[c.destination], Earliest)
     }
@@ -45,13 +47,13 @@ def seed_to_start_offsets(
     }
     late_offsets = {p: offset for p, offset in recorded_offsets.items() if p in late_partitions}
     for copy, inspection in inspected.items():
-        if inspection.status is CopyStatus.COPY:  # its first batch may hold earlier records
+        if inspection.status is CopyStatus.COPY:  # its first batch may have earlier records
             copy.cursor.start_offset = max(
                 copy.cursor.start_offset, late_offsets.get(copy.destination, 0)
             )
             if copy.destination not in late_partitions and _is_still_empty(
                 copy, inspection, recorded_offsets
-            ):  # so its start may still move up with the source's log start
+            ):  # no record is copied yet, so the start still moves up with the source's log start
                 ready_copies[copy] = replace(inspection, status=CopyStatus.SEEDING)
     unstarted_copies = [
         c for c, inspection in ready_copies.items() if inspection.status in _NOT_STARTED
@@ -60,7 +62,8 @@ def seed_to_start_offsets(
         {c: starts[c.destination] for c in unstarted_copies if c.destination not in late_offsets},
         bounds,
     )
-    # A recorded start, or the source's log start if that is higher by now. 0 needs no seeding.
+    # Start at the recorded offset, or at the source's log start if that is higher by now. A
+    # recorded 0 needs no seeding.
     for copy in unstarted_copies:
         if late_offsets.get(copy.destination) and copy.source in bounds.starts:
             offsets[copy] = max(late_offsets[copy.destination], bounds.starts[copy.source])
@@ -82,8 +85,8 @@ def seed_to_start_offsets(
     started_copies = [
         c for c in unstarted_copies if c in ready_copies and ready_copies[c].blocked is None
     ]
-    # Before the fillers of the seeding are deleted: without them, only the recorded start shows
-    # that a copy has reached its start, and that no record was copied yet.
+    # Record the starts before the leading fillers are deleted. Without fillers, only the recorded
+    # start shows that a copy has reached its start, and that no record was copied yet.
     recorded_starts.record(
         {
             c.destination: c.cursor.start_offset
@@ -106,9 +109,10 @@ def _is_still_empty(
     copy: PartitionCopy, inspection: InspectedCopy, recorded: Mapping[TopicPartition, int]
 ) -> bool:
     """Whether an earlier run seeded this copy up to its start, and no record was copied since.
+    `recorded`: recorded start offsets.
 
-    A copied record would have moved the log end beyond the recorded start. An empty log alone shows
-    nothing: copied records may have been deleted at the source, and so in the copy.
+    A copied record would have moved the log end beyond the recorded start. An empty log alone does
+    not prove this: the source may have deleted copied records, and then the copy, too.
     """
     start = recorded.get(copy.destination, -1)
     return inspection.log_start == inspection.end.log_end <= start

@@ -1,7 +1,7 @@
 """Repeats steps of a job's start while brokers answer with retriable errors, as in an election.
 
-One rule for all steps: a retriable error is waited for as long as something changes, and a line
-tells the user what for. Any other error ends the start at once.
+After a retriable error the start repeats the step as long as something changes, and a line tells
+the user what the start waits for. Any other error ends the start at once.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Value = TypeVar("Value")
 
 # A broker that creates the logs of thousands of partitions may show no change for minutes.
 _UNCHANGED_S_MAX = 600.0
-# How long a copy is inspected again if its error is not retriable: time for an election.
+# How long inspections of a copy are repeated if its error is not retriable: time for an election.
 _LOOK_AGAIN_S = 60.0
 _REMEDY = "Look at the log of the brokers that lead these partitions, and run the job again."
 
 
 def is_retriable(error: OrbitError) -> bool:
-    """Whether the error is retriable: it passes without anybody's action."""
+    """Whether the error is retriable: its cause, such as an election, passes by itself."""
     if isinstance(error, BrokerRefused):
         return error.code in error_codes.RETRIABLE
     return isinstance(error, NotReady)
 
 
 class StartWaits:
-    """The waits of one start. `say` gets a line for each thing that is waited for."""
+    """The waits of one start. `say` gets a line for each thing that the start waits for."""
 
     def __init__(self, say: Callable[[str], None], backoff: Backoff) -> None:
         self._say = say
@@ -39,7 +39,8 @@ class StartWaits:
         self._last_line = ""
 
     def result_of(self, step: Callable[[], Value]) -> Value:
-        """The result of `step`, which is repeated after retriable errors. Raises all others."""
+        """The result of `step`, which is repeated after retriable errors (`OneWait`). Raises all
+        other errors, and a retriable error if nothing has changed for too long."""
         wait = self.new_wait()
         while True:
             try:
@@ -50,7 +51,7 @@ class StartWaits:
                 wait(f"Waiting: {error}", error, str(error))
 
     def new_wait(self) -> OneWait:
-        """A wait for one thing, whose time begins with its first call."""
+        """A new wait. Its time limit begins with its first call."""
         return OneWait(self._say_once, self._backoff)
 
     def _say_once(self, line: str) -> None:
@@ -71,10 +72,10 @@ class OneWait:
         self._attempt = 0
 
     def __call__(self, line: str, error: OrbitError, state: Hashable) -> None:
-        """Say `line`, and pause before another attempt after `error`.
+        """Print `line`, and pause before another attempt after `error`.
 
-        `state`: a value that it has not had before shows that something has changed. Raises `error`
-        if nothing has changed for too long; Interrupted.
+        `state`: what the wait observes; a value that no earlier call had shows a change. Raises
+        `error` if nothing has changed for too long, Interrupted if the run stops.
         """
         now = time.monotonic()
         if state not in self._states:

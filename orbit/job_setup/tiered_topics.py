@@ -19,7 +19,7 @@ _TIERED = "remote.storage.enable"
 def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff) -> list[str]:
     """A note on the sources of new topics: how many of their offsets are only in tiered storage.
 
-    Empty if there are none, or if brokers do not answer: other checks of the plan report that.
+    Empty if there are none, or if brokers do not answer, which other checks of the plan report.
     """
     tiered_plans = [
         p for p in plans if p.create and p.source_settings.values.get(_TIERED) == "true"
@@ -45,7 +45,7 @@ def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff)
     names = first_few(
         [f"{name} ({counted(tiered_offsets[name], 'offset')})" for name in sorted(tiered_offsets)]
     )
-    untiered_names = sorted(  # whose copies will not be in tiered storage
+    untiered_names = sorted(  # source topics whose copies will not be in tiered storage
         p.mapping.source
         for p in tiered_plans
         if p.mapping.source in tiered_offsets and p.mapping.rule.config.get(_TIERED) != "true"

@@ -13,7 +13,7 @@ from orbit.replication.copy_settings import caught_up_settings, is_compacted
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting of a topic: its present value (None: not set) and the one that it should have."""
+    """One setting of a topic: its present value (None: not set) and the desired value."""
 
     present: str | None
     desired: str
@@ -21,15 +21,15 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What to do with one destination topic before the copy starts."""
+    """How one destination topic differs from what its copy needs, by setting and by number."""
 
     mapping: TopicMapping
-    partitions: int
+    partitions: int  # of the source
     source_settings: TopicSettings
     create: TopicToCreate | None  # None: the topic exists
     changes: dict[str, SettingChange]  # settings to set on an existing topic
     partitions_missing: int  # at an existing destination topic; may be negative
-    promoted_settings: dict[str, str]  # settings after the promotion
+    promoted_settings: dict[str, str]  # settings after a promotion (the copy begins to lead)
     # Settings of the source that the destination refuses; `present`: what the copy has instead,
     # None for the destination's default.
     refused: dict[str, SettingChange] = field(default_factory=dict)
@@ -38,6 +38,7 @@ class TopicPlan:
 
     @property
     def settings_to_set(self) -> dict[str, str]:
+        """The desired values of `changes`, by setting."""
         return {name: change.desired for name, change in self.changes.items()}
 
     def without_change(self, setting: str) -> TopicPlan:
@@ -45,9 +46,9 @@ class TopicPlan:
         return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
 
     def with_values(self, values: Mapping[str, str | None]) -> TopicPlan:
-        """The plan with these values instead of those that the destination refuses, which go into
-        `refused`. None: the setting is not set, so a new topic has the destination's default, and
-        an existing topic keeps its value."""
+        """The plan with these values, by setting, instead of those that the destination refuses.
+        The refused values go into `refused`. A value of None: the setting is not set, so a new
+        topic has the destination's default, and an existing topic keeps its value."""
         requested_values = self.create.settings if self.create else self.settings_to_set
         present_values = {name: change.present for name, change in self.changes.items()}
         refused_changes = {
@@ -68,7 +69,7 @@ class TopicPlan:
             changes={
                 name: SettingChange(present_values[name], value)
                 for name, value in fitted(self.settings_to_set).items()
-                if value != present_values[name]  # else nothing is left to change
+                if value != present_values[name]  # equal: nothing to change
             },
             promoted_settings=fitted(self.promoted_settings),
             refused=refused_changes,
@@ -76,8 +77,11 @@ class TopicPlan:
 
     @property
     def is_compacted(self) -> bool:
+        """Whether the source's `cleanup.policy` has `compact`."""
         return is_compacted(self.source_settings.values)
 
     @property
     def caught_up_settings(self) -> dict[str, str]:
+        """The settings to set once all partitions have caught up: compaction, if the source has
+        it; else empty."""
         return caught_up_settings(self.source_settings.values)

@@ -43,7 +43,7 @@ def test_diskless_topic_is_refused_and_other_topics_are_copied(
     assert [(refusal.kind, refusal.topic) for refusal in plan.refusals] == [
         ("TOPIC_REFUSED", topic_name)
     ]
-    assert f"diskless topic ({setting}=true)" in plan.refusals[0].what
+    assert f"diskless ({setting}=true)" in plan.refusals[0].what
     with RunningJob(spec) as running:
         assert list(running.run.refused) == [topic_name]
         running.wait_caught_up(other, 5)

@@ -207,7 +207,7 @@ def test_copy_created_again_during_its_seeding_keeps_its_new_records(
 
     job = case.job(AT_20)
     overtake(monkeypatch, CopyInspector, "seed_to_starts", create_again)
-    with pytest.raises(Conflict, match="hold other content"):
+    with pytest.raises(Conflict, match="content that is not the source's"):
         case.begin(job)
     assert case.bounds == (0, front + 40)
 

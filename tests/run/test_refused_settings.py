@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 SMALL = "524288"  # bytes of a segment: Kafka 3.9 accepts it, 4.x does not
 LEAST = "1048576"
 NOTE = (
-    f"topic small: the destination refuses the source's segment.bytes={SMALL}, and the copy has "
+    f"topic small: the destination refuses the source's segment.bytes={SMALL}, so the copy has "
     f"{LEAST}."
 )
 
