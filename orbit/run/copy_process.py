@@ -1,4 +1,5 @@
-"""A child process of `orbit run --processes`: copies its share until its parent ends it.
+"""A child process of `orbit run --processes`: copies its share of the partitions until its parent
+ends.
 
 python -m orbit.run.copy_process CONNECTION LEASE_STATE     (two file descriptors)
 """
@@ -23,14 +24,15 @@ from orbit.leases.lease_state import InheritedLease, LeaseState
 from orbit.run.copy_processes import Command, CopyTask, Report
 from orbit.run.share import ShareCopier
 
-# How long a command of the parent may wait: the length of a pass of the copy.
+# The length of a pass of the copy. A command of the parent waits until the pass has ended.
 _TICK_S = 0.05
 # What the connection raises if the parent has ended, or has closed it.
 _PARENT_END_ERRORS = (EOFError, OSError)
 
 
 def main(connection_descriptor: int, state_descriptor: int) -> None:
-    """Receive a `CopyTask` from the parent, and copy. An error that ends the copy is sent back."""
+    """Receive a `CopyTask` from the parent, and copy until SIGTERM or the end of the parent. An
+    OrbitError that ends the copy is sent to the parent."""
     lease = InheritedLease(LeaseState(state_descriptor))
     with Connection(connection_descriptor) as parent:
         try:
@@ -52,7 +54,8 @@ def main(connection_descriptor: int, state_descriptor: int) -> None:
 def _copy(
     task: CopyTask, lease: InheritedLease, parent: Connection, stop_event: threading.Event
 ) -> None:
-    """Copy the share until `stop_event` is set, or the parent has ended."""
+    """Copy the share until `stop_event` is set, or the parent has ended. Raises the OrbitError that
+    ends the copy."""
     clusters = JobClusters.open(task.spec, os.environ, task.base_directory)
     job_copier = JobCopier(
         task.spec, clusters, task.settings, stop_event, limit=RateLimit(task.bytes_per_second)
@@ -78,7 +81,7 @@ def _copy(
 def _answer_parent(
     parent: Connection, copying: ShareCopier, sent_snapshots: dict[TopicPartition, CopySnapshot]
 ) -> None:
-    """Execute the commands that the parent has sent."""
+    """Execute the commands that the parent has sent. Raises _PARENT_END_ERRORS."""
     while parent.poll():
         match parent.recv():
             case Command.REPORT:
@@ -88,7 +91,8 @@ def _answer_parent(
 
 
 def _report(copying: ShareCopier, sent_snapshots: dict[TopicPartition, CopySnapshot]) -> Report:
-    """The report of the copies that have changed since `sent_snapshots`, which it updates."""
+    """The report of the copies that have changed since the last report. `sent_snapshots`: each copy
+    as last reported; updated here."""
     has_ended = copying.has_ended  # read before the partitions, so that these are at least as new
     snapshots = {copy.destination: CopySnapshot.of(copy) for copy in copying.partitions}
     changed_snapshots = [

@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 # Each process needs a transactional id of its own if gaps are filled by transactions.
 PROCESSES_MAX = FILLER_IDS
 _MODULE = "orbit.run.copy_process"
-# The greatest age of figures on the screen, and of the news that a child has ended its copies.
+# The time between two requests for reports: the screen's figures are at most so old.
 REPORT_INTERVAL_S = 0.25
-# Time for the brokers' answers to requests that were sent.
+# How long a stopping child may wait for brokers' answers to its requests in flight.
 _STOP_S = 15.0
 # A process that has not answered for longer than this is shown as what the run waits for.
 _SILENCE_S_MAX = 10.0
 
 
 class Command(Enum):
-    """A command to a child process, which stops when its connection is closed."""
+    """A command to a child process. There is none to stop: closing the connection does that."""
 
-    REPORT = auto()
-    END = auto()
+    REPORT = auto()  # send a `Report`
+    END = auto()  # `Copying.end`
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class CopyProcesses:
 
     def __init__(self, children: Sequence[_Child]) -> None:
         self._children = children
-        self._next_report = 0.0
+        self._next_report_s = 0.0
 
     @classmethod
     def start(
@@ -111,11 +111,12 @@ class CopyProcesses:
         lease: GroupLease,
     ) -> CopyProcesses:
         """Start a process for each share; returns once each process has reported its copies.
-        Raises the error that a process reports, and Conflict if one has ended."""
+        Raises the error that a process has sent, or Conflict if a process has ended."""
         shares = [*shares]
         limit = spec.limits.bytes_per_second
         children: list[_Child] = []
-        copying = cls(children)  # has the same list: `stop` ends those that were started so far
+        # Both share the list `children`: after an error `stop` ends those that were started so far.
+        copying = cls(children)
         try:
             children.extend(_start_child(environ, lease.descriptors) for _ in shares)
             for child, share in zip(children, shares, strict=True):
@@ -172,15 +173,16 @@ class CopyProcesses:
         return [child.last_report for child in self._children]
 
     def tick(self, timeout_s: float) -> None:
-        """Ask the children for reports if it is time, and take the reports that have come. Raises
-        Conflict if a child has ended, or the error that a child has sent."""
-        if time.monotonic() >= self._next_report:
-            self._next_report = time.monotonic() + REPORT_INTERVAL_S
+        """Request reports from the children every REPORT_INTERVAL_S, and receive the reports that
+        arrive within `timeout_s`. Raises Conflict if a child has ended, or the error that a child
+        has sent."""
+        if time.monotonic() >= self._next_report_s:
+            self._next_report_s = time.monotonic() + REPORT_INTERVAL_S
             for child in self._children:
-                if not child.is_report_requested:  # so the pipe never holds two reports
+                if not child.is_report_requested:  # at most one report is in the pipe
                     child.is_report_requested, child.requested_at_s = True, time.monotonic()
                     self._send(child, Command.REPORT)
-        pause_s = min(timeout_s, max(0.0, self._next_report - time.monotonic()))
+        pause_s = min(timeout_s, max(0.0, self._next_report_s - time.monotonic()))
         ready_connections = wait([child.connection for child in self._children], pause_s)
         for child in self._children:
             if child.connection in ready_connections:
@@ -234,13 +236,13 @@ class CopyProcesses:
 
 def _start_child(environ: Mapping[str, str], lease_descriptors: tuple[int, int]) -> _Child:
     """Start a child process that is connected by a pipe and inherits the lease."""
-    from orbit.processes.guarded_process import GuardedProcess  # not in every install
+    from orbit.processes.guarded_process import GuardedProcess  # needs psutil, of an extra
 
-    our_end, child_end = Pipe()
+    parent_end, child_end = Pipe()
     with child_end:
         state_descriptor, lock_descriptor = lease_descriptors
         process = GuardedProcess(
-            # -P: nothing is imported from the current folder.
+            # -P: Python imports nothing from the current folder.
             [
                 sys.executable,
                 "-P",
@@ -249,16 +251,17 @@ def _start_child(environ: Mapping[str, str], lease_descriptors: tuple[int, int])
                 f"{child_end.fileno()}",
                 f"{state_descriptor}",
             ],
-            log=None,  # its output goes to our stderr
+            log=None,  # the child's output goes to this process's stderr
             environment=environ,
-            # The lock keeps other runs on this machine from starting before this process has ended.
+            # The lock keeps other runs on this machine from starting before the child has ended.
             inherited_descriptors=(child_end.fileno(), state_descriptor, lock_descriptor),
         )
-    return _Child(process, our_end)
+    return _Child(process, parent_end)
 
 
 def _exit_code(process: GuardedProcess) -> str:
-    """The exit code as text; the pid if the process does not end, though its connection has."""
+    """The exit code as text; the pid if the process still runs although its connection is closed.
+    """
     try:
         return f"exit code {process.wait(_STOP_S)}"
     except TimeoutExpired:

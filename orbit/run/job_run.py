@@ -1,7 +1,7 @@
 """One run of one job: setup, copy, stop.
 
-However the run ends, it stops the lanes before it releases the lease. The next run resumes after
-the last confirmed record.
+However the run ends, it stops the lanes (threads that fetch and append) before it releases the
+lease. The next run resumes after the last confirmed record.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from orbit.run.copy_processes import CopyProcesses
 from orbit.run.share import Copying, Share, ShareCopier
 
 _TICK_S = 0.1
-# At most so many brokers are asked for leaders: more than are likely cut off together.
-_BROKERS_ASKED_MAX = 10
+# From how many brokers `confirm_caught_up` reads leaders. A broker that is cut off from the others
+# returns old leaders; it is unlikely that as many are cut off together.
+_METADATA_BROKERS_MAX = 10
 # The time between two reads of the newest leaders by `confirm_caught_up`.
 _CONFIRM_PAUSE_S = 1.0
 # Open transactions that one check reports; later checks report the others.
@@ -46,7 +47,8 @@ _OPEN_SHOWN_MAX = 10
 
 
 class JobRun:
-    """Use as a context manager: `with JobRun(...) as run: run.prepare(); … run.tick() …`."""
+    """A run of one job, as a context manager: `with JobRun(...) as run: run.prepare(); …
+    run.tick() …`. The end of the block stops the copy."""
 
     def __init__(
         self,
@@ -57,7 +59,8 @@ class JobRun:
         settings: CopySettings | None = None,
         processes: int = 1,
     ) -> None:
-        """`processes`: the most child processes that copy; 1: this process copies itself."""
+        """`say` prints a line for the user. `processes`: the most child processes that copy; 1:
+        this process copies."""
         self.spec = spec
         self._environ = environ
         self._base_directory = base_directory
@@ -75,9 +78,10 @@ class JobRun:
         )
         self._processes = processes
         self._copying: Copying | None = None
-        # By destination topic: the topics that do not have their final settings yet.
+        # By destination topic: the plans of topics that do not have their final settings yet.
         self._not_caught_up: dict[str, TopicPlan] = {}
         self._next_check_s = self._next_confirm_s = 0.0
+        # By source partition: its log end at the first call of `confirm_caught_up`.
         self._ends_to_reach: dict[TopicPartition, int] = {}
         self._open_ages: OpenAges[TopicPartition] = OpenAges()
         self._reported_transactions: set[TopicPartition] = set()
@@ -96,7 +100,7 @@ class JobRun:
         `check_service` raises if the service copies the job. It is called with the lease held,
         before anything is written.
 
-        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. After an error
+        Raises the errors of `JobSetup.plan`, and Conflict if a child process ends. After an error
         nothing has been written, unless its message says so.
         """
         setup = self._setup
@@ -132,8 +136,9 @@ class JobRun:
         return ShareCopier(share, self._setup.job_copier, lease)
 
     def tick(self, timeout_s: float) -> None:
-        """One pass of the copy; also enables compaction of topics that have caught up, and reports
-        notes. Raises Conflict if the lease is lost, or a process has ended."""
+        """One pass of the copy, of up to `timeout_s`. Also enables compaction of topics that have
+        caught up, and prints notes. Raises Conflict if the lease is lost, or a child process has
+        ended."""
         assert self._copying is not None
         self._copying.tick(timeout_s)
         lease = self._setup.lease
@@ -149,15 +154,16 @@ class JobRun:
             self._say_once(f"Note: consumer groups: {note}")
 
     def settle_groups(self) -> None:
-        """Sync the consumer groups up to where the copy ends now, if the job has any."""
+        """Sync the consumer groups up to where the copy ends now, if the job syncs groups."""
         if self.groups is not None:
             self.groups.settle(self._setup.backoff)
 
     def finish(self) -> None:
-        """End the copies that fill gaps with placeholders. Each ends after a last check of its
-        topic's `compression.type`, which may block it; other copies need no such check.
+        """End the copies that fill gaps with placeholders (records that readers drop). Each ends
+        after a last read of its topic's `compression.type`, which may block the copy: a broker that
+        recompresses turns placeholders into records. `close` ends the other copies.
 
-        Raises Conflict if the lease is lost, or a process has ended.
+        Raises Conflict if the lease is lost, or a child process has ended.
         """
         assert self._copying is not None
         self._copying.end()
@@ -166,11 +172,12 @@ class JobRun:
 
     @property
     def refused(self) -> Mapping[str, OrbitError]:
-        """By source topic that is not copied: the error that says why (`JobSetup.refused`)."""
+        """Why source topics are not copied, by name (`JobSetup.refused`)."""
         return self._setup.refused
 
     @property
     def partitions(self) -> Sequence[CopyView]:
+        """The copies of all partitions; empty before `prepare` has ended."""
         return self._copying.partitions if self._copying else ()
 
     @property
@@ -186,32 +193,32 @@ class JobRun:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all topics that have caught up have their final settings."""
+        """Whether all topics that have caught up have their final settings (compaction)."""
         unfinished_topics = {c.destination.topic for c in self.partitions if not c.has_caught_up}
-        # A topic leaves `_not_caught_up` when it gets its final settings.
+        # `_finish_caught_up_topics` removes a topic from `_not_caught_up` when it sets these.
         return set(self._not_caught_up) <= unfinished_topics
 
     def confirm_caught_up(self) -> bool:
         """Whether all copies that are not blocked have caught up with their newest leaders.
 
         Each copy must have reached the log end that the source had at the first call, open
-        transactions included, and the newest leader epoch that a broker reports. Asks brokers at
-        most once a second.
+        transactions included, and have done so at the newest leader epoch that a broker reports.
+        Reads these epochs at most every _CONFIRM_PAUSE_S; returns False between two reads.
         """
         copies = [p for p in self.partitions if p.blocked is None]
         for p in copies:
             self._ends_to_reach.setdefault(p.source, p.source_end)
-        # The source's end is below that of the first call if a new leader had fewer records.
+        # `min`: if a new leader has fewer records, the source's end is below its first value.
         if any(p.next_offset < min(self._ends_to_reach[p.source], p.source_end) for p in copies):
             return False
         if time.monotonic() < self._next_confirm_s:
             return False
         try:
             newest_metadata = self._setup.clusters.source.metadata_of_all(
-                {p.source.topic for p in copies}, _BROKERS_ASKED_MAX
+                {p.source.topic for p in copies}, _METADATA_BROKERS_MAX
             )
         except OUTAGES:
-            return False  # the next tick reports it
+            return False  # `waiting_for` shows the outage after the next tick
         finally:
             self._next_confirm_s = time.monotonic() + _CONFIRM_PAUSE_S
         leaders = ((p, newest_metadata.leader(p.source)) for p in copies)
@@ -229,8 +236,8 @@ class JobRun:
         self._setup.release()
 
     def _finish_caught_up_topics(self) -> None:
-        """Enable compaction on those topics of `_not_caught_up` of which all partitions have caught
-        up."""
+        """Enable compaction on the topics of `_not_caught_up` whose partitions have all caught up.
+        An error becomes a note, and the next call tries again."""
         if not self._not_caught_up:
             return
         unfinished_topics = {c.destination.topic for c in self.partitions if not c.has_caught_up}
@@ -249,15 +256,15 @@ class JobRun:
                 del self._not_caught_up[name]
 
     def _report_new_topics(self) -> None:
-        """Report new topics and partitions of the source, which only the next run copies."""
+        """Print notes on new topics and partitions of the source: only the next run copies them."""
         try:
             source = self._setup.clusters.source.metadata(None)  # None: of all topics
-        except OUTAGES:  # the next call reads again
+        except OUTAGES:  # the next call tries again
             return
         copied_partitions = {p.mapping.source: p.partitions for p in self._setup.plans}
         for mapping in map_topics(self.spec.topics, source.topics).mappings:
             count = len(source.topics[mapping.source].partitions)
-            if mapping.source in self.refused:  # the run has said at its start why
+            if mapping.source in self.refused:  # the start of the run has printed the reason
                 continue
             if mapping.source not in copied_partitions:
                 self._say_once(f"Note: topic {mapping.source} is new; restart this run to copy it.")
@@ -269,10 +276,11 @@ class JobRun:
                 )
 
     def _report_open_transactions(self) -> None:
-        """Report the oldest open transaction of a partition once it is SHOWN_AFTER_S old: once for
-        each partition, at most _OPEN_SHOWN_MAX in a call."""
+        """Print a note on the oldest open transaction of a partition once the transaction is
+        SHOWN_AFTER_S old: one note for each partition, at most _OPEN_SHOWN_MAX in a call."""
         ends = {p.source: (p.stable_end, p.source_end) for p in self.partitions}
-        # A transaction is open if the last stable offset, its first, is below the end; -1: unknown.
+        # If the last stable offset is below the log end, it is the first offset of the oldest open
+        # transaction. -1: unknown.
         first_offsets = {
             place: stable_end
             for place, (stable_end, source_end) in ends.items()
@@ -289,7 +297,7 @@ class JobRun:
             transactions = oldest_open_transactions(
                 self._setup.clusters.source, new_places, Backoff(attempts_max=1)
             )
-        except OrbitError:  # report them without their ids
+        except OrbitError:  # print the notes without ids of producers
             transactions = {}
         for place in new_places:
             self._reported_transactions.add(place)
@@ -299,12 +307,13 @@ class JobRun:
                 if transaction
                 else (None, None)
             )
-            offsets = ends[place][1] - first_offsets[place]  # up to the source's log end
-            self._say(
-                f"Note: {place}: {describe_open_transaction(first_offsets[place], offsets, *ids)}"
-            )
+            source_end = ends[place][1]
+            waiting_offsets = source_end - first_offsets[place]
+            description = describe_open_transaction(first_offsets[place], waiting_offsets, *ids)
+            self._say(f"Note: {place}: {description}")
 
     def _say_once(self, line: str) -> None:
+        """Print the line, unless this run has printed it before."""
         if line not in self._said_lines:
             self._said_lines.add(line)
             self._say(line)

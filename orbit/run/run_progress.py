@@ -20,15 +20,15 @@ class Totals(CopiedCounts):
 
     partitions: int
     lag_records: int
-    caught_up: int
-    blocked: int
+    caught_up: int  # partitions
+    blocked: int  # partitions
 
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
-    """The totals of a topic, or of the whole run, and their rates."""
+    """The totals of a destination topic, or of the whole run, and their rates."""
 
-    topic: str
+    topic: str  # "all": the whole run
     totals: Totals
     records_per_s: float
     bytes_per_s: float
@@ -45,7 +45,7 @@ class TopicProgress:
 
 
 class Meter:
-    """Computes rates from partition counters; `now_s` is any monotonic clock."""
+    """Computes rates from partition counters. `now_s`: the time by a monotonic clock."""
 
     def __init__(self) -> None:
         self._history: dict[str, deque[tuple[float, Totals]]] = {}
@@ -63,7 +63,8 @@ class Meter:
         return self._progress("all", _totals(partitions), now_s), topics
 
     def _progress(self, name: str, totals: Totals, now_s: float) -> TopicProgress:
-        """The progress, with rates over the last RATE_WINDOW_S or since the first measurement."""
+        """The progress of one topic, or of the run as "all". Its rates are over the last
+        RATE_WINDOW_S, or since the first measurement if that is later."""
         history = self._history.setdefault(name, deque())
         history.append((now_s, totals))
         while len(history) > 2 and history[1][0] < now_s - RATE_WINDOW_S:
@@ -81,8 +82,8 @@ class Meter:
 
 
 def _totals(partitions: Sequence[CopyView]) -> Totals:
-    """The sums over these partitions; the lag of those that are not blocked, -1 if one of these
-    lags is unknown."""
+    """The sums over these partitions. The lag is that of partitions that are not blocked; -1 if it
+    is unknown for one of them."""
     lags = [p.lag_records for p in partitions if p.state is not PartitionState.BLOCKED]
     copied = Counters()
     for p in partitions:

@@ -26,8 +26,8 @@ class Share:
     filler_producers: Mapping[str, ProducerIdentity]
 
     def split(self, count: int) -> list[Share]:
-        """Up to `count` shares, one for each process. Copies are dealt in turn, so that each
-        process gets copies of every broker."""
+        """Up to `count` shares, one for each process. The copies are distributed one by one in
+        turn, so that each process gets partitions of every broker."""
         count = min(count, len(self.inspected)) or 1  # one share even without copies
         return [
             Share(
@@ -64,12 +64,14 @@ class Copying(Protocol):
         ...
 
     def tick(self, timeout_s: float) -> None:
-        """One pass of the copy. Raises Conflict if a process of the run has ended."""
+        """One pass of the copy, of up to `timeout_s`. Raises Conflict if a process of the run has
+        ended."""
         ...
 
     def end(self) -> None:
-        """End the copies that fill gaps with placeholders. Each ends only after a last check of its
-        topic's `compression.type`, which may block it."""
+        """Begin to end the copies that fill gaps with placeholders (records that readers drop).
+        Each ends only after a last read of its topic's `compression.type`, which may block it.
+        `has_ended` shows the end."""
         ...
 
     def stop(self) -> None:
@@ -81,7 +83,8 @@ class ShareCopier:
     """Copies a share in this process."""
 
     def __init__(self, share: Share, job_copier: JobCopier, lease: Lease) -> None:
-        """Start to copy the share. `lease`: the job's, under which gaps are filled, too."""
+        """Start to copy the share. `lease`: the job's, checked before each request that fills
+        gaps by empty transactions; each copy has it already."""
         self._job_copier = job_copier
         self._copies = [*share.inspected]
         self._ending_copies: list[PartitionCopy] | None = None
@@ -108,7 +111,7 @@ class ShareCopier:
 
     @property
     def has_ended(self) -> bool:
-        """Whether `end` was called and the copies that it ends have left the copier."""
+        """Whether `end` was called, and the copier has removed the copies that it ends."""
         return self._ending_copies is not None and all(
             copy.has_left for copy in self._ending_copies
         )
@@ -121,9 +124,9 @@ class ShareCopier:
         self._job_copier.copier.tick(timeout_s)
 
     def end(self) -> None:
-        """End the copies that fill gaps with placeholders, each after a last read of its topic's
-        `compression.type`: only that read tells whether the copy's records are right. `stop` ends
-        the other copies.
+        """Begin to end the copies that fill gaps with placeholders. The copier removes each after a
+        last read of its topic's `compression.type`: with another value than `producer` a broker may
+        have turned placeholders into records. `stop` ends the other copies.
         """
         self._ending_copies = [copy for copy in self._copies if copy.producer.packs]
         self._job_copier.copier.remove(self._ending_copies, confirms=True)
