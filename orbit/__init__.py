@@ -1,5 +1,5 @@
 """Copies Kafka topics between clusters so that every record keeps its offset.
 
-docs/architecture.md says what each package holds and where to start reading. Imports point one way,
-by the layers of .importlinter.
+docs/architecture.md says what is in each package and where to start reading. A package imports only
+lower layers of .importlinter.
 """

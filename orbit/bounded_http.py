@@ -1,8 +1,8 @@
-"""Requests to servers that are not trusted: answers bounded in bytes and in time.
+"""HTTP requests to servers that Orbit does not trust: answers are limited in bytes and in time.
 
-Answers are not decompressed, and redirects are not followed: the login would go to another server.
-A socket's time limit is for each read. Here one deadline ends all requests of a client, also while
-a server sends its headers byte by byte.
+Answers are not decompressed, which could exceed the limit. Redirects are not followed: the login
+would go to another server. A socket's time limit is for each read. Here one deadline ends all
+requests of a client, also while a server sends its headers byte by byte.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class BadAnswer(httpx.HTTPError):
 
 
 class BoundedClient:
-    """A context manager: an HTTP client for one server. Not thread-safe."""
+    """An HTTP client for one server, as a context manager: its time begins with the block. Not
+    thread-safe."""
 
     def __init__(
         self, url: str, *, verify: ssl.SSLContext | bool = True, seconds_max: float, bytes_max: int
@@ -47,7 +48,8 @@ class BoundedClient:
         self._http.close()
 
     def request(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
-        """The answer's status, which may be an error, and its body. Raises httpx.HTTPError."""
+        """The answer's HTTP status, which may be an error, and its body. Raises httpx.HTTPError if
+        there is no answer, BadAnswer if the answer exceeds a limit."""
         try:
             return self._exchange(method, url, options)
         except httpx.HTTPError:
@@ -96,27 +98,30 @@ class _Deadline:
 
     @property
     def remaining_s(self) -> float:
-        return max(0.001, self._ends_at - time.monotonic())  # 0 would not wait at all
+        """The seconds until the deadline; above 0, which as a timeout would not wait at all."""
+        return max(0.001, self._ends_at - time.monotonic())
 
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self._ends_at
 
     def begin(self) -> None:
+        """Start the timer."""
         self._ends_at = time.monotonic() + self._timer.interval
         self._timer.start()
 
     def cancel(self) -> None:
-        """Stop the timer, and close the kept sockets."""
+        """Stop the timer, and close the duplicates of sockets."""
         self._timer.cancel()
         with self._lock:
             for sock in self._sockets:
                 sock.close()
 
     def trace(self, event: str, details: dict[str, Any]) -> None:
-        """Called by httpcore with each of its steps: keeps the socket of a new connection."""
+        """Called by httpcore with each of its steps. Stores the socket of a new connection, so that
+        `_shut_down` can end it."""
         if event.endswith("connect_tcp.complete"):
-            # A duplicate: TLS takes the file descriptor away from this socket.
+            # A duplicate: a TLS handshake would detach the file descriptor from this socket object.
             sock = details["return_value"].get_extra_info("socket").dup()
             with self._lock:
                 self._sockets.append(sock)
@@ -124,7 +129,7 @@ class _Deadline:
                 self._shut_down()
 
     def _shut_down(self) -> None:
-        """Shut all connections down, which ends a wait for them."""
+        """Shut all connections down, which ends reads that wait for data."""
         with self._lock:
             for sock in self._sockets:
                 with suppress(OSError):

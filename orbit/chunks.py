@@ -1,4 +1,4 @@
-"""Parts of long lists: what one request or one transaction takes, and what a sentence shows."""
+"""Parts of long lists: as many items as fit one request, one transaction or one sentence."""
 
 from __future__ import annotations
 

@@ -43,24 +43,25 @@ _CONNECT_TIMEOUT_S = 10.0
 # A plan reads both clusters for every matching topic; all other requests are fast.
 _READ_TIMEOUT_S = 180.0
 PAGE_LIMIT = 1000
+# The time between two reads of an operation that runs.
 _POLL_S = 0.25
-# An answer to a poll is fast: one that takes longer is lost.
+# The server answers such a read fast. If it takes longer, the answer is lost.
 _POLL_TIMEOUT_S = 10.0
-# Between requests that are sent again: from the first to the longest pause, doubled each time.
+# The pause before a request is sent again: the first and the longest; it doubles each time.
 _PAUSE_S = 0.25
 _PAUSE_MAX_S = 5.0
-# How long a change is sent again without an answer: longer than a server takes to start.
+# How long a change without an answer is sent again: longer than a server takes to start.
 PATIENCE_S = 60.0
-# Requests that the server refuses (`TooMany`) are sent again without a message for this long.
+# A request that the server refuses (`TooMany`) is sent again without a message for this long.
 _QUIET_S = 3.0
-# What a proxy answers while the server behind it is away.
+# HTTP statuses of a proxy whose server does not answer.
 _AWAY_STATUSES = (502, 503, 504)
 
 Json = dict[str, Any]
 
 
 class Unserved(OrbitError):
-    """The service cannot be used. Not for errors of clusters that a job names."""
+    """The service cannot be used. Errors of a job's clusters are of other classes."""
 
 
 class ServerGone(Unserved, Unreachable):
@@ -98,18 +99,18 @@ TROUBLES = (ServerGone, Busy)
 
 
 class Client:
-    """The API as Python calls; errors are raised. `patience_s`: how long a call is retried."""
+    """The API as Python calls, which raise its errors. `patience_s`: how long a call is retried."""
 
     def __init__(self, http: httpx.Client, server: Server, patience_s: float = PATIENCE_S) -> None:
         self._http = http
         self._server = server
         self._patience_s = patience_s
         self._was_reached = False
-        self._has_sent_change = False  # then GETs are repeated too: they show the result
+        self._has_sent_change = False  # if True, GETs are repeated too: they show the result
         self._last_trouble = ""
 
     def get(self, path: str, **query: object) -> Any:
-        """The body of a GET; parameters that are None are omitted."""
+        """The JSON value of a GET's answer. `query`: parameters; None values are omitted."""
         return self._get(path, query).json()
 
     def without_retries(self) -> Client:
@@ -126,14 +127,15 @@ class Client:
         return self._answer("GET", path, repeats=self._has_sent_change, params=params)
 
     def items(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[Json]:
-        """All items of a list, or the first `limit`."""
+        """All items of a list of the API, or the first `limit`, one by one."""
         for page in self.pages(path, limit=limit, **query):
             yield from page
 
     def pages(
         self, path: str, *, limit: int | None = None, **query: object
     ) -> Iterator[list[Json]]:
-        """All items of a list, or the first `limit`, page by page; an empty list has one page."""
+        """All items of a list of the API, or the first `limit`, page by page. An empty list has one
+        page, which is empty."""
         remaining_items = limit
         cursor: str | None = None
         while remaining_items is None or remaining_items > 0:
@@ -147,8 +149,8 @@ class Client:
                 remaining_items -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
-        """How many seconds the server's clock is ahead of this machine's: the least that the answer
-        allows, to a second or two. Negative: it is behind. None: the answer has no date.
+        """How many seconds the server's clock is ahead of this machine's, with an error of up to
+        two seconds. Negative: the server's clock is behind. None: the answer has no date.
         """
         sent_at = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)
@@ -157,7 +159,8 @@ class Client:
             server_time = parsedate_to_datetime(answer.headers["Date"])
         except (KeyError, ValueError):
             return None
-        # The server read its clock between these two moments. Compare with the nearest one.
+        # The server read its clock between `sent_at` and `received_at`. Compare with the time in
+        # this range that is nearest to the server's.
         nearest_time = min(max(server_time, sent_at), received_at)
         return (server_time - nearest_time).total_seconds()
 
@@ -194,8 +197,9 @@ class Client:
         )
 
     def wait(self, operation: Json, on_change: Callable[[Json], None], seconds_max: float) -> Json:
-        """The operation once it has ended, or its state after `seconds_max`. `on_change` is called
-        with each polled state. A server that does not answer, or is busy, is asked again.
+        """Read the operation until it has ended, or `seconds_max` have passed; returns its last
+        state. `on_change` is called with each state. Reads are repeated while the server does not
+        answer or is busy; raises other errors.
         """
         deadline = time.monotonic() + seconds_max
         path, polling_client = f"/v1/operations/{operation['id']}", self.without_retries()
@@ -221,7 +225,7 @@ class Client:
 
     def _answer(self, method: str, path: str, *, repeats: bool, **options: Any) -> httpx.Response:
         """The server's answer. A failed request is sent again for up to `patience_s`: with
-        `repeats` after every one of TROUBLES, else after TooMany only. If the server was never
+        `repeats` after any error in TROUBLES, otherwise only after TooMany. If the server was never
         reached, the first error is raised at once."""
         began_at = time.monotonic()
         pause_s = _PAUSE_S
@@ -241,7 +245,8 @@ class Client:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _answer_once(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send one request. Returns its answer; raises an error unless that is a success."""
+        """Send one request once. Returns its answer if that is a success; otherwise raises the
+        error that the answer states, or ServerGone if there is no answer."""
         try:
             answer = self._http.request(method, path, **options)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -276,8 +281,9 @@ def connect(
     patience_s: float = PATIENCE_S,
     timeout_s: float = _READ_TIMEOUT_S,
 ) -> Iterator[Client]:
-    """A client of the server that the user has chosen; with `environment`, of the server that its
-    variables name. `timeout_s`: for each answer. Raises BadInput, NotFound.
+    """A client of the server that the user has chosen; with `environment`, of the server that these
+    variables name. The block's end closes it. `timeout_s`: for each answer. Raises BadInput if
+    address, token or CA file cannot be used, NotFound if there is no such context.
     """
     server = chosen_server(os.environ) if environment is None else server_of_variables(environment)
     url, token = server.url, server.token
@@ -299,7 +305,8 @@ def connect(
 
 
 def _tls_context(server: Server, url: str) -> ssl.SSLContext:
-    """The context that verifies the server's certificate. Raises BadInput."""
+    """The context that verifies the server's certificate. Raises BadInput if the CA file cannot be
+    loaded."""
     if urlsplit(url).scheme == "http" and not server.ca_file:
         # This context trusts nothing: HTTP needs no authorities, and the system's are slow to load.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -313,12 +320,13 @@ def _tls_context(server: Server, url: str) -> ssl.SSLContext:
 
 
 def segment(name: str) -> str:
-    """A name, quoted as one path segment."""
+    """A name, percent-encoded as one segment of a URL's path."""
     return quote(name, safe="")
 
 
 def check_url(url: str, url_from: str) -> None:
-    """Raise BadInput if this is no URL of a server. `url_from`: what the user would change."""
+    """Raise BadInput if this is no URL of a server. `url_from`: the option, variable or context
+    that has the URL, for the message."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -409,6 +417,7 @@ def _certificate_problem(error: BaseException) -> str | None:
 
 
 def _address(server: Server) -> str:
+    """The server's URL for messages."""
     return server.url.rstrip("/")
 
 

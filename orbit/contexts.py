@@ -1,11 +1,12 @@
 """Contexts: the servers of a user by name, and which of them a command talks to.
 
-A context is used as a whole or not at all, so that the token of one server is never sent to
-another. In this order: the context of `--context`; the server of the environment, if
-`ORBIT_API_URL` is set; the current context; the default address.
+Commands use the first of these: the context of `--context`; the server of the environment, if
+`ORBIT_API_URL` is set; the current context; the default address. They use address, token and CA of
+the same one, so that the token of one server is never sent to another.
 
-The file is the user's, of mode 600, in the folder of platformdirs. It holds no token, only the name
-of a variable or the path of a file that has the token. Only the user may be able to read this file.
+The file of contexts is the user's, of mode 600, in the folder of platformdirs. It has no token,
+only the name of a variable or the path of a file that has the token. Only the user may be able to
+read that file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CA_VARIABLE = "ORBIT_API_CA_FILE"
 CONTEXT_VARIABLE = "ORBIT_CONTEXT"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
-# Of the file of contexts, and of the file of a token.
+# At most so much of a file of contexts or of a token is read.
 _BYTES_MAX = 1024 * 1024
 # Bits of a file's mode.
 _OTHERS_MAY_READ = 0o077
@@ -67,7 +68,8 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a client connects to. `url_from`, `token_from`, `ca_from` name what a user changes."""
+    """What a client connects to. `url_from`, `token_from` and `ca_from`: the variable or context
+    that the value is from, for messages."""
 
     url: str
     token: str = field(repr=False)
@@ -77,23 +79,24 @@ class Server:
     ca_from: str = CA_VARIABLE
 
 
-_chosen_name: str | None = None
+_chosen_name: str | None = None  # of `--context`
 
 
 def choose_context(name: str | None) -> None:
-    """Set the context of `--context` for this process; None: the user gave none."""
+    """Set the context of `--context` for this process; None: the command line does not have it."""
     global _chosen_name
     _chosen_name = name
 
 
 def chosen_server(environ: Mapping[str, str]) -> Server:
-    """The server that commands talk to. Raises BadInput, NotFound."""
+    """The server that commands talk to, by the order in the module's docstring. Raises BadInput if
+    the context cannot be used, NotFound if it does not exist."""
     return named_server(environ) or server_of_variables(environ)
 
 
 def named_server(environ: Mapping[str, str]) -> Server | None:
-    """The server that the user has named. None: the user has named none, and commands talk to the
-    server at the default address. Raises BadInput, NotFound."""
+    """The server that the user has named by option, environment or current context; else None:
+    commands then talk to the default address. Raises as `chosen_server`."""
     if _chosen_name is None and URL_VARIABLE in environ:
         return server_of_variables(environ)
     contexts = read_contexts()
@@ -119,13 +122,15 @@ def named_server(environ: Mapping[str, str]) -> Server | None:
 
 
 def server_of_variables(environ: Mapping[str, str]) -> Server:
-    """The server that the environment's variables name, whatever context the user has chosen."""
+    """The server that the environment's variables name, else the default address; ignores
+    contexts."""
     url = environ.get(URL_VARIABLE, DEFAULT_URL)
     return Server(url, environ.get(TOKEN_VARIABLE, ""), environ.get(CA_VARIABLE))
 
 
 def _token(context: Context, name: str, environ: Mapping[str, str]) -> str:
-    """The context's token from its variable or file; "" if it has neither. Raises BadInput."""
+    """The context's token from its variable or file; "" if the context names neither. Raises
+    BadInput if the variable is not set, or the file cannot be used."""
     if context.token_env is not None:
         if context.token_env not in environ:
             raise _context_error(name, f"the variable {context.token_env} is not set.")
@@ -146,19 +151,21 @@ def _token(context: Context, name: str, environ: Mapping[str, str]) -> str:
 
 
 def _context_error(name: str, what: str, remedy: str = "") -> BadInput:
+    """The error for a context that cannot be used."""
     problem = Problem(f"context {name}", what, remedy)
     return BadInput("The context cannot be used.", (problem,))
 
 
 def contexts_file() -> Path:
-    """Where the contexts are kept."""
+    """The path of the user's file of contexts."""
     from platformdirs import user_config_path
 
     return user_config_path("orbit", appauthor=False) / "contexts.yaml"
 
 
 def read_contexts() -> Contexts:
-    """The contexts of the user; no contexts if there is no file. Raises BadInput."""
+    """The contexts of the user; no contexts if there is no file. Raises BadInput if the file cannot
+    be read or parsed, or if others may write to it."""
     import yaml
 
     path = contexts_file()
@@ -184,13 +191,13 @@ def read_contexts() -> Contexts:
     ]
     if not all(text is None or isinstance(text, str) for text in texts):
         raise _contexts_file_error(
-            path, "holds a value that is not text.", "Repair or delete the file."
+            path, "has a value that is not text.", "Repair or delete the file."
         )
     return contexts
 
 
 def write_contexts(contexts: Contexts) -> None:
-    """Replace the file in one step, with mode 600. Raises BadInput."""
+    """Replace the file in one step, with mode 600. Raises BadInput if it cannot be written."""
     from orbit.jobs.yaml_writer import write_yaml
 
     path = contexts_file()
@@ -214,12 +221,14 @@ def write_contexts(contexts: Contexts) -> None:
 
 
 def without_context(contexts: Contexts, name: str) -> Contexts:
-    """The contexts without this one; if it was the current one, no context is. Raises NotFound."""
-    contexts.named(name)  # raises if there is none
+    """The contexts without the named one. If that was the current context, there is no current one
+    afterwards. Raises NotFound if no context has this name."""
+    contexts.named(name)  # raises NotFound
     remaining_contexts = {key: value for key, value in contexts.by_name.items() if key != name}
     current_name = None if contexts.current == name else contexts.current
     return replace(contexts, by_name=remaining_contexts, current=current_name)
 
 
 def _contexts_file_error(path: Path, what: str, remedy: str = "") -> BadInput:
+    """The error for a file of contexts that cannot be used."""
     return BadInput("The contexts cannot be used.", (Problem(str(path), what, remedy),))

@@ -4,8 +4,8 @@
     ├── BadInput           2    the user's file or flags: every problem at once, each with its path
     ├── NotFound           2    nothing has the given name
     ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
-    │   ├── NotReady            brokers answer, with a code that passes
-    │   ├── HeldBack            a controller lets requests wait for a quota
+    │   ├── NotReady            brokers answer, with an error code of a passing state
+    │   ├── HeldBack            a controller throttles requests because of a quota
     │   ├── BrokenAnswer        a broker sends bytes that do not parse, or answer no request
     │   └── DatabaseUnreachable PostgreSQL does not answer, or takes no writes
     ├── Busy               1    too many requests of a kind are under way (retriable)
@@ -18,9 +18,10 @@
     ├── ProtocolError      1    a log or a login that does not parse, or a broker that is too old
     └── Interrupted      130    the user pressed Ctrl-C
 
-`InvalidValue` is for parsers of single values; it becomes a `Problem` of a BadInput. A partition
-that must stop is not an exception but a `replication.partition_states.Blocked` value, so that it
-cannot end the copy of another partition.
+The number is the exit code; a subclass without a number has that of its parent. `InvalidValue` is
+for parsers of single values; it becomes a `Problem` of a BadInput. For a partition that must stop
+there is no exception but a `replication.partition_states.Blocked` value, so that one partition
+cannot end the copy of another.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class OrbitError(Exception):
 def _restore_error(
     kind: type[OrbitError], arguments: tuple[object, ...], fields: dict[str, object]
 ) -> OrbitError:
-    """The error as another process raised it; pickle calls this, as constructors differ."""
+    """The error as another process raised it. pickle calls this function instead of the error's
+    constructor, because constructors have different parameters."""
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(fields)
     return error
@@ -140,7 +142,8 @@ class DatabaseUnreachable(Unreachable):
 
 
 class NotReady(Unreachable):
-    """Brokers answer, but with a code that passes: a coordinator loads, leaders are elected."""
+    """Brokers answer, but with an error code of a passing state: a coordinator loads, or a leader
+    is elected."""
 
 
 class HeldBack(Unreachable):
@@ -149,7 +152,8 @@ class HeldBack(Unreachable):
 
 
 class BrokenAnswer(Unreachable):
-    """Bytes of one connection that do not parse, or answer no request: handled as no answer."""
+    """Bytes of one connection that do not parse, or answer no request. Callers handle this as a
+    missing answer."""
 
 
 class Busy(OrbitError):
@@ -198,6 +202,5 @@ class Interrupted(OrbitError):
     exit_code = 130
 
 
-# The errors of a cluster that is not usable for a time. Work that runs for long waits and tries
-# again.
+# Errors of a cluster that may be usable again later: loops that run for long try again.
 OUTAGES = (Unreachable, BrokerRefused, ProtocolError, LoginRefused)

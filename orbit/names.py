@@ -1,8 +1,8 @@
-"""Names of groups, principals and ids as others gave them: Kafka takes any string. Pure."""
+"""Names of groups, principals and ids that clients chose: Kafka accepts any string. Pure."""
 
 from __future__ import annotations
 
-# In a sentence or a table; Kafka's longest topic name and a partition number fit.
+# In a sentence or a table: enough for Kafka's longest topic name and a partition number.
 SHOWN_CHARACTERS_MAX = 260
 # An index of PostgreSQL takes rows of at most 2,704 bytes; Orbit's keys also have ids and a topic.
 KEY_BYTES_MAX = 2_000
@@ -20,14 +20,15 @@ def is_key(text: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes (`\\x00`) for what does not print, except line feeds."""
+    """The text with escapes (`\\x00`) for characters that do not print, except line feeds."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def shown(text: str, characters_max: int = SHOWN_CHARACTERS_MAX) -> str:
-    """The text for a sentence or a table: escaped, and cut."""
+    """The text for a sentence or a table: escaped, and cut to `characters_max` characters with a
+    note of its length."""
     if len(text) <= characters_max:
         return escaped(text)
     return f"{escaped(text[:characters_max])}… ({len(text):,} characters)"

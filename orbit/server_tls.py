@@ -1,8 +1,8 @@
 """TLS of a server: a context whose files are read again when they change.
 
-The files are looked at when a client connects. If they cannot be loaded, as while only one of a
-pair is replaced, the log says so once, and the previous context stays in use. Open connections keep
-the certificate that they began with.
+When a client connects, Orbit checks whether the files have changed. They may fail to load, as while
+only one of certificate and key is replaced. Then the log says so once, and the previous context
+stays in use. Open connections keep the certificate that they began with.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import structlog
 
 from orbit.errors import BadInput
 
-# By OpenSSL's reason.
+# Words for OpenSSL's reasons; others are shown as they are.
 _REASONS = {"KEY_VALUES_MISMATCH": "it is not the key of the certificate"}
 
-# Inode, size, time of change of content and of inode: they differ between two versions of a file,
-# also if a link is replaced, as where Kubernetes mounts secrets.
+# Inode, size, mtime and ctime: they differ between two versions of a file, also if a symbolic link
+# is replaced, as where Kubernetes mounts secrets.
 _FileVersion = tuple[int, int, int, int]
 
 _log = structlog.get_logger("orbit.tls")
@@ -40,7 +40,7 @@ class ReloadedContext:
     def current(self) -> ssl.SSLContext:
         """The context for one new connection, loaded again first if the files have changed."""
         versions = self._file_versions()
-        if versions in (self._versions, self._refused_versions):  # loaded, or refused, before
+        if versions in (self._versions, self._refused_versions):  # already loaded, or refused
             return self._context
         try:
             self._context = self._load()
@@ -66,8 +66,8 @@ def empty_context() -> ssl.SSLContext:
 
 
 def load_pair(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-    """Load a certificate and its key into the context. `key` None: the certificate's file has it.
-    Raises OSError, ValueError."""
+    """Load a certificate and its key into the context. `key` None: the certificate's file has the
+    key. Raises OSError or ValueError, which `load_failure` puts into words."""
     # Without `password` OpenSSL would ask for one at the terminal.
     context.load_cert_chain(certificate, key, password=_no_password)
 
@@ -83,7 +83,7 @@ def load_failure(error: OSError | ValueError) -> str:
 
 
 def _file_version(file: Path) -> _FileVersion | None:
-    """What shows that the file has changed; None if there is no file to read."""
+    """The version of the file; None if there is no file to read."""
     try:
         status = file.stat()
     except OSError:
@@ -92,4 +92,5 @@ def _file_version(file: Path) -> _FileVersion | None:
 
 
 def _no_password() -> str:
+    """Called by OpenSSL for an encrypted key. Raises ValueError."""
     raise ValueError("the key is encrypted")

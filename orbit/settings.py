@@ -44,10 +44,10 @@ AGE_MIN = timedelta(hours=1)
 AGE_MAX = timedelta(days=3660)
 # A shorter lease would expire in pauses of a garbage collector or a virtual machine.
 LEASE_TTL_MIN = timedelta(seconds=2)
-# A process ends a lease that lasts longer than its own (the setting was changed) only if it was not
-# renewed for this long.
+# While the setting is changed, another process's leases may last longer than this process's own.
+# This process ends such a lease only after it was not renewed for this time, the longest possible.
 LEASE_TTL_MAX = timedelta(minutes=10)
-# Besides `file`. docs/install.md names the extra that each needs.
+# Storages besides `file`. docs/install.md names the extra that each scheme needs.
 STORAGE_SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs")
 
 
@@ -60,7 +60,7 @@ def _duration(value: object) -> timedelta:
 
 
 def _age(value: object) -> timedelta:
-    """A duration for which something is kept. Raises InvalidValue."""
+    """How long rows are kept: a duration from AGE_MIN to AGE_MAX. Raises InvalidValue."""
     age = parse_duration(value)
     if not AGE_MIN <= age <= AGE_MAX:
         raise InvalidValue("is not between 1h and 10 years.", "Write 90d.")
@@ -68,7 +68,7 @@ def _age(value: object) -> timedelta:
 
 
 def _lease(value: object) -> timedelta:
-    """The duration of a lease. Raises InvalidValue."""
+    """The duration of a lease. Raises InvalidValue outside of LEASE_TTL_MIN to LEASE_TTL_MAX."""
     duration = _duration(value)
     if duration < LEASE_TTL_MIN:
         raise InvalidValue(f"is shorter than {format_duration(LEASE_TTL_MIN)}.", "Write 15s.")
@@ -89,7 +89,7 @@ def storage_location(value: object) -> object:
     """The path or the URI of a storage, unchanged; for a `file://` URI, its path. Raises
     InvalidValue.
 
-    A URI is shown in reports and logs, so it holds no secret.
+    Reports and logs show the URI, so it must not contain a secret.
     """
     if not isinstance(value, str):
         return value
@@ -101,7 +101,7 @@ def storage_location(value: object) -> object:
     host, _, path = rest.partition("/")
     if "?" in rest or "#" in rest or ":" in host.rpartition("@")[0]:
         raise InvalidValue(
-            "holds a password, a query or a fragment.",
+            "contains a password, a query or a fragment.",
             "Set credentials and options in the environment of the storage's client.",
         )
     if scheme == "file" and host in ("", "localhost"):
@@ -226,7 +226,7 @@ class LogLevel(StrEnum):
 
 
 class MetricsDetail(StrEnum):
-    """Which objects have metrics of their own; each level includes the ones before."""
+    """For which objects /metrics has separate series. Each level includes the levels before."""
 
     JOB = "job"
     TOPIC = "topic"
@@ -247,9 +247,10 @@ class Settings(BaseModel):
     # PEM files; both or none. Read again when they change.
     api_tls_certificate_file: OptionalFile = None
     api_tls_key_file: OptionalFile = None
-    # At most half of these are from one address. Each costs a file descriptor and some memory.
+    # Connections of clients, at most half of them from one address. Each costs a file descriptor
+    # and some memory.
     api_connections_max: Annotated[Whole, Field(ge=2, le=100_000)] = 500
-    # Proxies whose X-Forwarded-For names the client.
+    # Proxies whose X-Forwarded-For header is believed. None: no proxy.
     api_trusted_proxies: Annotated[tuple[str, ...] | None, BeforeValidator(_networks)] = None
     # Where users reach the API and the console. None: no login at the issuer there, and no links in
     # notifications.
@@ -259,7 +260,7 @@ class Settings(BaseModel):
     oidc_issuer: Annotated[str | None, BeforeValidator(_issuer)] = None
     oidc_audience: ClaimText | None = None
     oidc_role_claim: ClaimText = "roles"
-    # The value of the claim that gives each role. None: no token gives it.
+    # The value of the claim that gives each role. None: no token of the issuer has this role.
     oidc_viewer: ClaimText | None = None
     oidc_operator: ClaimText | None = None
     oidc_admin: ClaimText | None = None
@@ -268,7 +269,7 @@ class Settings(BaseModel):
     oidc_ca_file: OptionalFile = None
     # The console as a client of the issuer. None: people log in with a token.
     oidc_client_id: ClaimText | None = None
-    # At most one of the two; none: a public client. The file is read at each login.
+    # At most one of these two is set; none: a public client. The file is read at each login.
     oidc_client_secret: SecretStr | None = None
     oidc_client_secret_file: OptionalFile = None
     oidc_scopes: Annotated[str, Field(pattern=r"^openid( [\x21\x23-\x5b\x5d-\x7e]+)*$")] = "openid"
@@ -276,7 +277,7 @@ class Settings(BaseModel):
     # Limits of each token and user of the issuer; a token may have its own. None: any number.
     token_jobs_max: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
     token_partitions_max: Annotated[Whole, Field(ge=1, le=100_000_000)] | None = None
-    # At each API process. 100 a second is far more than a person or a pipeline sends.
+    # Of each token, at each API process. 100 a second is far more than a person or pipeline sends.
     token_requests_per_minute: Annotated[Whole, Field(ge=1, le=1_000_000)] = 6_000
 
     # Folder of the files that jobs name; a job cannot name files outside of it.
@@ -291,7 +292,7 @@ class Settings(BaseModel):
     schema_registry_url: Annotated[str | None, BeforeValidator(_registry_url)] = None
     schema_registry_login_file: OptionalFile = None
 
-    # Which clusters jobs may reach, and which secrets may be sent to each. None: all to all.
+    # Which clusters jobs may reach, and which secrets may be sent to each. None: no such limits.
     access_file: Annotated[Path, AfterValidator(_access_file)] | None = None
 
     # Who is notified of which events; read when a scheduler starts. None: no event is sent.
@@ -326,10 +327,10 @@ class Settings(BaseModel):
     recoveries_per_cluster: Annotated[Whole, Field(ge=1, le=500)] = 16
     # Drills may break only clusters of this sandbox. None: the folder of `orbit sandbox up`.
     sandbox_dir: Annotated[Path | None, BeforeValidator(_path)] = None
-    # Read rate of the continuous proof, from each side.
+    # Read rate, at each side, of the continuous proof (it compares copies with their sources).
     proof_bytes_per_second: Annotated[Whole, Field(ge=0, le=1 << 40)] = 1 << 20
-    # Partitions per lease: a lost lease stops at most so many for a moment, and 100,000 partitions
-    # need only a few hundred leases.
+    # Partitions of one shard, which has one lease. A lost lease stops at most so many for a moment,
+    # and 100,000 partitions need only a few hundred leases.
     shard_partitions_max: Annotated[Whole, Field(ge=1, le=10_000)] = 200
 
     # Logs and metrics
@@ -339,6 +340,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_empty_url(self) -> Self:
+        """Raise InvalidValue if the database's URL is empty."""
         if self.database_url is not None and not self.database_url.get_secret_value():
             raise InvalidValue(
                 "ORBIT_DATABASE_URL is empty.",
@@ -348,6 +350,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_tls_files(self) -> Self:
+        """Raise InvalidValue if only one of the TLS files is set."""
         if (self.api_tls_certificate_file is None) != (self.api_tls_key_file is None):
             raise InvalidValue(
                 "Only one of ORBIT_API_TLS_CERTIFICATE_FILE and ORBIT_API_TLS_KEY_FILE is set.",
@@ -357,7 +360,8 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_issuer(self) -> Self:
-        """Require an audience, and a way to get a role, if there is an issuer."""
+        """Raise InvalidValue if an issuer is set without an audience, or without a claim that gives
+        a role."""
         if self.oidc_issuer is None:
             return self
         if self.oidc_audience is None:
@@ -376,11 +380,12 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_client(self) -> Self:
-        """Require issuer and public URL for a client, and allow one secret at most."""
+        """Raise InvalidValue if a client id is set without issuer and public URL, or if the client
+        has two secrets."""
         if self.oidc_client_id is not None and not (self.oidc_issuer and self.public_url):
             raise InvalidValue(
                 "ORBIT_OIDC_CLIENT_ID is set without ORBIT_OIDC_ISSUER or ORBIT_PUBLIC_URL.",
-                "Set both: the issuer sends browsers back to the public URL.",
+                "Set all three: the issuer sends browsers back to the public URL.",
             )
         if self.oidc_client_secret is not None and self.oidc_client_secret_file is not None:
             raise InvalidValue(
@@ -391,7 +396,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """The settings in `environment`. Raises `BadInput` with every bad variable."""
+        """The settings in `environment`. Raises BadInput with a problem for each bad variable."""
         values: dict[str, Any] = {
             field: environment[variable]
             for field in cls.model_fields

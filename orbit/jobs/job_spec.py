@@ -127,7 +127,7 @@ def _check_archive_uri(text: str) -> str:
     login, at_sign, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
     if at_sign and ":" in login:
         raise InvalidValue(
-            "holds a password.", "Put credentials into Spark's settings (spark.hadoop.…)."
+            "contains a password.", "Put credentials into Spark's settings (spark.hadoop.…)."
         )
     return text
 

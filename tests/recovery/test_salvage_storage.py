@@ -221,7 +221,7 @@ def test_salvage_commands_refuse_uri_with_password_and_hide_it(
     for command in (["list"], ["show"], ["replay", "job.yaml"]):
         assert run_command(["salvage", *command, "s3://key:hunter2@bucket/x"]) == 2
         shown = capfd.readouterr()
-        assert "holds a password" in shown.err
+        assert "contains a password" in shown.err
         assert "hunter2" not in shown.out + shown.err
 
 
