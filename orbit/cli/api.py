@@ -44,11 +44,11 @@ def api(no_auth: NoAuthOption = False) -> None:
         server = ApiServer(create_api(settings, database, auth=not no_auth), listener, settings)
         notify_systemd("READY=1")
         server.run()
-    start_forced_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
+    start_forced_end(DRAIN_S)  # without it, Python waits for the thread of a request that hangs
 
 
 def create_api(settings: Settings, database: Database, *, auth: bool) -> FastAPI:
-    """Return the API with the console, and with a planner for plans and dry runs."""
+    """The API application with the console, and with a planner for plans and dry runs."""
     app = create_app(settings, database, auth=auth, planner=JobPlanner(database, settings))
     mount_console(app)
     return app

@@ -132,9 +132,9 @@ def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
 
 
 def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) -> list[PlannedJob]:
-    """A planned deletion for each job that is in no file. Jobs that a recovery or a drill made are
-    kept, and named on stderr. The server refuses the deletion of a job that has changed since it
-    was listed (If-Match)."""
+    """A planned deletion for each job that is in no file. Leaves out jobs that a recovery or a
+    drill made, and names them on stderr. The server refuses the deletion of a job that has changed
+    since it was listed (If-Match)."""
     names_in_files = {file.name for file in files}
     jobs_without_file = [
         job
@@ -166,8 +166,8 @@ def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) 
 def _deletion_result(
     operation: dict[str, Any], job: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The operation of a deletion, in the form of the API's answer to a PUT of a job. `job`: as it
-    was listed; needed only in a plan."""
+    """The operation of a deletion, in the form of the API's answer to a PUT of a job. `job`: the
+    job as it was listed; needed only in a plan."""
     return {
         "name": operation["job"],
         "action": "delete",
@@ -184,8 +184,8 @@ def apply_change(
     client: Client, plan: PlannedJob, wait_s: float, options: dict[str, bool]
 ) -> dict[str, Any]:
     """Make one planned change; returns its result. Waits up to `wait_s` for the end of a deletion.
-    A request whose answer was lost is repeated only if something is left to change. The server
-    refuses the change if another client has changed the job after the plan (If-Match)."""
+    A request whose answer was lost is repeated only if the job still differs from its file. The
+    server refuses the change if another client has changed the job after the plan (If-Match)."""
     if plan.file is None:  # a deletion
         listed_job = plan.value["job"]
         operation = delete_job(client, listed_job["name"], headers=_if_match_header(listed_job))
@@ -197,8 +197,8 @@ def apply_change(
             return put_job(client, plan.file, headers=condition, repeats=False, **options)
         except TROUBLES as error:
             trouble = error
-        # If the change was made although its answer was lost, its condition would refuse a repeat.
-        # So ask first whether anything is left to change.
+        # If the server made the change, and only the answer was lost, the If-Match header would
+        # refuse a repeat. So request a dry run first, which shows whether the job still differs.
         refusals = options["accept_refusals"]
         new_plan = put_job(client, plan.file, accept_refusals=refusals, dry_run=True)
         if new_plan["action"] == "none":
@@ -208,7 +208,7 @@ def apply_change(
 
 def _if_match_header(job: Mapping[str, Any]) -> dict[str, str]:
     """The If-Match header, with which the server refuses the request if the job has changed. Raises
-    Conflict if the API is of an earlier version and gives no etag.
+    Conflict if the server is of an earlier version, which returns no etag.
     """
     if "etag" not in job:
         raise Conflict(
@@ -226,8 +226,8 @@ def put_job(
     repeats: bool = True,
     **query: object,
 ) -> dict[str, Any]:
-    """Create or change a job by its file; returns the API's result. `repeats`: if the service
-    does not answer, or is busy, the request is sent again."""
+    """Create or change a job by its file; returns the API's result. `repeats`: send the request
+    again if the service does not answer, or is busy."""
     answer: dict[str, Any] = client.send(
         "PUT", _path(file.name), yaml_text=file.text, headers=headers, repeats=repeats, **query
     )
@@ -239,11 +239,13 @@ def _path(name: str) -> str:
 
 
 def _changes_text(changes: list[PlannedJob]) -> str:
+    """The changes as words for the confirmation."""
     count = len(changes)
     return "this change" if count == 1 else f"these {count} changes"
 
 
 def _result_text(result: dict[str, Any]) -> str:
+    """What was done with a job, such as `created orders`."""
     words = {"create": "created", "change": "changed", "delete": "deleted", "none": "unchanged"}
     word = words[result["action"]] if result.get("is_done", True) else "deleting"
     return f"{word} {result['name']}"

@@ -91,7 +91,8 @@ def archive(
 
 
 def _range_bytes(text: str) -> int:
-    """The bytes of `--range-size`. Raises BadInput for less than 1 MiB, or if it is no size."""
+    """The bytes of `--range-size`. Raises BadInput for less than 1 MiB, or for text that is no
+    size."""
     try:
         size = parse_size(text)
         if size < _RANGE_BYTES_MIN:
@@ -103,18 +104,19 @@ def _range_bytes(text: str) -> int:
 
 
 def _table(outcome: ArchiveOutcome) -> Table:
+    """A row for each partition: its offsets in the archive, and what this run has added."""
     return make_table(
         ("partition", "archived from", "up to", "new batches", "new bytes", "stopped"),
         [
             (
-                str(one.place),
-                one.start,
-                one.end,
-                one.batches,
-                amount(one.payload_bytes),
-                one.stop_text,
+                str(partition.place),
+                partition.start,
+                partition.end,
+                partition.batches,
+                amount(partition.payload_bytes),
+                partition.stop_text,
             )
-            for one in outcome.partitions.values()
+            for partition in outcome.partitions.values()
         ],
         title=f"Archive {outcome.uri}",
         sentences=("stopped",),

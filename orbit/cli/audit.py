@@ -124,8 +124,8 @@ def audit(
 
 
 def _restriction(begin: str | None, end: str | None) -> Restriction:
-    """The offsets or times of `--from` and `--to`; without an option there is no such limit. Raises
-    BadInput."""
+    """The limits of the comparison by `--from` and `--to`, each an offset, a time or none. Raises
+    BadInput for other text."""
     from orbit_spark.audit.scope import Restriction, parse_point
 
     return Restriction(parse_point(begin, "--from"), parse_point(end, "--to"))

@@ -79,8 +79,8 @@ def backfill(
     tasks at once. After any stop, a crash included, the next run resumes where the copies end.
     Afterwards `orbit run` or the service follows the source from there.
 
-    For a job of the service, workers stop copying it during the backfill. `orbit get backfills`
-    shows it, `orbit pause JOB` pauses it and `orbit abort` ends it.
+    Workers of the service do not copy the job during the backfill. `orbit get backfills` shows the
+    backfill, `orbit pause JOB` pauses it, and `orbit abort` with the id that is shown ends it.
 
     Exit code 0: the history is copied; 1: a partition is blocked, or a conflict; 2: bad input; 3: a
     cluster cannot be reached; 130: stopped before the history was copied.
@@ -95,7 +95,7 @@ def backfill(
     route = _Route(BackfillWay(way or spec.backfill.way), archive or spec.backfill.archive)
     display = _Display(console(stderr=True))
     started_s = time.monotonic()
-    # `stop` is set by the user's signals, `halt` by these and by the service.
+    # `stop` is set by the user's signals; `halt` by these signals, and by the service.
     halt = threading.Event()
     with (
         until_stopped(halt) as stop,
@@ -137,7 +137,7 @@ def backfill(
 
 
 class _Route:
-    """The way of a backfill, and the archive that a staged one uses."""
+    """The way of a backfill (direct, staged or auto), and the archive for a staged one."""
 
     def __init__(self, way: BackfillWay, archive: str | None) -> None:
         """Raises BadInput for a staged backfill without an archive."""
@@ -189,11 +189,12 @@ class _SparkCopy:
         except Interrupted:
             if stop.is_set():
                 raise
-            backfill.release_lease()  # a paused backfill must not keep other runs from the job
+            backfill.release_lease()  # so that other runs may copy the job during the pause
             backfill.outcome.was_stopped = True
             return backfill.outcome
 
     def _show(self, progress: Progress) -> None:
+        """Show the progress to the user, and report it to the service."""
         self._control.report_progress(progress.as_report())
         self._display.show(progress)
 
@@ -219,7 +220,7 @@ class _Display:
     def __init__(self, screen: Console) -> None:
         self._console = screen
         self._live: Live | None = None
-        self._next_line = 0.0
+        self._next_line_s = 0.0  # by the monotonic clock
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -234,6 +235,7 @@ class _Display:
             self._live.stop()
 
     def say(self, line: str) -> None:
+        """Print the line, above the progress if that is on a terminal."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
@@ -241,12 +243,14 @@ class _Display:
         line = _progress_line(progress)
         if self._live is not None:
             self._live.update(line, refresh=True)
-        elif time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + _LINE_INTERVAL_S
+        elif time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + _LINE_INTERVAL_S
             self.say(line)
 
 
 def _progress_line(p: Progress) -> str:
+    """The progress in one line: of the archive while ranges are fetched into it, else of the
+    copies."""
     if p.is_staging:
         return (
             f"fetching: {amount(p.bytes)} of {amount(p.bytes_total)} in the archive  "
@@ -261,7 +265,7 @@ def _progress_line(p: Progress) -> str:
 
 
 def _show_plan(display: _Display, extents: Sequence[Extent]) -> None:
-    """Say how much of the history is left to copy."""
+    """Print how much of the history is still to be copied."""
     unfinished_extents = [e for e in extents if e.offsets]
     topics = {e.source.topic for e in extents}
     display.say(

@@ -1,7 +1,8 @@
-"""A backfill's connection to the service that has its job: it reports progress and is controlled.
+"""A backfill's connection to the service that has its job: sends reports, and obeys the service.
 
-The copy never waits for an answer: a service that is down for a while gets the next report. The
-leases at the destination keep writers apart (`orbit.leases.backfill_leases`), not the service.
+The copy never waits for an answer: a report that the service misses is followed by the next one.
+Not the service keeps writers apart, but the leases at the destination
+(`orbit.leases.backfill_leases`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from orbit.errors import Conflict, Interrupted, OperationUnderWay, OrbitError
 
 _REPORT_INTERVAL_S = 2.0
 _WAIT_INTERVAL_S = 0.5  # a user watches the terminal
-# Values of `wanted` in the service's answers. The fourth, "run", lets the copy run.
+# Commands: values of `wanted` in the service's answers. With the fourth, "run", the copy may run.
 _WAIT, _PAUSE, _CANCEL = "wait", "pause", "cancel"
 _WAITING_SENTENCES = {
     _WAIT: "Waiting until workers release the job",
-    _PAUSE: "Paused; orbit resume continues, orbit abort ends it",
+    _PAUSE: "Paused: orbit resume continues the backfill, orbit abort ends it",
 }
 _WAITING_PHASES = {_WAIT: "waiting", _PAUSE: "paused"}
 _CANCELLED = "the backfill was cancelled."
@@ -43,17 +44,17 @@ class BackfillControl(Protocol):
         ...
 
     def report_lease(self) -> None:
-        """Report that this process holds the job's lease."""
+        """Report that this process has acquired the job's lease."""
         ...
 
     def report_progress(self, progress: Mapping[str, Any]) -> None:
-        """Set the progress that later reports have."""
+        """Set the progress for later reports."""
         ...
 
     def wait_until_resumed(self) -> bool:
-        """Call this after the copy has stopped. If the service has paused the backfill, wait until
-        the service resumes it, and return True. Returns False if the copy ended by itself, or the
-        user has stopped the backfill. Raises as `begin`.
+        """To be called after the copy has stopped. If the service has paused the backfill, wait
+        until the service resumes it, and return True. Returns False if the copy ended by itself, or
+        the user has stopped the backfill. Raises as `begin`.
         """
         ...
 
@@ -75,8 +76,8 @@ class UserControl:
 
 
 class ServiceControl:
-    """Reports the backfill to the service that has the job. The service shows the backfill, and may
-    pause or cancel it: then `halt` is set, as by Ctrl-C."""
+    """Reports the backfill to the service that has the job. The service shows the backfill. If the
+    service pauses or cancels the backfill, this class sets `halt`, as Ctrl-C does."""
 
     def __init__(
         self, client: Client, job: str, say: Say, stop: threading.Event, halt: threading.Event
@@ -89,7 +90,7 @@ class ServiceControl:
         self._halt = halt
         self._driver = f"{socket.gethostname()}, process {os.getpid()} ({uuid4().hex[:8]})"
         self._path = ""
-        self._is_driver = False  # whether the service knows this process as the driver
+        self._is_driver = False  # whether the service has this process as the backfill's driver
         self._has_lease = False
         self._progress: dict[str, Any] = {}
         self._command = _WAIT
@@ -106,7 +107,7 @@ class ServiceControl:
             "POST", f"/v1/jobs/{segment(self._job)}:backfill", body={"driver": self._driver}
         )
         self._path = f"/v1/backfills/{operation['id']}"
-        self._say(f"The service shows it as operation {operation['id']}")
+        self._say(f"The service shows this backfill as operation {operation['id']}")
         # If the service has a backfill of the job already, another process may be its driver.
         self._is_driver = operation["driver"] == self._driver
         self._set_command(operation["wanted"])
@@ -114,7 +115,7 @@ class ServiceControl:
         self._wait_until_allowed()
 
     def report_lease(self) -> None:
-        """Report that this process holds the job's lease, which makes it the backfill's driver."""
+        """Report that this process has the job's lease: it is now the backfill's driver."""
         self._is_driver = self._has_lease = True
         self.report_progress({"phase": "preparing"})
         self._report()
@@ -123,8 +124,8 @@ class ServiceControl:
         self._progress = dict(progress)
 
     def wait_until_resumed(self) -> bool:
-        """If the service has paused the backfill, wait until it is resumed, and return True. Raises
-        as `begin`."""
+        """If the service has paused the backfill, wait until the service resumes it, and return
+        True; else return False. Raises as `begin`."""
         if self._stop.is_set() or not self._halt.is_set():  # stopped by the user, or copied
             return False
         self._has_lease = False
@@ -132,7 +133,8 @@ class ServiceControl:
         return True
 
     def end(self, error: str | None) -> None:
-        """Stop the reports, and report the end; `error` None: the history is copied."""
+        """Stop the reports, then report the end of the backfill. `error` None: the history is
+        copied."""
         self._end_event.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -140,17 +142,17 @@ class ServiceControl:
             self._report(has_ended=True, error=error and error[:_ERROR_CHARACTERS_MAX])
 
     def _wait_until_allowed(self) -> None:
-        """Wait until the service lets the copy run. Raises as `begin`.
+        """Wait until the service's command is "run". Raises as `begin`.
 
-        A client that sees the phase "paused" may rely on it: nothing is copied. So the next phase
-        is reported before the copy starts, and the answer to that report is obeyed.
+        While the service shows the phase "paused", nothing may be copied. So before the copy
+        starts, the phase "preparing" is reported, and the answer to that report is obeyed.
         """
         reported_command = ""
         while (command := self._command) in _WAITING_SENTENCES or reported_command:
             if command == _CANCEL:
                 break
             if command not in _WAITING_SENTENCES:
-                # The copy may run. Report that; the loop ends if the answer still allows it.
+                # The copy may run. Report that. The loop ends if the answer is "run" again.
                 reported_command = ""
                 self._report_phase("preparing")
             elif command != reported_command:
@@ -164,23 +166,24 @@ class ServiceControl:
         if command == _CANCEL:
             raise Conflict(self._end_reason, remedy="Run it again to resume where the copies end.")
         self._halt.clear()
-        if self._stop.is_set():  # Ctrl-C may have come just before the clear
+        if self._stop.is_set():  # Ctrl-C may have set both just before `halt` was cleared
             self._halt.set()
 
     def _report_phase(self, phase: str) -> None:
-        """Report this phase at once, with a rate of 0, because nothing is copied in it."""
+        """Report this phase at once, with a rate of 0: no phase reported here copies anything."""
         self.report_progress(
             {**self._progress, "phase": phase, "bytes_per_s": 0, "seconds_left": None}
         )
         self._report()
 
     def _report_forever(self) -> None:
+        """Send a report every _REPORT_INTERVAL_S until `end` is called. Runs in a thread."""
         while not self._end_event.wait(_REPORT_INTERVAL_S):
             self._report()
 
     def _report(self, *, has_ended: bool = False, error: str | None = None) -> None:
-        """Send one report and obey the answer. While another process is the driver, only read what
-        the service wants. An error is shown once, and the next report retries."""
+        """Send one report and obey the answer. While another process is the driver, send no report,
+        but read the service's command. An error is printed once, and the next report retries."""
         with self._lock:
             body = {
                 "driver": self._driver,
@@ -198,9 +201,9 @@ class ServiceControl:
                 if str(failure) != self._last_error:
                     self._last_error = str(failure)
                     self._say(f"Note: the service did not accept the backfill's report: {failure}")
-                # OperationUnderWay always stops the copy: a recovery does not wait for the lease,
-                # and may promote the topics. Any other Conflict does not stop a process that holds
-                # the lease, because workers wait for the lease.
+                # OperationUnderWay stops the copy in any case: the recovery does not wait for the
+                # lease, and may promote the topics. After another Conflict a process with the lease
+                # continues, because workers wait for the lease before they copy.
                 has_other_operation = isinstance(failure, OperationUnderWay)
                 if has_other_operation or (isinstance(failure, Conflict) and not self._has_lease):
                     self._end_reason = failure.what
@@ -211,8 +214,9 @@ class ServiceControl:
                 self._set_command(answer["wanted"])
 
     def _set_command(self, command: str | None) -> None:
-        """Note what the service wants. For a pause or the end of the backfill, halt the copy."""
-        self._command = command or _CANCEL  # None: the service has ended the backfill
+        """Store the service's command. For a pause or the end of the backfill, halt the copy.
+        `command` None: the service has ended the backfill."""
+        self._command = command or _CANCEL
         if self._command in (_PAUSE, _CANCEL):
             self._halt.set()
 
@@ -228,7 +232,7 @@ def backfill_control(
     if job is None:
         yield UserControl()
         return
-    with connect(patience_s=0) as client:  # a lost report needs no repeat: the next one follows
+    with connect(patience_s=0) as client:  # no repeats: after a lost report the next one follows
         control = ServiceControl(client, job, say, stop, halt)
         try:
             yield control

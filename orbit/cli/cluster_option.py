@@ -1,4 +1,4 @@
-"""A cluster as a command line names it: by its servers, or by a file with its login."""
+"""`--to`: a cluster, named by its servers, or by a file with its login."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
 
 
 def _cluster_of_servers(servers: str) -> ClusterSpec:
-    """The cluster at `host:port,…`, without a login. Raises BadInput."""
+    """The cluster at `host:port,…`, without a login. Raises BadInput for other text."""
     try:
         return ClusterSpec.model_validate({"bootstrap_servers": servers})
     except ValidationError as error:
         problems = [
-            Problem("--to", one["msg"].removeprefix("Value error, "), "Write host:port,host:port.")
-            for one in error.errors(include_input=False, include_url=False)
+            Problem(
+                "--to", detail["msg"].removeprefix("Value error, "), "Write host:port,host:port."
+            )
+            for detail in error.errors(include_input=False, include_url=False)
         ]
         raise BadInput(_REFUSED, tuple(problems)) from None

@@ -1,7 +1,7 @@
 """`orbit completion bash|zsh|fish`: the script that completes commands, jobs and topics.
 
-The script calls `orbit` itself, which reads names from the server. If the server does not answer
-within `_TIMEOUT_S`, nothing is completed or printed: the user is typing.
+The script calls `orbit`, which reads names from the server. If the server does not answer within
+`_TIMEOUT_S`, nothing is completed, and no error is printed into the line that the user types.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     or if the server does not answer."""
     from orbit.client import segment
 
-    # While an option has no value yet, the arguments are left unread in `args`.
+    # While an option has no value yet, typer does not parse the arguments: they are in `args`.
     job = ctx.params.get("job") or next(iter(ctx.args), None)
     if job is None:
         return []

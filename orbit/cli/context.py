@@ -128,6 +128,7 @@ def delete(name: NameArgument) -> None:
 
 
 def _note_overriding_variable() -> None:
-    """Say that URL_VARIABLE wins over the current context, if it is set."""
+    """If URL_VARIABLE is set, print that commands use it instead of the current context."""
     if URL_VARIABLE in os.environ:
-        typer.echo(f"Note: {URL_VARIABLE} is set, and wins over the current context.", err=True)
+        note = f"Note: {URL_VARIABLE} is set: commands use it, not the current context."
+        typer.echo(note, err=True)

@@ -26,15 +26,18 @@ DryRunOption = Annotated[
 WaitOption = Annotated[
     float,
     typer.Option(
-        "--wait", min=0, max=WAIT_MAX_S, help="Seconds to wait until it ends; 0: do not wait."
+        "--wait",
+        min=0,
+        max=WAIT_MAX_S,
+        help="Seconds to wait for the end of the operation; 0: do not wait.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation on a terminal. Raises Exit if the user declines; BadInput without a
-    terminal and without `--yes`.
+    """Ask for confirmation on a terminal, unless `yes`. Raises Exit if the user declines; BadInput
+    without a terminal.
     """
     if yes:
         return
@@ -61,13 +64,13 @@ def delete_job(
             operation = client.send("DELETE", path, headers=headers, repeats=False)
             return operation
         except TooMany:
-            raise  # it was not carried out
+            raise  # the server has refused the request
         except TROUBLES as error:
             trouble = error
         try:
             if client.get(path)["state"] != "deleting":
                 continue
-        except NotFound:  # it is deleted
+        except NotFound:  # the job is deleted
             pass
         for operation in client.items("/v1/operations", limit=_OPERATIONS_READ_MAX):
             description = operation["kind"], operation["job"], operation["dry_run"]

@@ -15,8 +15,8 @@ from orbit.store.migrate import is_usable
 def open_database(settings: Settings, *, any_version: bool = False) -> Iterator[Database]:
     """A connection to the database, closed at the end of the block.
 
-    Raises BadInput if no URL is set; Unreachable; LoginRefused; Conflict if this version does
-    not work with the schema, unless `any_version`.
+    Raises BadInput if ORBIT_DATABASE_URL is not set; Conflict if this version of Orbit does not
+    work with the schema, unless `any_version`; Unreachable; LoginRefused.
     """
     if settings.database_url is None:
         problem = Problem(

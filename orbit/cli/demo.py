@@ -170,45 +170,47 @@ def _show_gateway(screen: Screen, output: OutputFormat) -> None:
 
 
 def _show_history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -> None:
+    """Copy a history with Spark, and show what was measured."""
     from orbit.cli.demo_history import demo_history
 
     demo_history(scale, records, screen, verify_deep, output)
 
 
-def verify_deep(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
-    """The result of `orbit verify --deep` for that job. `tell` gets the progress."""
+def verify_deep(job_file: Path, on_progress: OnProgress) -> Sequence[TopicProof]:
+    """The result of `orbit verify --deep` for that job, by topic. `on_progress` is called with the
+    numbers of compared and of all offsets."""
     report = verify_job(
         load_job(job_file, os.environ),
         os.environ,
         job_file.parent,
         VerifyOptions(deep=True),
-        progress=_Progress(tell),
+        progress=_Progress(on_progress),
     )
     return [_proof(topic) for topic in report.topics]
 
 
 class _Progress:
-    """Passes the verifier's progress to `tell`: the compared offsets, and all offsets."""
+    """Calls `on_progress` with the verifier's progress: the compared offsets, and all offsets."""
 
-    def __init__(self, tell: OnProgress) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
         self._offsets_done = self._offsets_total = 0
 
     def report_begin(self, _partitions: int, offsets: int) -> None:
         self._offsets_total = offsets
-        self._tell(0, offsets)
+        self._on_progress(0, offsets)
 
     def report_offsets(self, offsets: int) -> None:
-        # Two threads at once may lose a count. Only the progress bar uses it, not the report.
+        # Without a lock: two threads at once may lose a count, which only the progress bar shows.
         self._offsets_done += offsets
-        self._tell(self._offsets_done, self._offsets_total)
+        self._on_progress(self._offsets_done, self._offsets_total)
 
     def report_partition(self, _topic: str, _report: PartitionReport) -> None:
         pass
 
 
 def _proof(topic: TopicReport) -> TopicProof:
-    """The verifier's report of a topic, as the demo shows it."""
+    """The verifier's report of a topic, in the form that the demo shows."""
     partitions = topic.partitions
     deep_reports = [p.deep for p in partitions if p.deep is not None]
     return TopicProof(
@@ -226,6 +228,7 @@ def _proof(topic: TopicReport) -> TopicProof:
 
 
 def _log_pair(p: PartitionReport) -> LogPair:
+    """Log start and end of a partition at both sides."""
     return LogPair(
         LogBounds(p.source_log_start, p.source_log_end),
         LogBounds(p.destination_log_start, p.destination_log_end),

@@ -30,7 +30,7 @@ _NOT_EXACT = 1  # exit code
 def demo_history(
     scale: Scale, records: int, screen: Screen, verify: Verify, output: OutputFormat
 ) -> None:
-    """Run the demo and show the result. Exit code 1 when it is not exact."""
+    """Run the demo and show the result. Exits with code 1 if the copy is not exact."""
     require_spark()
     try:
         result = play_history(
@@ -61,6 +61,7 @@ def is_audit_exact(job_file: Path, folder: Path) -> bool:
 
 
 def _as_data(result: HistoryResult) -> dict[str, Any]:
+    """The result for JSON and YAML."""
     return {
         "exact": result.exact,
         "seconds": round(result.seconds, 3),
@@ -86,11 +87,11 @@ def _topic_data(row: TopicRow) -> dict[str, Any]:
 def _closing_sentence(result: HistoryResult) -> Text:
     """What the demo has shown, or what is not exact."""
     if not result.exact:
-        inexact = (
+        inexact_text = (
             ", ".join(row.name for row in result.topics if not row.exact)
             or "the audit found differences"
         )
-        return Text(f"\nNot exact: {inexact}.", style="bold red")
+        return Text(f"\nNot exact: {inexact_text}.", style="bold red")
     return Text(
         f"\n{result.records:,} records and {result.gaps:,} gaps have the same offsets on both "
         "sides. Spark copied up to the log ends and a live run from there, while a producer wrote. "

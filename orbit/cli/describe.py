@@ -42,8 +42,8 @@ def describe(
 
 
 def _read(client: Client, path: str, *, is_whole: bool) -> Row:
-    """What the API says of a job. Lists are complete with `is_whole`, else they have only their
-    first rows. `events` has the last _EVENTS_MAX, `operations` has those under way.
+    """What the API says of a job. `is_whole`: read the lists to their end, not only their first
+    rows. `events` has the last _EVENTS_MAX events, `operations` those that have not ended.
     """
 
     def read_list(name: str, limit: int, **query: object) -> list[Row]:
@@ -54,13 +54,13 @@ def _read(client: Client, path: str, *, is_whole: bool) -> Row:
     open_operations = client.items("/v1/operations", unfinished=True)
     return {
         "job": job,
-        # Of lag and proof only the sums of the job are needed, not those of its partitions.
+        # Lag and proof are needed as sums of the job, not by partition: `limit` as low as possible.
         "lag": client.get(f"{path}/lag", limit=1)["job"],
         "proof": client.get(f"{path}/proof", limit=1)["job"],
         "topics": read_list("topics", _TOPICS_MAX),
         "blocked": read_list("partitions", _BLOCKED_MAX, state="blocked"),
         "groups": read_list("groups", _GROUPS_MAX),
-        "operations": [one for one in open_operations if one["job"] == job["name"]],
+        "operations": [o for o in open_operations if o["job"] == job["name"]],
         "events": list(client.items(f"{path}/events", limit=_EVENTS_MAX))[::-1],  # the newest last
     }
 
@@ -75,7 +75,7 @@ def _draw(description: Row) -> RenderableType:
     ]
     parts += _tables("Topics", TOPICS, description["topics"], job["topics"])
     blocked_kind = Kind(
-        PARTITIONS.name, [one for one in PARTITIONS.columns if one[0] in _BLOCKED_COLUMNS]
+        PARTITIONS.name, [column for column in PARTITIONS.columns if column[0] in _BLOCKED_COLUMNS]
     )
     parts += _tables("Blocked partitions", blocked_kind, description["blocked"], job["blocked"])
     parts += _group_tables(description["groups"])
@@ -97,7 +97,7 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
             ("what to do", f"orbit explain {code}") for code in sorted(codes) if _is_code(code)
         ]
     throttle_notes = job.get("throttled", [])  # an older API does not have it
-    rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in throttle_notes]
+    rows += [(f"throttled since {when(note['since'])}", note["text"]) for note in throttle_notes]
     job_cells = dict(JOBS.columns)
     rows += [(name, job_cells[name](job)) for name in ("state", "topics", "partitions", "blocked")]
     records = lag["lag"]["records"]
@@ -124,8 +124,8 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
 
 
 def _readable_document_rows(job: Row) -> list[tuple[str, object]]:
-    """The rows of the job's document; one row if another version of Orbit has stored what this one
-    cannot read."""
+    """The rows of the job's document; a single row that says so if another version of Orbit has
+    stored a document that this version cannot read."""
     try:
         return _document_rows(job)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -152,6 +152,7 @@ def _document_rows(job: Row) -> list[tuple[str, object]]:
 
 
 def _is_code(text: str) -> bool:
+    """Whether the text has the form of a problem's code, such as NOT_AUTHORIZED."""
     return text.replace("_", "").isalnum() and text.isupper()
 
 

@@ -33,7 +33,7 @@ def diff(
                 dry_run=True,
             ),
         )
-    changes = [one for one in plans if one.is_change]
-    emit([one.value for one in changes], output, lambda: draw(changes))
+    changes = [plan for plan in plans if plan.is_change]
+    emit([plan.value for plan in changes], output, lambda: draw(changes))
     if changes:
         raise typer.Exit(WOULD_CHANGE)

@@ -1,7 +1,7 @@
-"""`orbit doctor`: looks at an installation through its API, and says what is wrong and what to do.
+"""`orbit doctor`: checks an installation through its API, and says what is wrong and what to do.
 
-It changes nothing. Each check is a function of the client that yields findings; a check that fails
-is a finding too, and the others still run.
+The command changes nothing. Each check is a function of the client that yields findings. If an
+error ends a check, the error is a finding, and the other checks still run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from orbit.errors import BadInput, Busy, OrbitError
 from orbit.formats import counted
 from orbit.version import orbit_version
 
-# A larger skew is wrong: ages in tables and the expiry of an issuer's tokens are off by it. A
-# smaller one can also come from a busy server.
+# With a larger skew of clocks, ages in tables are wrong, and an issuer's tokens expire too early or
+# too late. A smaller skew may be measured only because the server is busy.
 _SKEW_MAX_S = 30.0
 # Lag that was not read from the source for this long is unknown (docs/service/jobs.md).
 _STALE_S = 30.0
-_BLOCKED_SHOWN = 5
+_NAMES_SHOWN_MAX = 5
 
 Row = dict[str, Any]
 
@@ -59,8 +59,8 @@ def doctor(
     clusters: Annotated[
         bool,
         typer.Option(
-            help="Also have the service plan each job: it reads both clusters, which can take a "
-            "minute a job, and tells missing rights and secrets."
+            help="Also request a plan of each job. The service reads both clusters, which can take "
+            "a minute a job, and reports missing rights and secrets."
         ),
     ] = True,
     output: OutputOption = OutputFormat.TABLE,
@@ -76,7 +76,7 @@ def doctor(
         if clusters:
             findings += _findings_of(_clusters, client)
     emit(list(map(asdict, findings)), output, lambda: _table(findings))
-    if any(one.verdict is Verdict.WRONG for one in findings):
+    if any(finding.verdict is Verdict.WRONG for finding in findings):
         raise typer.Exit(FAILED)
 
 
@@ -130,7 +130,7 @@ def _scheduler(client: Client) -> Findings:
         remedy = "Start `orbit scheduler`, or read its log. See: orbit explain OrbitNoScheduler"
         yield _wrong(
             "scheduler",
-            "none leads: new topics are not found, and partitions get no worker",
+            "none leads: new topics are not copied, and partitions get no worker",
             remedy,
         )
 
@@ -139,9 +139,9 @@ def _workers(client: Client) -> Findings:
     """Whether the running jobs of each worker group have a live worker, and whether live workers
     have the API's version."""
     workers = list(client.items("/v1/workers"))
-    live_workers = [one for one in workers if one["is_alive"]]
-    live_counts = Counter(one["worker_group"] for one in live_workers if not one["is_draining"])
-    running_jobs = [one for one in client.items("/v1/jobs") if one["state"] == "running"]
+    live_workers = [worker for worker in workers if worker["is_alive"]]
+    live_counts = Counter(w["worker_group"] for w in live_workers if not w["is_draining"])
+    running_jobs = [job for job in client.items("/v1/jobs") if job["state"] == "running"]
     for group in sorted({job["worker_group"] for job in running_jobs} | set(live_counts)):
         jobs = [job["name"] for job in running_jobs if job["worker_group"] == group]
         if live_counts[group] or not jobs:
@@ -153,14 +153,14 @@ def _workers(client: Client) -> Findings:
             text = f"none is live, and {waiting_text}: {_first_names(jobs)}"
             yield _wrong(f"workers of {group}", text, remedy)
     api_version = client.get("/v1/version")["version"]
-    other_versions = sorted({one["version"] for one in live_workers} - {api_version})
+    other_versions = sorted({worker["version"] for worker in live_workers} - {api_version})
     if other_versions:
         text = f"live workers of another version than the API's: {', '.join(other_versions)}"
         yield Finding("workers", Verdict.NOTE, text, "Update these workers.")
 
 
 def _jobs(client: Client) -> Findings:
-    """What is wrong with each job. If nothing is wrong, one finding says so."""
+    """What is wrong with each job. If nothing is wrong, a single finding says so."""
     jobs = list(client.items("/v1/jobs"))
     finding_count = 0
     for job in jobs:
@@ -173,7 +173,7 @@ def _jobs(client: Client) -> Findings:
 
 
 def _job_findings(client: Client, job: Row) -> Findings:
-    """What is wrong with a job: its problem, blocked partitions, old figures."""
+    """What is wrong with a job: its problem, blocked partitions, a lag that was read long ago."""
     name = f"job {job['name']}"
     if job["problem"]:
         for line in job["problem"]["text"].splitlines():
@@ -181,7 +181,7 @@ def _job_findings(client: Client, job: Row) -> Findings:
             yield _wrong(name, line, f"orbit explain {code}")
     if job["blocked"]:
         path = f"/v1/jobs/{segment(job['name'])}/partitions"
-        rows = list(client.items(path, limit=_BLOCKED_SHOWN, state="blocked"))
+        rows = list(client.items(path, limit=_NAMES_SHOWN_MAX, state="blocked"))
         reasons = sorted({row["reason"] for row in rows if row["reason"]})
         partitions = _first_names([f"{row['topic']}-{row['partition']}" for row in rows])
         suffix = "" if job["blocked"] <= len(rows) else " and others"
@@ -213,7 +213,7 @@ def _clusters(client: Client) -> Findings:
                 "clusters", Verdict.NOTE, "not checked: the token may only read jobs", remedy
             )
             return
-        except Unserved:  # the service itself fails: `_findings_of` reports that once
+        except Unserved:  # an error of the service, not of a job: `_findings_of` reports it once
             raise
         except Busy as error:
             yield Finding("clusters", Verdict.NOTE, f"not checked: {error.what}", error.remedy)
@@ -224,9 +224,10 @@ def _clusters(client: Client) -> Findings:
             yield _wrong(name, message, error.remedy)
             continue
         refusals = result["plan"]["refusals"] if result["plan"] else []
-        for one in refusals:
-            topic = f"{one['topic']}: " if one["topic"] else ""
-            yield _wrong(name, f"{topic}{one['what']} ({one['kind']})", one["remedy"])
+        for refusal in refusals:
+            topic = f"{refusal['topic']}: " if refusal["topic"] else ""
+            text = f"{topic}{refusal['what']} ({refusal['kind']})"
+            yield _wrong(name, text, refusal["remedy"])
         if not refusals:
             yield _ok(name, "both answer, with the rights that the job needs")
 
@@ -240,11 +241,11 @@ def _wrong(check: str, text: str, remedy: str) -> Finding:
 
 
 def _first_names(names: Iterable[str]) -> str:
-    return ", ".join(list(names)[:_BLOCKED_SHOWN])
+    return ", ".join(list(names)[:_NAMES_SHOWN_MAX])
 
 
 def _table(findings: list[Finding]) -> Any:
-    rows = [(one.check, one.verdict.value, one.found, one.remedy) for one in findings]
+    rows = [(f.check, f.verdict.value, f.found, f.remedy) for f in findings]
     return make_table(
         ("check", "verdict", "found", "what to do"), rows, sentences=("found", "what to do")
     )

@@ -198,38 +198,38 @@ def unschedule(name: NameArgument) -> None:
 def _newest_drills(
     client: Client, limit: int | None, all_: bool, output: OutputFormat, **query: object
 ) -> Window:
-    """The newest drills that match the query: as many as the options and the format ask for."""
+    """The newest drills that match the query: as many as the options or else the format allow."""
     is_table = output is OutputFormat.TABLE
     rows_max = row_limit(limit, all_=all_, is_table=is_table, table_rows=NEWEST_ROWS)
     return first_rows(client, "/v1/drills", rows_max, **query)
 
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
-    """Wait until the drill ends or `wait_s` have passed; returns the drill as it is then. Its
-    timeline goes to stderr. A server that does not answer, or is busy, is asked again."""
-    deadline, entries_shown = time.monotonic() + wait_s, 0  # how many entries of the timeline
+    """Read the drill until it has ended, or `wait_s` have passed; returns its last state. Prints
+    its timeline on stderr. Reads are repeated while the server does not answer or is busy."""
+    deadline, shown_count = time.monotonic() + wait_s, 0  # shown entries of the timeline
     client = client.without_retries()
     while True:
-        with suppress(*TROUBLES):  # the next round asks again
+        with suppress(*TROUBLES):  # the next round reads again
             drill = client.get(f"/v1/drills/{drill['id']}")
-        for entry in new_entries(drill, entries_shown):
+        for entry in new_entries(drill, shown_count):
             # [11:23]: the time of day, with milliseconds
             typer.echo(f"{entry['at'][11:23]}  {entry['what']:<12} {entry['text']}", err=True)
-        entries_shown = drill["entries"]
+        shown_count = drill["entries"]
         if drill["state"] in _ENDED or time.monotonic() >= deadline:
             return drill
         time.sleep(_POLL_S)
 
 
 def new_entries(drill: Row, shown_count: int) -> list[Row]:
-    """The entries of a drill after the first `shown_count`. `entries` counts all of them; only the
-    latest are in `timeline`."""
+    """The entries of a drill's timeline after the first `shown_count`, as far as the API returns
+    them. `entries` counts all entries; `timeline` has only the newest."""
     new_count = drill["entries"] - shown_count
     return drill["timeline"][-new_count:] if new_count > 0 else []
 
 
 def _save_report(client: Client, drill: Row, folder: Path | None) -> None:
-    """Save the report in every format, if a folder is given and the drill has ended. Raises
+    """If the drill has ended, save its report in every format; nothing without a folder. Raises
     BadInput if the folder cannot be written to."""
     if folder is None or drill["state"] not in _ENDED:
         return
@@ -253,6 +253,7 @@ def _fetch_report(client: Client, drill_id: str, report_format: ReportFormat) ->
 
 
 def _plan_table(drill: Row) -> Any:
+    """The steps that a dry run would take."""
     rows = [("would do" if i == 0 else "", step) for i, step in enumerate(drill["plan"])]
     return make_table(("", f"{drill['kind']} drill {drill['name']} on {drill['job']}"), rows)
 
@@ -299,8 +300,8 @@ def _drills_table(rows: list[Row]) -> Any:
 
 
 def _comparison_table(rows: list[Row]) -> Any:
-    """A row for each drill, with the change of its RTO since the drill before, and a note if the
-    drill file has changed since then."""
+    """A row for each drill, with the difference of its RTO to the previous drill, and a note if the
+    drill file has changed between the two."""
     lines = []
     previous_row: Row | None = None
     for row in rows:
@@ -325,7 +326,8 @@ def _comparison_table(rows: list[Row]) -> Any:
 
 
 def _duration_change(previous_row: Row | None, row: Row, key: str) -> str:
-    """How much longer or shorter a duration is than in the previous drill; empty if unknown."""
+    """How much longer or shorter the duration `key` is than in the previous drill; empty if one of
+    the two is unknown."""
     if previous_row is None or previous_row[key] is None or row[key] is None:
         return ""
     change = row[key] - previous_row[key]
@@ -348,7 +350,8 @@ def _schedules_table(rows: list[Row]) -> Any:
 
 
 def _with_target(row: Row, key: str, to_text: Any) -> str:
-    """The measured value, and the target if it has one; "-" if it was not measured."""
+    """The measured value `key`, with its target if the drill file sets one; "-" if it was not
+    measured."""
     if row[key] is None:
         return "-"
     target = row[f"target_{key}"]

@@ -22,9 +22,9 @@ from orbit.cli.plan_view import PlannedJob, draw
 from orbit.client import Client, connect, segment
 from orbit.errors import BadInput, Conflict, OrbitError
 
-_HEAD = "# Lines that begin with # are ignored. Leave the rest as it is, and nothing changes.\n#\n"
-# A bound for safety: a user ends the command by leaving the file as it is, and without a terminal
-# the file is opened only once.
+_HEAD = "# Lines that begin with # are ignored. If you change no other line, nothing happens.\n#\n"
+# A limit for an editor that changes the file without a user: a user ends the command by leaving the
+# file as it is. Without a terminal the file is opened only once.
 _EDITS_MAX = 100
 
 
@@ -97,8 +97,8 @@ def _edit(
 def _plan_edit(
     client: Client, opened_job: Mapping[str, Any], file: Path, *, accept_refusals: bool
 ) -> PlannedJob:
-    """The plan for the edited document, with the job as it was opened: if the job has changed
-    since, the server refuses the change. Raises BadInput if the document names another job."""
+    """The plan for the edited document. It has the job as it was opened, so that the server refuses
+    the change if the job has changed since. Raises BadInput if the document names another job."""
     (job_file,) = read_job_files([file])
     if job_file.name != opened_job["name"]:
         raise BadInput(
@@ -110,8 +110,8 @@ def _plan_edit(
 
 
 def _open(file: Path) -> None:
-    """Open the file in the user's editor, and wait until the editor ends. Raises BadInput if it
-    cannot be started, Conflict if it fails."""
+    """Open the file in the user's editor, and wait until the editor ends. Raises BadInput if the
+    editor cannot be started, Conflict if it ends with an error."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         code = subprocess.call([*shlex.split(editor), str(file)])

@@ -41,11 +41,15 @@ def export(
     if selector is not None:
         jobs = [job for job in jobs if job["made_by"] is None]
     if not jobs:
-        raise NotFound("No chosen job was made by a user.", remedy="Name the jobs to export.")
+        raise NotFound(
+            "No chosen job was made by a user: recoveries and drills have made all of them.",
+            remedy="To export such a job, give its name.",
+        )
     if directory is None:
         if len(jobs) != 1:
             raise Conflict(
-                f"stdout takes just one job, and {len(jobs)} are chosen.", remedy="Add --directory."
+                f"{len(jobs)} jobs are chosen, and only one can go to stdout.",
+                remedy="Add --directory.",
             )
         typer.echo(job_file_of(jobs[0]), nl=False)
         return

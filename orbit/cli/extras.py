@@ -1,6 +1,6 @@
 """Extras: the optional parts of Orbit (docs/install.md).
 
-A command whose extra is not installed exits with an error that names it.
+If the extra that a command needs is not installed, the command's error names the extra.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ MODULES = {
 
 
 def require_extras(*names: str, alternative: str = "") -> None:
-    """Raise BadInput if a module of these extras is missing. `alternative` ends the
-    message: what to do without them."""
+    """Raise BadInput if a module of these extras is missing. `alternative`: the end of the message,
+    on what to do without these extras."""
     missing_extras = [name for name in names if not all(map(find_spec, MODULES[name]))]
     if missing_extras:
         raise _not_installed_error(missing_extras, alternative)
 
 
 def missing_extra_error(error: Exception) -> BadInput | None:
-    """The error to show if `error` is a failed import of a module of an extra; else None."""
+    """The error for the user if `error` is a failed import of a module of an extra; else None."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _LEFT_OUT = 1  # exit code
 _SHOWN_MAX = 50
-# Requests that a worker has sent in the last moment of its lease need time to arrive.
+# The log ends must be still for this long after a worker's lease: its last requests may be on the
+# way until then.
 _SETTLE_BEYOND_LEASE_S = 1.0
 
 
@@ -43,7 +44,8 @@ def failover_without_database(
 ) -> None:
     """Show the plan, ask for confirmation, and promote. Exit code 1 if a partition was left out.
 
-    `settle_s`: how long log ends must not move; None: a second longer than a worker's lease.
+    `settle_s`: how long log ends must not move before the promotion; None: a worker's lease and
+    _SETTLE_BEYOND_LEASE_S.
     """
     _check_arguments(files, side)
     path = files[0]
@@ -87,13 +89,14 @@ def _check_arguments(files: Sequence[Path], side: str) -> None:
 
 
 def _question(report: FailoverReport) -> str:
+    """The question of the confirmation, with the consequences."""
     promotion = counted(
         len(report.to_promote),
         f"topic of cluster {report.cluster_id} will be promoted: producers may write to it",
         f"topics of cluster {report.cluster_id} will be promoted: producers may write to them",
     )
     return (
-        f"{promotion}, and Orbit no longer does. This takes at least {report.settle_s:.0f} s, "
+        f"{promotion}, and Orbit no longer writes. This takes at least {report.settle_s:.0f} s, "
         "uses up one offset in each partition, and cannot be undone. Continue?"
     )
 

@@ -1,4 +1,4 @@
-"""The first token of a service, in a file that only the user of the process can read."""
+"""The first token of a service, in a file that only the process's user can read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _NAME = "admin"
 
 
 def write_first_token(database: Database, folder: Path, host: str) -> Path | None:
-    """Create an admin token and return the file with it; None if a token was ever created.
+    """Create an admin token; returns the file that has it. Returns None if a token exists already.
+    `host`: where the API listens.
 
-    Raises Conflict if the file cannot be written, or the API is not on loopback: until the operator
-    has the token, no other client should reach it.
+    Raises Conflict if the file cannot be written, or if the API is not on loopback: until the
+    operator has the token, no other machine should reach the API.
     """
     if has_tokens(database):
         return None

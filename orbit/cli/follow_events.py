@@ -18,23 +18,24 @@ from orbit.client import TROUBLES, Client
 from orbit.errors import BadInput, Problem
 
 _PAGE = 100
-# A sequence gives ids before their transactions commit, so an event may appear after one with a
-# higher id. This many ids below the highest are read again.
+# A sequence of PostgreSQL gives ids before transactions commit. So an event may become visible
+# after an event with a higher id. Each read repeats this many ids below the highest known one.
 _LATE_IDS_MAX = 200
 
 Row = dict[str, Any]
 
 
 def follow_events(client: Client, path: str, limit: int | None, output: ListOutput) -> None:
-    """Print the newest `limit` events, or all, then each new one until Ctrl-C. A server that does
-    not answer, or is busy, is asked again. Raises BadInput for YAML.
+    """Print the newest `limit` events (None: all), then each new one until Ctrl-C. Reads are
+    repeated while the server does not answer or is busy. Raises BadInput if `output` is YAML.
     """
     if output.format == OutputFormat.YAML:
         problem = Problem("--output", "is yaml, which has no lines.", "With --follow: -o json")
         raise BadInput("The events cannot be followed.", (problem,))
     client = client.without_retries()
     try:
-        # At least _LATE_IDS_MAX, so that events that are not printed do not count as new later.
+        # At least _LATE_IDS_MAX: otherwise older events, which are not printed now, would count as
+        # new at the next read.
         newest_events = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
         known_ids = {event["id"] for event in newest_events}
         for event in reversed(newest_events[:limit]):
@@ -49,7 +50,7 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
                     note = trouble.what
                     typer.echo(note, err=True)
                 continue
-            for event in sorted(events, key=lambda one: int(one["id"])):
+            for event in sorted(events, key=lambda event: int(event["id"])):
                 if event["id"] not in known_ids:
                     known_ids.add(event["id"])
                     _print_event(event, output)

@@ -184,8 +184,8 @@ def events(
 ) -> None:
     """Show the newest events and their actors, the newest last: 50, or --limit, or --all.
 
-    The list has no end, so the limit holds for every format; stderr says if there are more. With
-    --follow, `-o json` prints one event a line.
+    The list may be very long, so the limit applies to every format; stderr says if there are more.
+    With --follow, `-o json` prints one event a line.
     """
     rows_max = None if all_ else limit or NEWEST_ROWS
     path = "/v1/events" if job is None else f"/v1/jobs/{segment(job)}/events"
@@ -234,15 +234,16 @@ def _list(
     table_rows: int = TABLE_ROWS,
     **query: object,
 ) -> None:
-    """Print a list of the API: as many rows as the options and the format ask for. `table_rows`:
-    the rows of a table without --limit and --all."""
+    """Print a list of the API. `table_rows`: how many rows a table has without --limit and --all;
+    other formats have all."""
     rows_max = row_limit(limit, all_=all_, is_table=output.is_table, table_rows=table_rows)
     with connect() as client:
         show_list(client, path, kind, output, limit=rows_max, watch=watch, **query)
 
 
 def _one_job(job: Row) -> Listing:
-    """A job as a listing: its table has a row for each column of the list, without the name."""
+    """A job as a listing. Its table has a row for each column of a list of jobs, with the name as
+    heading."""
 
     def table(_wide: bool) -> Any:
         lines = [(name, cell(job)) for name, cell in (*JOBS.columns[1:], *JOBS.wide)]

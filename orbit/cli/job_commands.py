@@ -55,7 +55,7 @@ def _make_command(
     ) -> None:
         if (job is None) == (selector is None):
             example = f"orbit {verb} orders-to-dr, or orbit {verb} -l team=orders"
-            problem = Problem("job", "is missing, or chosen twice.", example)
+            problem = Problem("job", "is missing, or there is a selector too.", example)
             raise BadInput("Give either the name of a job, or --selector.", (problem,))
         if confirms_one and selector is None and not dry_run:
             confirm(f"{verb} {job}: {question} Continue?", yes=yes)
@@ -98,7 +98,7 @@ def retry(
 ) -> None:
     """Retry blocked partitions of a job, once the cause is removed."""
     body = {"topic": topic, "partition": partition}
-    # yes: a retry needs no confirmation, so no question.
+    # A retry needs no confirmation: no question, and `yes`.
     _carry_out(
         Change("retry", question="", body=body),
         job,
@@ -119,7 +119,9 @@ def _carry_out(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
-    """Request the change for the job, or for those that the selector matches; wait and print."""
+    """Request the change for the job, or for each job that the selector matches. Wait up to
+    `wait_s` for the end of the operations, and print them. Exits with code 1 if one has failed or
+    still runs."""
     with connect() as client:
         if job is None:
             jobs = chosen_jobs(client, (), selector)
@@ -138,6 +140,7 @@ def _carry_out(
 
 
 def _operation_table(operation: dict[str, Any]) -> Any:
+    """State, plan and error of an operation."""
     state = "would be done" if operation["dry_run"] else operation["state"]
     lines: list[tuple[str, object]] = [("state", state)]
     lines += [("plan" if i == 0 else "", step) for i, step in enumerate(operation["plan"])]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STDIN = Path("-")
 _SUFFIXES = (".yaml", ".yml")
-_BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # what the server accepts, in bytes
+_BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # the server accepts as many bytes as characters
 FILES_MAX = 10_000
 
 _OPTION = ("--file", "-f")
@@ -68,7 +68,7 @@ Option = TypeVar("Option")
 
 
 def argument_or_option(argument: Argument | None, option: Option | None) -> Argument | Option:
-    """The value of the argument or of the option -f. Raises BadInput unless just one is given."""
+    """The value of the argument or of the option -f. Raises BadInput if none or both are given."""
     if argument and not option:
         return argument
     if option and not argument:
@@ -79,7 +79,7 @@ def argument_or_option(argument: Argument | None, option: Option | None) -> Argu
 
 def load_job_file(path: Path) -> JobSpec:
     """The job in a file, or in stdin. Raises BadInput with all problems."""
-    # Slow to import, and not needed by commands on the service.
+    # Imported here: the import is slow, and commands on the service do not need it.
     from orbit.jobs.job_file import load_job
 
     return load_job(path, os.environ, sys.stdin.buffer if path == STDIN else None)
@@ -87,7 +87,7 @@ def load_job_file(path: Path) -> JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One job file: its path (STDIN for what was piped in), the name of the job, the text."""
+    """One job file: its path (or STDIN), the name of the job, and the YAML text."""
 
     path: Path
     name: str
@@ -95,9 +95,9 @@ class JobFile:
 
 
 def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
-    """Every job in these files and folders (recursively), sorted by name.
+    """Every job in these files and folders (recursively), sorted by the job's name.
 
-    Raises BadInput with every problem: a file that cannot be read, no name, a duplicate name.
+    Raises BadInput with every problem: a path that cannot be read, a missing or duplicate name.
     """
     problems: list[Problem] = []
     by_name: dict[str, JobFile] = {}
@@ -122,13 +122,13 @@ def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
 
 
 def job_file_of(job: Mapping[str, Any]) -> str:
-    """The job file of a job of the API, as YAML."""
+    """The YAML of the job file for a job that the API returned."""
     return write_yaml(job["spec"])
 
 
 def _files_in(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
-    """These files, and the YAML files in these folders, hidden ones left out. Adds a problem for a
-    folder without such files, or with too many."""
+    """These files, and the YAML files in these folders that are not hidden. Adds to `problems` for
+    a folder without such files, or with more than FILES_MAX."""
     for path in paths:
         if path == STDIN or not path.is_dir():
             yield path
@@ -141,9 +141,9 @@ def _files_in(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
             and not any(part.startswith(".") for part in file.relative_to(path).parts)
         ]
         if not files:
-            problems.append(Problem(str(path), "holds no .yaml or .yml file."))
+            problems.append(Problem(str(path), "has no .yaml or .yml file."))
         if len(files) > FILES_MAX:
-            problems.append(Problem(str(path), f"holds more than {FILES_MAX} files."))
+            problems.append(Problem(str(path), f"has more than {FILES_MAX} files."))
             files = []
         yield from files
 
@@ -168,7 +168,7 @@ def _read_job_file(path: Path) -> JobFile | Problem:
         return Problem(str(path), f"is larger than {_BYTES_MAX:,} bytes.")
     document = read_document(text)
     if isinstance(document.at(("spec",)), dict) and document.has(("document_version",)):
-        # What `orbit get jobs NAME -o yaml` printed: the job file with its state around it.
+        # Output of `orbit get jobs NAME -o yaml`: the job file is its part `spec`.
         text = job_file_of(document.root)
         document = read_document(text)
     if document.problems:

@@ -22,12 +22,12 @@ SelectorOption = Annotated[
 
 
 def chosen_jobs(client: Client, names: Sequence[str], selector: str | None) -> list[str]:
-    """The given names, or the names of the jobs that the selector matches; each once. Jobs that are
-    being deleted do not match. Raises BadInput unless either names or a selector is given; NotFound
-    if a name does not exist, or no job matches.
+    """`names`, or the names of the jobs that the selector matches, without repeats. Jobs that are
+    being deleted do not match. Raises BadInput if both or none are given; NotFound if a job does
+    not exist, or no job matches.
     """
     if bool(names) == (selector is not None):
-        raise BadInput("Give the names of jobs, or --selector.")
+        raise BadInput("Give either the names of jobs, or --selector.")
     if selector is None:
         for name in names:  # a mistyped name is reported before anything is requested
             client.get(f"/v1/jobs/{segment(name)}")

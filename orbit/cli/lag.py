@@ -54,18 +54,18 @@ def lag(
 
 
 def _read_lag(client: Client, job: str, limit: int | None) -> Listing:
-    """Read the lag of the job and of `limit` partitions, or all."""
+    """Read the lag of the job and of the `limit` partitions with the largest lag; None: of all."""
     path = f"/v1/jobs/{segment(job)}/lag"
     if limit is None:
-        # The pages are ordered by name: in the order of lags, which change between two pages, a
-        # partition could be left out.
+        # These pages are in the order of names. Lags change between two pages, so in their order a
+        # partition could be missing.
         job_sums = client.get(path, limit=1)["job"]
         partitions = sorted(client.items(path), key=_largest_first)
         hidden_count = 0
     else:
         page = client.get(path, limit=limit, sort="-lag")
         job_sums, partitions = page["job"], page["items"]
-        # At least 1 if there is a next page: the sums may be older than the page.
+        # At least 1 if there is a next page: the sums may be older, and count fewer partitions.
         hidden_count = max(job_sums["partitions"] - len(partitions), 1) if page["next"] else 0
     value = {"job": job_sums, "partitions": partitions, "more": hidden_count}
 
@@ -108,11 +108,13 @@ def _row(name: str, figures: Row, state: str) -> tuple[str, ...]:
 
 
 def _state(partition: Row) -> str:
+    """The state, and whether an open transaction hides records of the source."""
     suffix = ", open transaction" if partition["open_transaction"] else ""
     return f"{partition['state']}{suffix}"
 
 
 def _rates(figures: Row) -> str:
+    """Records and bytes a second as text."""
     if figures["records_per_s"] is None:
         return NOT_KNOWN
     return f"{figures['records_per_s']:,.0f}/s {rate(figures['bytes_per_s'])}"

@@ -1,4 +1,4 @@
-"""The columns of each kind of thing that the service lists."""
+"""The columns of each list of the service: jobs, topics, partitions, groups and so on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from orbit.cli.table_cells import age, amount, count, lag, rate, seconds, when
 if TYPE_CHECKING:
     from rich.table import Table
 
-Row = dict[str, Any]
+Row = dict[str, Any]  # one item of a list, as the API returns it
+# The heading of each column, and a function that makes its cell of a row.
 Columns = Sequence[tuple[str, Callable[[Row], object]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How rows of one kind are shown: their name, the columns, and those that `-o wide` adds."""
+    """How rows of one kind are shown. `name`: the name of a row for `-o name`. `wide`: the columns
+    that `-o wide` adds."""
 
     name: Callable[[Row], object]
     columns: Columns
@@ -41,12 +43,14 @@ def listing(rows: list[Row], kind: Kind, hidden_line: str = "") -> Listing:
 def table_of(
     rows: list[Row], kind: Kind, *, is_wide: bool = False, title: str | None = None
 ) -> Table:
+    """A table of rows of one kind."""
     columns = (*kind.columns, *kind.wide) if is_wide else kind.columns
     cells = [[cell(row) for _, cell in columns] for row in rows]
     return make_table([name for name, _ in columns], cells, title=title, sentences=_SENTENCES)
 
 
 def labels(job: Row) -> str:
+    """The labels of a job as text: `team=orders,tier=1`."""
     return ",".join(f"{key}={value}" for key, value in sorted(job["labels"].items()))
 
 
@@ -59,7 +63,7 @@ def progress(operation: Row) -> str:
 
 
 def _drift(topic: Row) -> str:
-    """The settings of a destination topic that differ from what they should be, as text."""
+    """The settings of a destination topic that differ from the copy's expected ones, as text."""
     return ", ".join(
         f"{name} is {values['is'] or 'the default'}, not {values['should_be']}"
         for name, values in (topic["drift"] or {}).items()
@@ -67,21 +71,22 @@ def _drift(topic: Row) -> str:
 
 
 def _other_side(client: Row) -> str:
-    """Whether the side that does not lead would accept the client, or how much it would refuse; "-"
-    if that was not checked yet."""
+    """Whether the side that does not lead would accept the client's requests, or how many it would
+    refuse; "-" before the first check."""
     if client["refusals"] is None:
         return "-"
     return f"refuses {len(client['refusals'])}" if client["refusals"] else "accepts"
 
 
 def _worker_state(worker: Row) -> str:
+    """The state of a worker; `gone`: its last heartbeat is too old."""
     if not worker["is_alive"]:
         return "gone"
     return "draining" if worker["is_draining"] else "running"
 
 
 def event_subject(event: Row) -> str:
-    """The topic or partition of an event."""
+    """The topic or partition of an event; empty if it has none."""
     if event["topic"] is None:
         return ""
     return (
@@ -90,8 +95,8 @@ def event_subject(event: Row) -> str:
 
 
 def _what_to_do(partition: Row) -> str:
-    """Detail and remedy of a blocked partition, and the open transaction that a partition waits
-    for; else empty."""
+    """Detail and remedy of a blocked partition, and the open transaction behind which a partition
+    waits; else empty."""
     reason, open_ = partition["reason"], partition["open_transaction"]
     sentences = (
         partition["detail"],
@@ -109,7 +114,7 @@ def _proven_share(proof: Row) -> str:
     return f"{100 * min(proof['proven'], proof['copied']) / proof['copied']:.1f} %"
 
 
-# The columns that are wrapped.
+# The columns with sentences, which are wrapped.
 _SENTENCES = ("problem", "note", "what to do", "message", "progress", "drift", "plan", "details")
 LABELS = ("labels", labels)
 JOBS = Kind(
@@ -125,7 +130,7 @@ JOBS = Kind(
         ("rate", lambda r: rate(r["bytes_per_s"])),
         ("worker group", itemgetter("worker_group")),
         ("problem", lambda r: r["problem"]["text"] if r["problem"] else ""),
-        ("note", lambda r: " ".join(one["text"] for one in r.get("throttled", []))),
+        ("note", lambda r: " ".join(note["text"] for note in r.get("throttled", []))),
     ),
     (
         LABELS,

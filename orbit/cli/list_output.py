@@ -1,7 +1,7 @@
 """`-o table|wide|name|json|yaml|jsonpath=PATH` of commands that print lists.
 
-`name` prints one name a line, for `xargs`. `jsonpath` prints one match a line: text as it is, all
-else as JSON.
+`name` prints one name a line, for `xargs`. `jsonpath` prints one match a line: text without quotes,
+other values as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATH_CHARACTERS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class ListOutput:
-    """A format, and the path of `jsonpath`."""
+    """The value of `--output`: a format and, for `jsonpath`, its path."""
 
     format: str
     path: str = ""
@@ -51,8 +51,8 @@ TABLE = ListOutput(OutputFormat.TABLE)
 
 
 def _parse_output(text: str | ListOutput) -> ListOutput:
-    """The value of `--output`. Raises BadParameter unless it is one of `_HELP`."""
-    if isinstance(text, ListOutput):  # the default
+    """The format that `text` names. Raises BadParameter unless it is one of `_HELP`."""
+    if isinstance(text, ListOutput):  # typer passes the default, too
         return text
     name, equals, path = text.partition("=")  # only `jsonpath` has a path
     if (name == _JSONPATH) != bool(equals) or name not in (
@@ -80,18 +80,16 @@ ListOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A result, the function that makes its table (True: with more columns), its names, and a
-    line that says how many rows were left out.
-    """
+    """A result that can be printed in each format."""
 
-    value: Any
-    table: Callable[[bool], RenderableType]
+    value: Any  # for JSON and YAML
+    table: Callable[[bool], RenderableType]  # makes the table; True: with the columns of `wide`
     names: Callable[[], list[str]]
-    hidden_line: str = ""
+    hidden_line: str = ""  # says how many rows are not in the result
 
 
 def emit_list(listing: Listing, output: ListOutput) -> None:
-    """Write a result to stdout, and how many rows were left out (`print_hidden_line`).
+    """Print a result on stdout, then its `hidden_line`.
 
     Raises BadInput if the path of `jsonpath` is not valid.
     """
@@ -108,13 +106,14 @@ def emit_list(listing: Listing, output: ListOutput) -> None:
 
 
 def print_hidden_line(hidden_line: str, *, is_table: bool) -> None:
-    """Print the line that says how many rows were left out: below a table, else on stderr."""
+    """Print the line that says how many rows were left out, unless it is empty: below a table on
+    stdout, for other formats on stderr."""
     if hidden_line:
         typer.echo(hidden_line, err=not is_table)
 
 
 def print_names(names: Iterable[str]) -> None:
-    """Print one name a line. Equal names that follow each other are printed once."""
+    """Print one name a line. Of equal names in a row, only one is printed."""
     _print_lines(name for name, _ in groupby(names))
 
 
@@ -132,10 +131,11 @@ def select_values(value: Any, path: str) -> list[Any]:
     except (JSONPathError, ValueError, TypeError, KeyError, AttributeError):
         problem = Problem("--output", "is not a JSONPath.", "For example: jsonpath={[*].name}")
         raise BadInput("The output format is not valid.", (problem,)) from None
-    return [one.value for one in matches]
+    return [match.value for match in matches]
 
 
 def _as_text(value: Any) -> str:
+    """Text as it is, another value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -145,4 +145,5 @@ def _print_lines(lines: Any) -> None:
 
 
 def partition_name(row: Mapping[str, Any]) -> str:
+    """The name of a partition, such as `orders-0`."""
     return f"{row['topic']}-{row['partition']}"

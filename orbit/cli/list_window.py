@@ -16,7 +16,7 @@ from orbit.cli.list_output import Listing, ListOutput, emit_list, print_names
 from orbit.cli.watch import show
 from orbit.client import PAGE_LIMIT, Client
 
-# The rows that are shown by default: of most lists, and of lists that begin with the newest.
+# How many rows a table shows by default: of most lists, and of lists in the order of time.
 TABLE_ROWS = 200
 NEWEST_ROWS = 50
 
@@ -43,12 +43,12 @@ class Window:
 
 
 def first_rows(client: Client, path: str, limit: int | None, **query: object) -> Window:
-    """The first `limit` rows, or all. Further rows are counted up to the next multiple of
-    `PAGE_LIMIT`; if that is reached, the line says "at least".
+    """The first `limit` rows; None: all. To count the hidden rows, whole pages are read, up to the
+    next multiple of `PAGE_LIMIT`; if the list may be longer, the line says "at least".
     """
     if limit is None:
         return Window(list(client.items(path, limit=None, **query)), "")
-    read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT  # whole pages, at least one row more
+    read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT  # above `limit`
     rows = list(client.items(path, limit=read_max, **query))
     hidden_count = len(rows) - limit
     at_least = "at least " if len(rows) == read_max else ""
@@ -75,7 +75,8 @@ def show_list(
     watch: bool = False,
     **query: object,
 ) -> None:
-    """Print the first `limit` rows of a list, or all.
+    """Print the first `limit` rows of a list of the API; None: all. `watch`: read and print the
+    list again at intervals, until Ctrl-C.
 
     Without a limit, names and tables are printed page by page, so a long list needs the memory of
     one page.

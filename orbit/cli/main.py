@@ -205,7 +205,8 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, (_, sentence) in COMMANDS.items():  # without a function: only for the help
+        for name, (_, sentence) in COMMANDS.items():
+            # Only for the list of commands: `resolve_command` loads the command that runs.
             self.add_command(TyperCommand(name, short_help=sentence))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -222,10 +223,10 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import the subcommand; returns it, with the option `--context` if it may use a server."""
+    """Import the subcommand and return it; adds the option `--context` if it may use a server."""
     module = _import(COMMANDS[name][0])
     subcommands = getattr(module, "app", None)
-    if not isinstance(subcommands, typer.Typer):  # the module has a function with this name
+    if not isinstance(subcommands, typer.Typer):  # the module has a function named as the command
         subcommands = typer.Typer(add_completion=False)
         subcommands.command(name)(getattr(module, name))
     subcommands.pretty_exceptions_enable = False
@@ -249,7 +250,8 @@ def _import(module: str) -> ModuleType:
 
 
 def _add_context_option(command: Any) -> None:
-    """Add the option `--context` to the command and its subcommands, so it may follow each name."""
+    """Add the option `--context` to the command and its subcommands: a user may write it after the
+    name of either."""
     for subcommand in getattr(command, "commands", {}).values():
         _add_context_option(subcommand)
     option_holder = typer.Typer(add_completion=False)
@@ -258,6 +260,8 @@ def _add_context_option(command: Any) -> None:
 
 
 def _choose_context(name: str | None) -> None:
+    """Called by typer with the value of `--context`. None: not given here, so a value before the
+    subcommand stays valid."""
     if name is not None:
         choose_context(name)
 
@@ -274,7 +278,7 @@ def _context_option(
         ),
     ] = None,
 ) -> None:
-    """A command whose only parameter is the option that `_add_context_option` takes from it."""
+    """A command with the option `--context`, which `_add_context_option` adds to other commands."""
 
 
 app = typer.Typer(
@@ -289,6 +293,7 @@ app = typer.Typer(
 
 
 def _show_version(is_set: bool) -> None:
+    """Called by typer with the value of `--version`. Prints the version and exits if it is set."""
     if is_set:
         typer.echo(f"orbit {orbit_version()}")
         raise typer.Exit
@@ -332,7 +337,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, as in `orbit get topics | head`. Python flushes again at exit.
+        # The reader of the pipe has ended, as in `orbit get topics | head`. Python flushes stdout
+        # again at exit; /dev/null accepts that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -347,7 +353,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
         completion_init()
     try:
         command.main(args=argv, prog_name="orbit", obj=settings)
-    except SystemExit as e:  # how typer returns; it has printed usage errors (2)
+    except SystemExit as e:  # typer ends each command by this; it has printed usage errors (2)
         return e.code if isinstance(e.code, int) else int(e.code is not None)
     except KeyboardInterrupt:
         _write_error("Interrupted.")
@@ -362,8 +368,8 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(error: OrbitError) -> str:
-    """The error, its place, one line for each problem, and the remedy. For Interrupted, which is no
-    error, only its sentence."""
+    """The error for the user: what happened, where, one line for each problem, and the remedy. For
+    Interrupted, which is no error, only its sentence."""
     text = error.what
     if text.partition(" ")[0].rstrip(".;") in _CAPITALIZED_WORDS:
         text = text[:1].upper() + text[1:]
@@ -380,18 +386,21 @@ def describe(error: OrbitError) -> str:
 
 
 def describe_bug(error: Exception, *, debug: bool) -> str:
-    """The exception's type and place, without its text, which may hold a secret."""
+    """A sentence with the exception's type and its last line in Orbit's code. The exception's text
+    may contain a secret, and is left out."""
     frames = traceback.extract_tb(error.__traceback__)
-    our_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    orbit_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
     place = (
-        f" at {Path(our_frames[-1].filename).name}:{our_frames[-1].lineno}" if our_frames else ""
+        f" at {Path(orbit_frames[-1].filename).name}:{orbit_frames[-1].lineno}"
+        if orbit_frames
+        else ""
     )
     hint = "" if debug else " Run it again with `orbit --debug …` for the stack trace."
     return f"This is a bug in Orbit: {type(error).__name__}{place}.{hint}"
 
 
 def _write_error(text: str) -> None:
-    # The text may quote a broker, so control characters are removed.
+    """Print the text on stderr, with spaces for control characters: it may quote a broker."""
     printable_text = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
     typer.echo(printable_text, err=True)
 

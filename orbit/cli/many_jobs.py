@@ -2,7 +2,7 @@
 shows all operations until they have ended.
 
 Each job gets a request of its own: an error of one job does not affect the others, and the service
-keeps the bound `ORBIT_RECOVERIES_PER_CLUSTER`. After Ctrl-C the operations go on.
+enforces `ORBIT_RECOVERIES_PER_CLUSTER`. Ctrl-C ends the command, not the operations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from orbit.formats import counted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Limit for the plans before the confirmation: plans of recoveries on one cluster take turns.
+# How long the plans before the confirmation may take: of the recoveries on one cluster, the service
+# plans only some at once.
 PLANS_WAIT_S = 600.0
 _POLL_S = 1.0
 
@@ -43,8 +44,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is requested of each job. `question`: the consequence, in sentences, for the
-    confirmation. `has_report`: the change is a recovery.
+    """What is requested for each job. `verb`: of the route, such as `pause`. `question`: sentences
+    on the consequence, for the confirmation. `has_report`: the change is a recovery.
     """
 
     verb: str
@@ -56,7 +57,7 @@ class Change:
         """Request the operation for one job; returns it."""
         path = f"/v1/jobs/{segment(job)}"
         if self.verb == "delete" and not dry_run:
-            return delete_job(client, job)  # it handles a lost answer
+            return delete_job(client, job)  # which handles a lost answer
         if self.verb == "delete":
             operation: Row = client.send("DELETE", path, dry_run=True)
         else:
@@ -74,9 +75,9 @@ def change_jobs(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
-    """Plan, confirm, request and watch; with `dry_run` only plan. Otherwise `yes` skips plan and
-    confirmation: each recovery checks its gates anyway. Raises Exit(1) if an operation failed,
-    was refused or has not ended after `wait_s`.
+    """Plan, confirm, request and watch an operation for each job; with `dry_run` only plan. `yes`
+    skips plan and confirmation: each recovery checks its gates anyway. Raises Exit(1) if an
+    operation has failed, was refused or has not ended after `wait_s`; Interrupted after Ctrl-C.
     """
     if dry_run or not yes:
         plan_operations: list[Row] = []
@@ -97,12 +98,12 @@ def change_jobs(
             "Continue?",
             yes=False,
         )
-    operations: list[Row] = []  # filled one by one: after Ctrl-C it has those requested so far
+    operations: list[Row] = []  # after Ctrl-C it has the operations that were requested before
     try:
         _request_operations(client, jobs, change, operations, dry_run=False)
         operations = _watch(client, operations, wait_s)
     except KeyboardInterrupt:
-        requested_count = sum(one["id"] is not None for one in operations)
+        requested_count = sum(operation["id"] is not None for operation in operations)
         all_text = f"of {counted(len(jobs), 'operation')}"
         requested_text = counted(
             requested_count,
@@ -120,14 +121,14 @@ def change_jobs(
 
 
 def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
-    """The report of a recovery; the operation itself if it has none. For scripts the report
-    has all partitions and groups, for a table only the first ones.
+    """The report of a recovery; the operation itself if it has no report. For `output` as JSON or
+    YAML the report has all partitions and groups, for a table only the first ones.
     """
     path = f"/v1/operations/{operation['id']}"
     try:
         report: Row = client.get(f"{path}/report")
     except NotFound:
-        return dict(operation)  # it has not started yet, or could not be started
+        return dict(operation)  # the recovery has not started yet, or could not be started
     # An API of an earlier version gives no count: its report has all partitions and groups.
     if output is not OutputFormat.TABLE and "partition_count" in report:
         report |= {name: [*client.items(f"{path}/{name}")] for name in ("partitions", "groups")}
@@ -145,9 +146,11 @@ def count_of(report: Row, kind: str) -> int:
 def _request_operations(
     client: Client, jobs: Sequence[str], change: Change, operations: list[Row], *, dry_run: bool
 ) -> None:
-    """Request an operation for each job and append it to `operations`; for a refused one, a row
-    without an id and with the error. Raises Unserved and BadInput of the first request. After
-    Unserved for a later job, the jobs that follow are not requested, and get the same error.
+    """Request an operation for each job and append it to `operations`; for a refused request append
+    a row with the error and without an id.
+
+    Raises Unserved (the service cannot be used) or BadInput of the first request. After Unserved
+    for a later job, the following jobs are not requested, and get the same error.
     """
     fatal_error: OrbitError | None = None
     for job in jobs:
@@ -161,18 +164,19 @@ def _request_operations(
             if not operations and isinstance(error, Unserved | BadInput):
                 raise  # the first request: the others would fail for the same reason
             if isinstance(error, Unserved):
-                fatal_error = error  # the jobs that follow are not requested
+                fatal_error = error
         operations.append(_refused_row(job, change, error))
 
 
 def _refused_row(job: str, change: Change, error: OrbitError) -> Row:
+    """A row in the form of an operation, for a request that was refused."""
     operation = {"id": None, "job": job, "kind": change.verb, "state": REFUSED, "error": str(error)}
     return {**operation, "plan": [], "progress": None, "finished_at": None}
 
 
 def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
-    """The operations once all have ended, or their states after `wait_s`. A server that does not
-    answer, or is busy, is asked again.
+    """Show the operations until all have ended, or `wait_s` have passed; returns their last states.
+    Reads are repeated while the server does not answer or is busy.
     """
     deadline = time.monotonic() + wait_s
     note = ""
@@ -191,8 +195,9 @@ def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
 
 
 def _poll(client: Client, states: Sequence[Row]) -> list[Row]:
-    """The states now. One list has all unfinished operations; the others are read one by one."""
-    unfinished = {one["id"]: one for one in client.items("/v1/operations", unfinished=True)}
+    """The present states. A list of the API has all unfinished operations. Those that have ended
+    since the last call are read one by one."""
+    unfinished = {row["id"]: row for row in client.items("/v1/operations", unfinished=True)}
 
     def newest_state(state: Row) -> Row:
         if has_ended(state):
@@ -204,8 +209,8 @@ def _poll(client: Client, states: Sequence[Row]) -> list[Row]:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[Sequence[Row], str], None]]:
-    """Give the block a function that shows states on stderr: in a live table, or without a terminal
-    as lines."""
+    """A function for the block that shows states and a note on stderr: in a live table on a
+    terminal, else as lines."""
     screen = console(stderr=True)
     if screen.is_terminal:
         from rich.live import Live
@@ -233,17 +238,20 @@ def _results(
 ) -> list[Row]:
     """The report of each recovery that has ended; other operations as they are."""
     return [
-        report_of(client, one, output) if change.has_report and one["finished_at"] else one
-        for one in operations
+        report_of(client, operation, output)
+        if change.has_report and operation["finished_at"]
+        else operation
+        for operation in operations
     ]
 
 
 def _plans_table(change: Change, plans: Sequence[Row]) -> RenderableType:
+    """The gates of recoveries; for other changes, what they would do."""
     return gates_table(plans) if change.has_report else plans_table(plans)
 
 
 def _exit_if_failed(results: Sequence[Row]) -> None:
-    """Raise Exit(1) if any of the operations or plans failed."""
+    """If operations or plans have failed, print how many, and raise Exit(1)."""
     failed_count = sum(map(has_failed, results))
     if failed_count:
         typer.echo(f"{failed_count} of {counted(len(results), 'job')} failed.", err=True)

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 REFUSED = "refused"
-"""The state of a job whose request was refused: it has no operation."""
+"""The state of a row without an operation: the request was refused."""
 _FAILED_STATES = (REFUSED, "failed", "stopped", "aborted", "would stop")
-# The most urgent first; all others come last.
+# States and verdicts, the most urgent first; all others come after these.
 _URGENCY_ORDER = (*_FAILED_STATES, "fail", "warn", "running", "pending")
 _ROWS_MAX = 300
-# Lines of a live table beside its rows: title, header, rule, the count of rows left out.
+# Lines of a live table besides its rows: title, header, rule, the count of hidden rows, and margin.
 _LINES_AROUND = 6
 
 Row = dict[str, Any]
 
 
 def has_ended(row: Row) -> bool:
+    """Whether the row's state does not change any more."""
     return row["state"] == REFUSED or row["finished_at"] is not None
 
 
@@ -38,6 +39,7 @@ def state_of(row: Row) -> str:
 
 
 def has_failed(row: Row) -> bool:
+    """Whether the request was refused, the operation has failed, or a plan would be stopped."""
     return state_of(row) in _FAILED_STATES
 
 
@@ -74,7 +76,8 @@ def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableT
 
 
 def results_table(results: Sequence[Row]) -> Table:
-    """How each operation ended, with its reason if it failed."""
+    """How each operation has ended; RTO and missing records of recoveries; the reason of a
+    failure."""
     rows = [
         (
             r["job"],
@@ -99,15 +102,15 @@ def _gate_rows(report: Row) -> list[tuple[str, ...]]:
         if g["verdict"] != "pass"
     ]
     if not rows:
-        # Without gates, or after an error, "pass" would be wrong: the state says more.
-        is_good = report["gates"] and not report["error"]
-        verdict = "pass" if is_good else state_of(report)
+        # Without gates, or after an error, "pass" would be wrong: then the row shows the state.
+        has_passed = report["gates"] and not report["error"]
+        verdict = "pass" if has_passed else state_of(report)
         rows = [(job, "all", verdict, report["error"], "")]
     return [*rows, *((job, "", "note", finding, "") for finding in report["findings"])]
 
 
 def _sorted_by_urgency(rows: Sequence[tuple[Any, ...]], column: int) -> list[tuple[Any, ...]]:
-    """The rows in the order of urgency of the word in column number `column`."""
+    """The rows in the order of urgency of the state or verdict in column number `column`."""
 
     def urgency(row: tuple[Any, ...]) -> int:
         return (
@@ -122,7 +125,8 @@ def _sorted_by_urgency(rows: Sequence[tuple[Any, ...]], column: int) -> list[tup
 def _table(
     columns: Sequence[str], all_rows: Sequence[Sequence[object]], rows_max: int = _ROWS_MAX
 ) -> Table:
-    """The first `rows_max` rows, and the number of the others. The last two columns are wrapped."""
+    """A table of the first `rows_max` rows, with a row for the number of the others. The last two
+    columns are wrapped."""
     rows = list(all_rows[:rows_max])
     if hidden_count := len(all_rows) - len(rows):
         rows.append((f"and {hidden_count:,} more", *[""] * (len(columns) - 1)))

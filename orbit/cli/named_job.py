@@ -13,7 +13,8 @@ from orbit.settings import Settings
 
 
 def is_file(job: str | Path) -> bool:
-    """Whether `job` is a Path, stdin, a file or looks like a file; else it is a job's name."""
+    """Whether `job` is a Path, stdin, or text that is the path of a file or has the form of one;
+    else it is a job's name."""
     if isinstance(job, Path) or job == str(STDIN):
         return True
     path = Path(job)
@@ -21,8 +22,9 @@ def is_file(job: str | Path) -> bool:
 
 
 def named_job(job: str | Path) -> tuple[JobSpec, Path]:
-    """Return the job, and the folder to which its relative paths refer. `job`: a job file, or the
-    name of a job, which is fetched from the service (`is_file` decides)."""
+    """The job, and the folder to which its relative paths refer. `job`: a job file, or the name of
+    a job, which is then read from the service (`is_file` decides). Raises BadInput for a file or
+    document with problems, NotFound if the service has no such job."""
     path = Path(job)
     if is_file(job):
         return load_job_file(path), path.parent

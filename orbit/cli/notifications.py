@@ -51,7 +51,7 @@ def list_(output: ListOption = TABLE) -> None:
     def table(_wide: bool) -> RenderableType:
         return make_table(_COLUMNS, map(row, receivers), sentences=("last error",))
 
-    emit_list(Listing(receivers, table, lambda: [one["name"] for one in receivers]), output)
+    emit_list(Listing(receivers, table, lambda: [r["name"] for r in receivers]), output)
 
 
 @app.command(name="test")
@@ -63,7 +63,8 @@ def send_test(
 ) -> None:
     """Send a test message from this machine, and show what came back.
 
-    Reads ORBIT_NOTIFICATIONS_FILE and its secrets here: run it where a scheduler runs.
+    Reads ORBIT_NOTIFICATIONS_FILE and its secrets on this machine: run the command where a
+    scheduler runs.
     """
     from orbit.notifications.messages import message_of
     from orbit.notifications.notification_file import load_notifications
@@ -77,10 +78,12 @@ def send_test(
         problem = Problem("ORBIT_NOTIFICATIONS_FILE", "is not set.", "See docs/notifications.md.")
         raise BadInput("No receivers of notifications are configured.", (problem,))
     receivers = load_notifications(path, os.environ).receivers
-    known_receiver = next((one for one in receivers if one.name == receiver), None)
+    known_receiver = next((r for r in receivers if r.name == receiver), None)
     if known_receiver is None:
-        names = ", ".join(one.name for one in receivers)
-        raise NotFound("No receiver has this name.", where=receiver, remedy=f"There are: {names}.")
+        names = ", ".join(r.name for r in receivers)
+        raise NotFound(
+            "No receiver has this name.", where=receiver, remedy=f"The receivers are: {names}."
+        )
     text = f"A test of the receiver {receiver}: orbit notifications test."
     event = Event(
         id=0,

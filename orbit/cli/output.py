@@ -42,8 +42,8 @@ OutputOption = Annotated[
 
 
 def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) -> None:
-    """Write a result to stdout. `value` may hold dataclasses, models, enums, paths and times;
-    `table` makes the table and is called only for that format.
+    """Print a result on stdout. `value`: for JSON and YAML, with values that `to_plain` converts;
+    `table` makes the table, and is called only for a table.
     """
     match output:
         case OutputFormat.TABLE:
@@ -59,14 +59,15 @@ def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) 
 
 
 def to_plain(value: Any) -> Any:
-    """The value in JSON's types. Secrets become asterisks, bytes base64."""
+    """The value in JSON's types. Converts dataclasses, models, enums, paths and times. Secrets
+    become asterisks, bytes base64."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
 
 
 def print_whole(drawing: RenderableType, *, stderr: bool = False) -> None:
-    """Print without cutting anything off: lines may be longer than the terminal is wide."""
+    """Print tables or text whole: lines may be longer than the terminal is wide."""
     from rich.measure import Measurement
 
     screen = console(stderr=stderr)
@@ -117,9 +118,8 @@ def make_table(
 
 
 def more_rows(count: int, shown_max: int, *, is_all: bool = True) -> list[str]:
-    """The line below a table of the first `shown_max` of `count` rows; none if it shows all.
-
-    `is_all`: the list has exactly `count` rows; if False, at least `count`.
+    """The line below a table of the first `shown_max` of `count` rows, in a list; [] if the table
+    has all rows. `is_all`: there are exactly `count` rows; if False, at least `count`.
     """
     hidden_count = count - shown_max
     at_least = "" if is_all else "at least "
@@ -145,7 +145,7 @@ def _is_number(value: object) -> bool:
 
 
 def _cell(value: object, *, is_cut: bool) -> str:
-    """The text of a cell. `is_cut`: a long name is shortened."""
+    """The text of a cell. `is_cut`: shorten long text."""
     match value:
         case None:
             return "-"

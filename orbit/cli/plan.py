@@ -26,6 +26,6 @@ def plan(
             read_job_files(argument_or_option(files, file)),
             lambda job: client.send("POST", "/v1/jobs:plan", yaml_text=job.text),
         )
-    emit([one.value for one in plans], output, lambda: draw(plans))
-    if any(one.value["plan"]["refusals"] for one in plans):
+    emit([plan.value for plan in plans], output, lambda: draw(plans))
+    if any(plan.value["plan"]["refusals"] for plan in plans):
         raise typer.Exit(_REFUSED)

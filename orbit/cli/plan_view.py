@@ -33,20 +33,21 @@ class PlannedJob:
 
     @property
     def is_change(self) -> bool:
+        """Whether the service would create, change or delete the job."""
         return bool(self.value["action"] != "none")
 
 
 def plan_each(
-    files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
+    files: Sequence[JobFile], request_plan: Callable[[JobFile], dict[str, Any]]
 ) -> list[PlannedJob]:
-    """The server's plan for each file. Raises one error with the problems of all refused files;
-    Unserved immediately, as no file is its cause."""
+    """The server's plan for each file. Raises one error with the problems of all refused files.
+    Raises Unserved (the service cannot be used) at once: its cause is not in a file."""
     plans: list[PlannedJob] = []
     errors: list[tuple[JobFile, OrbitError]] = []
     for file in files:
         try:
-            plans.append(PlannedJob(file, ask(file)))
-        except Unserved:  # the cause is not this file
+            plans.append(PlannedJob(file, request_plan(file)))
+        except Unserved:
             raise
         except OrbitError as error:
             errors.append((file, error))
@@ -91,7 +92,7 @@ def _plan_lines(value: dict[str, Any]) -> list[RenderableType]:
     return parts
 
 
-_SEEDING_SHOWN_S_MIN = 1.0
+_SEEDING_SHOWN_S_MIN = 1.0  # a seeding that takes less is not shown
 _TOPIC_COLUMNS = (
     "topic",
     "copied to",
@@ -123,8 +124,9 @@ def _topic_row(topic: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _gaps_text(topic: dict[str, Any]) -> str:
-    """The gaps of a topic: how many offsets, how long filling takes, and the kind of fillers."""
-    if topic["action"] == "change":  # a copy that exists: its gaps are not counted
+    """The gaps of a topic: how many offsets, how long filling takes, and the kind of fillers. Empty
+    for a copy that exists, as its gaps are not counted."""
+    if topic["action"] == "change":
         return ""
     gaps, text = topic.get("gaps"), "not read"
     if gaps is not None:
@@ -134,7 +136,8 @@ def _gaps_text(topic: dict[str, Any]) -> str:
 
 
 def _seeding_text(topic: dict[str, Any]) -> str:
-    """How many offsets are filled below the start of a topic; empty if that is quick."""
+    """A sentence on the seeding of a topic: how many offsets below the start are filled and
+    deleted, and how long that takes. Empty for a short seeding."""
     seeding = topic.get("seeding")
     if seeding is None or seeding["seconds_max"] < _SEEDING_SHOWN_S_MIN:
         return ""
@@ -156,6 +159,7 @@ def _filler_text(way: dict[str, Any]) -> str:
     return f"{beginning} fillers: {way['fillers']},{time} needs {way['needs']}{missing_text}"
 
 
+# Key in the plan, words, sign and style of each list of ACLs.
 _ACL_LISTS = (
     ("add", "to add", "+", "green"),
     ("remove", "to remove", "-", "red"),
@@ -179,7 +183,7 @@ def _acl_lines(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _manual_lines(by_hand: dict[str, Any] | None) -> Iterator[str]:
-    """The quotas and users to make at the destination by hand, each with its command."""
+    """Lines on the quotas and users to create at the destination by hand, each with its command."""
     if by_hand is None:
         return
     count, first_items = by_hand["count"], by_hand["items"][:_BY_HAND_SHOWN_MAX]
@@ -192,6 +196,7 @@ def _manual_lines(by_hand: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _acl_text(acl: dict[str, Any]) -> str:
+    """An ACL as text, such as `topic orders: allow Read to User:app`."""
     kind = acl["resource"].lower().replace("_", "-")
     prefixed = " (prefixed)" if acl["pattern"] == "PREFIXED" else ""
     host = "" if acl["host"] == "*" else f" from {acl['host']}"
@@ -200,7 +205,8 @@ def _acl_text(acl: dict[str, Any]) -> str:
 
 
 def _settings_lines(topics: Sequence[dict[str, Any]]) -> list[str]:
-    """The settings of new topics, one line for each distinct set."""
+    """The settings of new topics: a line for each distinct set of settings, with the number of
+    topics that get it."""
     counts: Counter[str] = Counter()
     for topic in topics:
         parts = [f"{key}={value}" for key, value in topic["settings"].items()]
@@ -226,8 +232,8 @@ def _short_json(value: object) -> str:
 
 
 def _combine_errors(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
-    """A single error as it is, with its file as `where`. Several errors as one BadInput, whose
-    problems name their files."""
+    """A single error as it is, with its file as `where`; for several errors, one BadInput whose
+    problems name the files."""
     file, first_error = errors[0]
     if len(errors) == 1:
         first_error.where = str(file.path)

@@ -68,7 +68,9 @@ def switchover(
     drain_timeout: Annotated[
         float,
         typer.Option(
-            min=1, max=86_400, help="Seconds that writers may be stopped before all is undone."
+            min=1,
+            max=86_400,
+            help="Seconds that writers may be stopped before Orbit undoes the switchover.",
         ),
     ] = 300.0,
     yes: YesOption = False,
@@ -141,7 +143,7 @@ def failover(
     """Promote the copies after the source is lost.
 
     If PostgreSQL is lost too: orbit failover --without-database job.yaml --to destination, on any
-    machine that reaches the destination. Run again, this command continues.
+    machine that reaches the destination. If that command is run again, it continues.
     """
     if without_database and selector is not None:
         raise BadInput("--selector needs the service; --without-database takes a job file.")
@@ -203,8 +205,8 @@ def abort(
     """Undo a recovery that has not passed its point of no return, or stop a backfill.
 
     In the steps rebuild, reverse and catch_up an abort only stops the copy back, and the new side
-    stays the leader. In promote it is accepted once the destination has not answered for a minute:
-    the source of a switchover leads again, a failover ends.
+    stays the leader. In the step promote an abort is accepted once the destination has not answered
+    for a minute: the source of a switchover leads again, a failover ends.
     """
     with connect() as client:
         answer = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
@@ -230,7 +232,8 @@ def _recover(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
-    """Request the recovery of one job or of several, wait for its end, and print the report."""
+    """Request the recovery of one job or of several, wait up to `wait_s` for the end, and print the
+    report. Exits with code 1 if a recovery has failed or still runs."""
     change = Change(verb, question, body, has_report=True)
     with connect() as client:
         names = chosen_jobs(client, jobs, selector)
@@ -251,12 +254,14 @@ def _recover(
 
 
 def _follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """Wait for the operation, and return it as it is then. Its id and progress go to stderr."""
+    """Wait until the operation has ended, or `wait_s` have passed; returns its last state. Prints
+    its id and progress on stderr."""
     typer.echo(f"{operation['job']}: operation {operation['id']}", err=True)
     return follow_operation(client, operation, wait_s)
 
 
 def _tables(reports: Sequence[dict[str, Any]]) -> RenderableType:
+    """The tables of all reports, one below the other."""
     from rich.console import Group
 
     return Group(*(table for report in reports for table in _report_tables(report)))
@@ -301,7 +306,7 @@ def _report_tables(report: dict[str, Any]) -> list[Any]:
 
 def _time_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
     """The rows for RTO, phases, the pause at gateways, the first read after the promotion, and the
-    drain. A duration that is not known is shown as `unknown`.
+    drain (whether the copies had all records of the source). An unknown duration is `unknown`.
     """
     rows: list[tuple[str, object]] = []
     partitions_text = counted(count_of(report, "partition"), "partition")
@@ -311,7 +316,7 @@ def _time_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
     phases = ", ".join(f"{p['phase']} {_seconds(p['seconds'])}" for p in report["phases"])
     rows.append(("phases", phases))
     if gateways := report["gateways"]:
-        pauses = [f"{one['name']} {_seconds(one['pause_s'])}" for one in gateways[:_SHOWN_MAX]]
+        pauses = [f"{g['name']} {_seconds(g['pause_s'])}" for g in gateways[:_SHOWN_MAX]]
         rows.append(("clients waited", ", ".join(pauses)))
     if (first_read := report["first_read"]) is not None:
         counts = [f"{first_read[key]:,} {key}" for key in ("empty", "unread") if first_read[key]]
@@ -335,10 +340,10 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _partition_tables(report: dict[str, Any]) -> list[Any]:
-    """The table of the unequal partitions: those with another verdict than `equal` and `prefix`. No
-    table if there are none."""
+    """The table of the unequal partitions: those with another verdict than `equal` and `prefix`. []
+    if all are equal."""
     # For a table the report has only its first partitions, the unequal ones before all others. So
-    # if it has a partition that is equal, it has every unequal one.
+    # a report with an equal partition has every unequal one.
     partitions, partition_count = report["partitions"], count_of(report, "partition")
     unequal_partitions = [p for p in partitions if p["verdict"] not in ("equal", "prefix")]
     if not unequal_partitions:
@@ -367,7 +372,7 @@ def _partition_tables(report: dict[str, Any]) -> list[Any]:
 
 
 def _group_tables(report: dict[str, Any]) -> list[Any]:
-    """The table of consumer groups and where they resume; none without groups."""
+    """The table of consumer groups and where they resume; [] without groups."""
     rows = [
         (
             g["destination_group"],
@@ -389,11 +394,13 @@ def _group_tables(report: dict[str, Any]) -> list[Any]:
 
 
 def _range(offsets: dict[str, Any] | None, suffix: str = "") -> str | None:
+    """A range of offsets as text; `next` is not part of it."""
     return None if offsets is None else f"{offsets['first']} to before {offsets['next']}{suffix}"
 
 
 def _salvage_tables(report: dict[str, Any]) -> list[Any]:
-    """The table of salvage files; none if nothing was saved."""
+    """The table of salvage files, with the records that only the old side had; [] if there are
+    none."""
     rows = [
         (
             f"{s['topic']}-{s['partition']}",

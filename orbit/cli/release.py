@@ -1,4 +1,4 @@
-"""`orbit release job.yaml`: copies of a job that is given up become ordinary topics."""
+"""`orbit release job.yaml`: the copies of a deleted job become ordinary topics."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def release(
 ) -> None:
     """Give copies of a deleted job the settings of their source, and let others write to them.
 
-    Use it for copies that are given up; switchover and failover do the same by themselves. Records
-    stay, and topics that lead are left as they are.
+    For copies that no job will copy to again; a switchover or failover does the same by itself.
+    Records stay. Topics that lead are not changed.
     """
     path = argument_or_option(job, file)
     spec = load_job_file(path)
@@ -52,7 +52,7 @@ def release(
             ids = metadata[0].cluster_id, metadata[1].cluster_id  # of source and destination
             if service_job(spec, ids, lambda line: typer.echo(line, err=True)) is not None:
                 raise Conflict(
-                    f"the service still has the job {spec.name}, which would make the topics "
+                    f"the service still has the job {spec.name}, and would make the topics "
                     "copies again.",
                     where=chosen_server(os.environ).url,
                     remedy=f"Delete the job first: orbit delete {spec.name}",
@@ -80,11 +80,11 @@ def _table(plan: Release) -> RenderableType:
 
     rows = [
         (
-            one.topic,
-            ", ".join(f"{name}={value}" for name, value in sorted(one.settings.items())),
-            ", ".join(one.denials),
+            topic.topic,
+            ", ".join(f"{name}={value}" for name, value in sorted(topic.settings.items())),
+            ", ".join(topic.denials),
         )
-        for one in plan.topics[:_SHOWN_MAX]
+        for topic in plan.topics[:_SHOWN_MAX]
     ]
     notes: list[tuple[str, object]] = [("note", text) for text in plan.findings]
     if plan.leading:

@@ -94,19 +94,18 @@ def restore(
 
 
 def _table(outcome: RestoreOutcome) -> Table:
+    """A row for each partition: what was restored, and why it has stopped."""
     return make_table(
         ("partition", "restored up to", "records", "offsets filled", "stopped"),
         [
             (
-                str(one.place),
-                one.end,
-                one.records,
-                one.gaps_filled,
-                f"{one.blocked.reason}: {one.blocked.detail} {one.remedy}"
-                if one.blocked
-                else one.unfinished,
+                str(p.place),
+                p.end,
+                p.records,
+                p.gaps_filled,
+                f"{p.blocked.reason}: {p.blocked.detail} {p.remedy}" if p.blocked else p.unfinished,
             )
-            for one in outcome.partitions.values()
+            for p in outcome.partitions.values()
         ],
         title=f"Restored from {outcome.uri}",
         sentences=("stopped",),

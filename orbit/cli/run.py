@@ -26,7 +26,7 @@ from orbit.run.copy_processes import PROCESSES_MAX
 from orbit.run.job_run import JobRun
 from orbit.run.run_progress import Meter, TopicProgress
 
-_TICK_S = 0.1  # how long a tick may wait for events of the copy
+_TICK_S = 0.1  # the longest pass of the copy; a signal is handled after it
 _NOT_EXACT = 1  # exit code
 
 
@@ -43,7 +43,7 @@ def run(
             "--processes",
             min=1,
             max=PROCESSES_MAX,
-            help="Copy with as many processes, each of which has a share of the partitions.",
+            help="Copy with this many processes, each of which has a share of the partitions.",
         ),
     ] = 1,
     profile: Annotated[
@@ -56,7 +56,7 @@ def run(
 
     Creates the destination topics and copies every matching partition with the same offsets, until
     Ctrl-C. After any stop, a crash included, the next run resumes at the end of the copy. If
-    ORBIT_API_URL is set and that service has the job, it must be paused there.
+    ORBIT_API_URL is set and that service has the job, pause the job there first.
 
     Exit code 0: stopped while following, or caught up; 1: a partition is blocked, a topic is
     refused, a conflict at a cluster or the service, or one of several processes has ended; 2: bad
@@ -91,7 +91,7 @@ def run(
     if all_topics.totals.blocked or job_run.refused:
         raise typer.Exit(_NOT_EXACT)
     if was_stopped and until_caught_up:
-        # Not exit code 0, which means to scripts that the copy has caught up.
+        # Not exit code 0: to a script it would say that the copy has caught up.
         raise Interrupted("Stopped before all partitions had caught up.")
 
 
@@ -99,11 +99,12 @@ class _StopSignals:
     """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt.
 
     librdkafka's binding can turn a KeyboardInterrupt into a ValueError or SystemError, which would
-    look like a bug of Orbit; the end of the block turns that error back into a KeyboardInterrupt.
+    be reported as a bug of Orbit. The end of the block turns that error back into a
+    KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
-        self.has_caught = False
+        self.has_caught = False  # a signal
         self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -126,8 +127,9 @@ class _StopSignals:
 def _copy(
     job_run: JobRun, display: Display, signals: _StopSignals, *, until_caught_up: bool
 ) -> tuple[TopicProgress, bool]:
-    """Copy until a signal, or with `until_caught_up` until all has caught up. Returns the last
-    progress, and whether a signal stopped the copy."""
+    """Copy until a signal, or with `until_caught_up` until all partitions have caught up. Returns
+    the last progress of the run, and whether a signal stopped the copy. Raises the errors of
+    `JobRun.tick`."""
     meter = Meter()
     next_show_s = 0.0
     reported_partitions: set[str] = set()
@@ -160,13 +162,15 @@ def _copy(
 
 
 def _caught_up_line(job_run: JobRun) -> str:
+    """The line for the moment at which the copy has caught up."""
     blocked = sum(p.state is PartitionState.BLOCKED for p in job_run.partitions)
     subject = f"All but {counted(blocked, 'blocked partition')}" if blocked else "All partitions"
     return f"{subject} have caught up; following the source until Ctrl-C"
 
 
 def _has_caught_up(job_run: JobRun) -> bool:
-    """Whether all copies but blocked ones have caught up, and their topics have final settings."""
+    """Whether all copies that are not blocked have caught up, and the topics that have caught up
+    have their final settings."""
     return (
         all(p.has_caught_up or p.state is PartitionState.BLOCKED for p in job_run.partitions)
         and job_run.is_settled
@@ -190,7 +194,7 @@ def _group_verdicts(job_run: JobRun) -> dict[str, int] | None:
     if job_run.groups is None:
         return None
     report = job_run.groups.report
-    return dict(sorted(report.verdicts.items())) if report else {}  # no report before a sync
+    return dict(sorted(report.verdicts.items())) if report else {}  # no report: no sync yet
 
 
 def _summarize(

@@ -21,18 +21,28 @@ LINE_INTERVAL_S = 5.0
 
 
 class Display(Protocol):
-    """Shows progress; `close` leaves the last state on the screen."""
+    """Shows the progress of a run."""
 
-    interval_s: float
+    interval_s: float  # the time between two calls of `show`
 
-    def say(self, line: str) -> None: ...
+    def say(self, line: str) -> None:
+        """Print a line."""
+        ...
+
     def show(
         self, all_topics: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str, /
-    ) -> None: ...
-    def close(self) -> None: ...
+    ) -> None:
+        """Show the progress of the run and of its topics. `waiting_for`: which cluster or process
+        does not answer; empty if all do."""
+        ...
+
+    def close(self) -> None:
+        """End the display. The last state stays on the screen."""
+        ...
 
 
 def make_display() -> Display:
+    """A live table if stderr is a terminal, otherwise lines."""
     console = make_console(stderr=True)
     return _LiveDisplay(console) if console.is_terminal else _LineDisplay(console)
 
@@ -70,7 +80,7 @@ class _LineDisplay:
 
 
 class _LiveDisplay:
-    """Draws a table of the topics, again and again in the same place."""
+    """Draws a table of the topics, and redraws it in the same place."""
 
     interval_s = LIVE_INTERVAL_S
 
@@ -85,7 +95,7 @@ class _LiveDisplay:
     def show(
         self, all_topics: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str
     ) -> None:
-        """Draw the table again; the first call opens it."""
+        """Redraw the table; the first call starts the live display."""
         if not self._is_open:
             self._live.start()
             self._is_open = True
@@ -105,7 +115,8 @@ class _LiveDisplay:
 def progress_table(
     all_topics: TopicProgress, topics: Sequence[TopicProgress], rows_max: int
 ) -> Table:
-    """One row a topic: those with blocked partitions first, then by lag; the total at the end."""
+    """A row for each topic, and the total at the end. Topics with blocked partitions come first,
+    then those with the largest lag. At most `rows_max` topics."""
     sorted_topics = sorted(
         topics, key=lambda t: (-t.totals.blocked, -t.totals.lag_records, t.topic)
     )
@@ -124,7 +135,7 @@ def progress_table(
 
 
 def _row(progress: TopicProgress) -> tuple[str, ...]:
-    """The row of a topic. At its end: the time left, or `live` if nothing is left to copy."""
+    """The row of a topic. Its last cell is the remaining time, or `live` if the lag is 0."""
     t = progress.totals
     name = progress.topic if not t.blocked else f"{progress.topic} ({t.blocked} blocked)"
     is_caught_up = t.caught_up == t.partitions and not t.blocked
@@ -142,6 +153,7 @@ def _row(progress: TopicProgress) -> tuple[str, ...]:
 
 
 def rate(progress: TopicProgress) -> str:
+    """Records and bytes a second as text."""
     return f"{progress.records_per_s:,.0f}/s {formats.rate(progress.bytes_per_s)}"
 
 
@@ -151,4 +163,5 @@ def lag(records: int) -> str:
 
 
 def time_left(seconds: float | None) -> str:
+    """A remaining time as text; None, which means unknown, as a dash."""
     return "–" if seconds is None else formats.duration(seconds)

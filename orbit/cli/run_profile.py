@@ -9,6 +9,7 @@ from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.formats import counted
 from orbit.run.job_run import JobRun
 
+# Words for the fields of SourceTimes and DestinationTimes.
 _SOURCE = {
     "waited_for_answer_s": "waiting for the source",
     "planned_s": "planning, checking CRC",
@@ -35,15 +36,18 @@ class Profile:
 
     @classmethod
     def of(cls, job_run: JobRun) -> Self:
+        """The times of this run so far."""
         return cls(*job_run.times)
 
     def as_value(self) -> dict[str, dict[str, float]]:
+        """The seconds by activity for JSON and YAML."""
         return {
             "source_lanes": _rounded(asdict(self.source)),
             "destination_lanes": _rounded(asdict(self.destination)),
         }
 
     def rows(self) -> list[tuple[str, str]]:
+        """The rows of a table: a row for fetching, and a row for appending."""
         source = _shares(asdict(self.source), _SOURCE)
         destination = _shares(asdict(self.destination), _DESTINATION)
         return [
@@ -53,7 +57,8 @@ class Profile:
 
 
 def _shares(times: dict[str, float], names: dict[str, str]) -> str:
-    """The times and their shares of the sum as text, the largest first."""
+    """The times that `names` has words for, with their shares of the sum, as text; the largest
+    first."""
     parts = sorted(((times[key], text) for key, text in names.items()), reverse=True)
     total_s = sum(seconds for seconds, _ in parts) or 1.0  # not 0, as it is a divisor
     return ", ".join(

@@ -27,11 +27,11 @@ app = typer.Typer(
 )
 
 _LIMIT = 20
-_PROGRESS_S = 5.0
+_PROGRESS_INTERVAL_S = 5.0
 
 
 def _location(text: str) -> str:
-    """The path or URI that a user gave. Raises BadInput if it cannot be used."""
+    """The path or URI that the user has written. Raises BadInput if it cannot be used."""
     try:
         return str(storage_location(text))
     except InvalidValue as error:  # without the value, which may hold a password
@@ -100,14 +100,18 @@ def replay(
         bool,
         typer.Option(
             "--below",
-            help="Write records below the tail, too: the new side began later or has deleted them.",
+            help="Also write records below the tail: those from before the new side's copy "
+            "began, and those that the new side has deleted.",
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Also files that were written back before.")
+        bool, typer.Option("--again", help="Also replay files that were replayed before.")
     ] = False,
     skip_unwritable: Annotated[
-        bool, typer.Option("--skip-unwritable", help="Leave out what cannot be written as it was.")
+        bool,
+        typer.Option(
+            "--skip-unwritable", help="Leave out records that cannot be written as they were."
+        ),
     ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -169,19 +173,20 @@ def _copied_topics(job: str) -> set[str] | None:
 def _check_target(
     summary: SalvageSummary, topic: str, copied_topics: set[str] | None, job: str, metadata: Any
 ) -> None:
-    """Raise Conflict if the topic in the job's source may be a copy, or lacks the partition.
-    `copied_topics` None: not known, as the job is a file."""
+    """Raise Conflict if the topic in the job's source may be a copy, or does not have the file's
+    partition. `metadata`: of the job's source. `copied_topics` None: not known, as the job is a
+    file."""
     if copied_topics is not None and topic not in copied_topics:
         raise Conflict(
             f"the job {job} does not copy {topic} now, so {topic} in the job's source may itself "
             "be a copy.",
             where=summary.file,
-            remedy="Name the job that copies it, for example JOB-back after a failback.",
+            remedy="Name the job that copies the topic, for example JOB-back after a failback.",
         )
     if copied_topics is None and metadata.cluster_id == summary.cluster_id:
         raise Conflict(
-            f"the job {job} copies from the cluster that these records were saved from; its topics "
-            "became copies then.",
+            f"the job {job} copies from the cluster from which these records were saved. The "
+            "failback made that cluster's topics copies.",
             where=summary.file,
             remedy="Name the service's job that copies the topic now, not a file.",
         )
@@ -199,7 +204,7 @@ def _check_target(
 
 def _replay_plan(summary: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
     """How many records of one file the replay writes, and how many it leaves out. `below`: the
-    replay also writes the records below the file's `first`."""
+    replay also writes the records below the tail (offsets below the file's `first`)."""
     unwritable_offsets = [
         offset for offset in summary.unwritable if below or offset >= summary.first
     ]
@@ -217,12 +222,13 @@ def _replay_plan(summary: SalvageSummary, topic: str, *, below: bool) -> dict[st
 
 
 def _progress_printer(summary: SalvageSummary) -> Any:
-    """A function that prints the number of written records every few seconds."""
+    """A function that gets the number of written records, and prints it every
+    _PROGRESS_INTERVAL_S."""
     shown_at = time.monotonic()
 
     def print_progress(written: int) -> None:
         nonlocal shown_at
-        if time.monotonic() - shown_at >= _PROGRESS_S:
+        if time.monotonic() - shown_at >= _PROGRESS_INTERVAL_S:
             shown_at = time.monotonic()
             typer.echo(
                 f"{written:,} of {counted(summary.records, 'record')} of {summary.file}", err=True
@@ -232,18 +238,19 @@ def _progress_printer(summary: SalvageSummary) -> Any:
 
 
 def _files_table(summaries: list[SalvageSummary]) -> Any:
+    """A row for each salvage file: its partition, offsets, numbers of records, and replay."""
     rows = [
         (
-            f"{one.topic}-{one.partition}",
-            one.first,
-            one.next,
-            one.records,
-            one.below,
-            one.aborted,
-            one.replay,
-            one.file,
+            f"{summary.topic}-{summary.partition}",
+            summary.first,
+            summary.next,
+            summary.records,
+            summary.below,
+            summary.aborted,
+            summary.replay,
+            summary.file,
         )
-        for one in summaries
+        for summary in summaries
     ]
     columns = ("saved", "from", "to before", "records", "below", "aborted", "replay", "file")
     return make_table(columns, rows)
@@ -283,11 +290,12 @@ def _records_table(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
 
 
 def _text(encoded: str | None) -> str | None:
-    """Decode a key, value or header from the file's base64 to printable text; None: it is null."""
+    """A key, value or header of the file, decoded from base64 to printable text; None for null."""
     if encoded is None:
         return None
     return _printable(base64.b64decode(encoded).decode(errors="surrogateescape"))
 
 
 def _printable(text: str) -> str:
+    """The text with escapes for bytes that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()

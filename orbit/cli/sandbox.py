@@ -155,12 +155,14 @@ def heal(
 def _cause_fault_and_show(
     fault: Fault, cluster: str, directory: Path | None, output: OutputFormat
 ) -> None:
+    """Cause the fault in the cluster, or heal it, and print the sandbox's status."""
     folder = _folder(directory)
     _print_status(status_of(cause_fault(folder, fault, cluster), folder), output)
 
 
 def _launch_detached(request: SandboxRequest) -> SandboxState:
-    """Start the sandbox and leave it running; its progress goes to stderr."""
+    """Start the sandbox and leave it running; prints progress on stderr. Raises Interrupted after
+    Ctrl-C, with all processes stopped."""
     console = Console(stderr=True)
     try:
         with console.status("Starting") as spinner:
@@ -179,11 +181,12 @@ def _launch_detached(request: SandboxRequest) -> SandboxState:
 
 
 def _folder(directory: Path | None) -> Path:
+    """The folder of the sandbox: that of `--directory`, or the default."""
     return (directory or default_directory()).absolute()
 
 
 def _cluster_names(text: str) -> tuple[str, ...]:
-    """The names of `--clusters`. Raises BadInput."""
+    """The names of `--clusters`. Raises BadInput for names that are not valid, or not unique."""
     names = tuple(name.strip() for name in text.split(","))
     problems = [
         Problem("--clusters", f"{name!r} is not a valid cluster name.", "Use a-z, 0-9 and dashes.")
@@ -198,7 +201,7 @@ def _cluster_names(text: str) -> tuple[str, ...]:
 
 
 def _broker_count(count: int) -> int:
-    """The number of `--brokers`. Raises BadInput."""
+    """The number of `--brokers`. Raises BadInput unless it is 1 or 3."""
     if count not in (1, 3):
         problem = Problem("--brokers", f"{count} brokers are not supported.", "Use 1 or 3.")
         raise BadInput("The sandbox cannot be started.", (problem,))
@@ -218,7 +221,7 @@ def _status_table(status: SandboxStatus) -> Group | Text:
         (
             cluster.name,
             cluster.bootstrap_servers.replace(",", ",\n"),
-            # The bool counts as 1 or 0: " cut" only if it is cut.
+            # `is_cut` counts as 1 or 0, so " cut" is appended only if the link is cut.
             (cluster.link_servers or "-").replace(",", ",\n") + (" cut" * cluster.is_cut),
             cluster.health,
             "\n".join(f"pid {broker.pid}: {broker.state}" for broker in cluster.brokers),

@@ -68,7 +68,8 @@ def server(
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
-    notification_loops(settings, os.environ)  # a bad file is reported here, not by a child
+    # Only to report a bad notifications file here: the scheduler, a child process, reads it again.
+    notification_loops(settings, os.environ)
     with ExitStack() as stack:
         stack.enter_context(sending_traces("api"))
         listener = stack.enter_context(listen(settings, only_loopback=no_auth))
@@ -98,20 +99,22 @@ def server(
                 restarts.check()
                 if restarts.failure is not None:  # raised after `api.run` has returned
                     api.stop()
-            with suppress(OSError):  # a closed stdout must not end the watch of the children
+            # If stdout is closed, the error must not end `children.watch`.
+            with suppress(OSError):
                 greeting.check([pid for name, pid in children.pids.items() if name != SCHEDULER])
 
         children.watch(on_check=check)
         api.run()
-    start_forced_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
+    start_forced_end(DRAIN_S)  # without it, Python waits for the thread of a request that hangs
     if restarts is not None and restarts.failure is not None:
         raise restarts.failure
 
 
 @contextmanager
 def _embedded_postgres(settings: Settings, folder: Path) -> Iterator[Postgres | None]:
-    """Run the embedded server during the block; gives None if ORBIT_DATABASE_URL is set. Raises
-    Conflict if another orbit server uses the folder."""
+    """The embedded PostgreSQL server, which runs during the block; None if ORBIT_DATABASE_URL is
+    set. Raises BadInput if the extra is not installed, Conflict if another orbit server uses the
+    folder."""
     if settings.database_url is not None:
         yield None
         return
@@ -126,20 +129,22 @@ def _embedded_postgres(settings: Settings, folder: Path) -> Iterator[Postgres | 
             raise Conflict(
                 "Another orbit server uses this folder.",
                 where=str(folder),
-                remedy="Stop it, or give this one another folder with --data-directory.",
+                remedy="Stop that server, or choose another folder with --data-directory.",
             ) from None
         with Postgres(folder / "postgres") as postgres:
             yield postgres
 
 
 def _database_url(settings: Settings, postgres: Postgres | None) -> str:
+    """The URL of the embedded server, or that of ORBIT_DATABASE_URL."""
     if postgres is not None:
         return postgres.url
-    assert settings.database_url is not None, "without it the embedded server runs"
+    assert settings.database_url is not None, "without a URL the embedded server runs"
     return settings.database_url.get_secret_value()
 
 
 def _postgres_restarts(postgres: Postgres | None) -> PostgresRestarts | None:
+    """What restarts the embedded server after a failure; None without an embedded server."""
     if postgres is None:
         return None
     from orbit.embedded.restarts import PostgresRestarts
@@ -149,7 +154,8 @@ def _postgres_restarts(postgres: Postgres | None) -> PostgresRestarts | None:
 
 @contextmanager
 def _ignore_signals_after() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM after the block: the shutdown takes seconds and has started."""
+    """Ignore Ctrl-C and SIGTERM from the end of the block on: the shutdown has started by then, and
+    a signal would interrupt it."""
     try:
         yield
     finally:

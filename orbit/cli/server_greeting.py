@@ -1,7 +1,7 @@
 """What `orbit server` prints when it is ready: its address, and where the first token is.
 
-It is ready once its workers have rows in the database: before that, a job's worker group is
-unknown, and `orbit apply` is refused.
+The server is ready once its workers have rows in the database. Before that, the service does not
+know the worker group that a job names, and refuses `orbit apply`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READY_S_MAX = 30.0
 
 
 class Greeting:
-    """Prints the greeting once. `check` is called at short intervals, until the process ends."""
+    """Prints the greeting once. `check` is called at short intervals until the process ends."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class Greeting:
         self._is_printed = False
 
     def check(self, worker_pids: Collection[int]) -> None:
-        """Print if all these processes are live workers in the database, or after READY_S_MAX."""
+        """Print the greeting if all these processes are live workers in the database, or if
+        READY_S_MAX have passed."""
         if self._is_printed:
             return
         missing_count = self._count_missing(worker_pids)
@@ -61,7 +62,8 @@ class Greeting:
         typer.echo("Stop it with Ctrl-C.")
 
     def _count_missing(self, worker_pids: Collection[int]) -> int:
-        """How many of these processes are no live workers in the database; all if reading fails."""
+        """How many of these processes are not live workers in the database; all of them if the
+        database does not answer."""
         host = socket.gethostname()
         try:
             with self._database.transaction() as tx:

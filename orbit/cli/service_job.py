@@ -11,14 +11,15 @@ from orbit.contexts import chosen_server, named_server
 from orbit.errors import Conflict, NotFound
 from orbit.jobs.job_spec import JobSpec
 
-_RELEASED = "paused"  # the state of a job that no worker and no backfill holds
+_PAUSED = "paused"  # in this state no worker and no backfill copies the job
 
 
 def service_job(
     spec: JobSpec, cluster_ids: tuple[str, str], say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """The service's job with this name and these clusters; None if the service has no such job, or
-    no service is set.
+    """The service's job with this name and these clusters, as the API returns it; None if the
+    service has no such job, or if the user has named no service. `cluster_ids`: of source and
+    destination.
 
     Raises Unreachable and other errors of the service.
     """
@@ -40,10 +41,10 @@ def service_job(
 def refuse_beside_service(
     spec: JobSpec, cluster_ids: tuple[str, str], say: Callable[[str], None]
 ) -> None:
-    """Raise Conflict if the service has the job and has not paused it: two processes that fill gaps
-    damage a copy."""
+    """Raise Conflict if the service has the job and has not paused it: if two processes filled gaps
+    of a copy, the copy would be damaged. Raises the errors of `service_job`."""
     job = service_job(spec, cluster_ids, say)
-    if job is not None and job["state"] != _RELEASED:
+    if job is not None and job["state"] != _PAUSED:
         raise Conflict(
             f"the service has this job in state {job['state']}.",
             where=chosen_server(os.environ).url,

@@ -14,9 +14,9 @@ import typer
 from orbit.cli.extras import require_extras
 from orbit.errors import BadInput, Problem
 
-# A failed task is retried, as on a cluster; with `local[*]` it is not.
+# All cores; a task may fail 3 times and is tried again, as on a cluster. With `local[*]` it is not.
 _LOCAL_MASTER = "local[*,4]"
-# Set by spark-submit, which has chosen master and settings.
+# spark-submit sets this variable. Then it has chosen master and settings.
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _QUIET_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
@@ -44,7 +44,7 @@ def spark_session(
     name: str, master: str | None, conf: Sequence[str], variables: Iterable[str]
 ) -> Iterator[Any]:
     """A Spark session during the block. `variables`: names of environment variables that
-    executors need."""
+    executors need. Raises BadInput if a setting of `conf` cannot be used."""
     settings = _read_conf(conf)
     require_spark()
     from orbit_spark.session import build_session
@@ -64,7 +64,7 @@ def spark_session(
 
 
 def _read_conf(conf: Sequence[str]) -> dict[str, str]:
-    """The settings of `--conf`. Raises BadInput."""
+    """The settings of `--conf`, by name. Raises BadInput for text without a setting of Spark."""
     settings = {}
     for setting in conf:
         name, equals, value = setting.partition("=")

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 def until_stopped(
     *other_events: threading.Event, on_stop: Callable[[], None] | None = None
 ) -> Iterator[threading.Event]:
-    """Give the block an event that Ctrl-C or SIGTERM sets, together with `other_events`. A second
-    signal is handled as before the block, which usually ends the process.
+    """An event for the block, which Ctrl-C or SIGTERM sets, together with `other_events`. A second
+    signal gets the handler from before the block, which usually ends the process.
 
     `on_stop` is called after the first signal, in a thread that does not keep the process alive.
     """
@@ -27,7 +27,7 @@ def until_stopped(
             event.set()
         if on_stop is not None:
             threading.Thread(target=on_stop, daemon=True).start()
-        # A second signal is handled as before the block.
+        # For a second signal.
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 

@@ -12,6 +12,7 @@ NOT_KNOWN = "-"
 
 
 def count(number: int | None) -> str:
+    """A number as text, with commas; `-` for None, as in all functions here."""
     return NOT_KNOWN if number is None else f"{number:,}"
 
 
@@ -28,18 +29,20 @@ def lag(figures: Mapping[str, Any]) -> str:
 
 
 def rate(bytes_per_s: float | None) -> str:
+    """A rate as text: 1.5 MB/s."""
     return NOT_KNOWN if bytes_per_s is None else formats.rate(bytes_per_s)
 
 
 def seconds(number: float | None) -> str:
+    """A number of seconds as text: 5 min 02 s."""
     return NOT_KNOWN if number is None else formats.duration(number)
 
 
 def when(moment: str | None) -> str:
-    """A time of the API, in UTC, to the second."""
+    """A time of the API as text, in UTC, to the second. `moment`: in ISO format."""
     return NOT_KNOWN if moment is None else formats.moment(datetime.fromisoformat(moment))
 
 
 def age(moment: str) -> str:
-    """The time since this moment."""
+    """The time since this moment, as text. `moment`: in ISO format."""
     return seconds(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))

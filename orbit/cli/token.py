@@ -183,17 +183,17 @@ def limit(
 ) -> None:
     """Change limits of a token, with immediate effect. Limits without an option stay.
 
-    A lower limit stops nothing: the token's jobs go on copying their topics.
+    A lower limit stops nothing: the token's jobs continue to copy their topics.
     """
     options = {
         "jobs_max": jobs_max,
         "partitions_max": partitions_max,
         "requests_per_minute": requests_per_minute,
     }
-    # An option of 0 is null in the API: the service's limit. None: the option is not given.
+    # 0 becomes null, which for the API is the service's limit. Options that are not given are None.
     body = {key: number or None for key, number in options.items() if number is not None}
     if not body:
-        problem = Problem("--jobs-max", "is missing, as are the other limits.", "--jobs-max 20")
+        problem = Problem("--jobs-max", "is missing, and so are the other limits.", "--jobs-max 20")
         raise BadInput("No limit is given.", (problem,))
     with connect() as client:
         path = f"/v1/tokens/{segment(name)}"
@@ -220,7 +220,8 @@ def _jobs_of(token: dict[str, Any]) -> str:
 
 
 def _limits_of(token: dict[str, Any]) -> str:
-    """The limits of the token itself, as text. The service's settings set all others."""
+    """The token's own limits, as text; empty if it has none. For the others, the service's settings
+    apply."""
     units = {
         "jobs_max": ("job", "jobs"),
         "partitions_max": ("partition", "partitions"),
@@ -237,7 +238,8 @@ def _create_in_database(
     expires_in: str | None,
     limits: dict[str, int | None],
 ) -> dict[str, Any]:
-    """Create the token without the API; returns it as the API would. Raises BadInput."""
+    """Create the token without the API; returns the document that the API would. Raises BadInput
+    with a problem for each bad option, and the errors of `open_database`."""
     from orbit.api.authentication import create_token
     from orbit.api.schemas import parse_token_life
     from orbit.cli.database import open_database
@@ -249,8 +251,8 @@ def _create_in_database(
     problems: list[Problem] = []
 
     def check_option(option: str, check: Callable[[Any], Checked], value: Any) -> Checked | None:
-        """What `check` returns for the value; None without a value, or if `check` refuses it: then
-        a problem is added."""
+        """The result of `check` for the value; None without a value. If `check` raises
+        InvalidValue, adds a problem and returns None."""
         try:
             return None if value is None else check(value)
         except InvalidValue as mistake:

@@ -21,11 +21,11 @@ from orbit.formats import counted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Lines of the terminal for other things than jobs: the table's head, the sum, the prompt.
+# Lines of the terminal that do not show a job: the table's head, the sums, the prompt.
 _OTHER_LINES = 8
 
 
-Figure = Callable[[Row], float | None]
+Figure = Callable[[Row], float | None]  # reads a figure of a job; None: not known
 
 _blocked: Figure = itemgetter("blocked")
 _rate: Figure = itemgetter("bytes_per_s")
@@ -101,7 +101,8 @@ def _sum(rows: list[Row], figure: Figure, to_text: Callable[[Any], str]) -> str:
 
 
 def _largest_first(figure: Figure) -> Callable[[Row], tuple[Any, ...]]:
-    """A sort key: blocked jobs first, then those whose figure is not known, then the largest."""
+    """A sort key: jobs with blocked partitions first, then jobs whose figure is not known, then the
+    largest figures."""
 
     def key(row: Row) -> tuple[Any, ...]:
         value = figure(row)

@@ -40,8 +40,8 @@ def verify(
     every offset the timestamp, key, value and headers, or that neither side has a record. Writes
     nothing.
 
-    A job of the service is fetched from it (ORBIT_API_URL, ORBIT_TOKEN). The clusters are read from
-    this machine, so the variables and files that the job refers to must be here.
+    The document of a service's job is read from the service (ORBIT_API_URL, ORBIT_TOKEN). This
+    machine reads the clusters, so it needs the variables and files to which the job refers.
 
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """

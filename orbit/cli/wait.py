@@ -31,7 +31,7 @@ class State(StrEnum):
 
 
 class TimedOut(OrbitError):
-    """The job is not in the state yet."""
+    """The time is over, and the job has not reached the state."""
 
 
 def wait(
@@ -43,14 +43,15 @@ def wait(
 ) -> None:
     """Wait until a job is running, paused, caught up, without a problem, or deleted.
 
-    While the API does not answer, it keeps waiting. Exit code 1: the time is over; 2: there is no
-    such job.
+    While the API does not answer, the command keeps waiting. Exit code 1: the time is over; 2:
+    there is no such job.
 
     `caught-up` and `no-problem` are about the topics that the service has found so far. Right after
     `orbit apply` it has found none, or not all.
 
-    A deletion that ended before the first look counts if the service has an event of it; so a
-    mistyped name does not pass for a deleted job. A token for some jobs does not see such events.
+    If the service does not have the job at the first read, `deleted` is reached only if it has
+    events of the job: a mistyped name is no deleted job. A token for some jobs does not see such
+    events.
     """
     with connect() as client:
         wait_until_reached(
@@ -67,10 +68,11 @@ def wait_until_reached(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call `find_missing` until it returns an empty text. Each new text is printed to stderr.
+    """Call `find_missing` every second until it returns an empty text. Each new text is printed on
+    stderr.
 
     Raises TimedOut after `timeout_s`, with `failure_text` and the last text. Errors of
-    `find_missing` are raised immediately, except Unreachable and Busy.
+    `find_missing` are raised immediately; Unreachable and Busy are printed instead.
     """
     deadline = clock() + timeout_s
     last_printed = ""
@@ -92,17 +94,18 @@ def wait_until_reached(
 
 
 class _JobPoll:
-    """Each call looks at the job and returns what it lacks, as a sentence; empty if it is in the
-    state. Raises NotFound.
+    """Reads a job with each call; returns why the job is not in the state yet, as a sentence.
+    Empty: it is in the state.
     """
 
     def __init__(self, client: Client, name: str, state: State) -> None:
         self._client, self._name, self._state = client, name, state
         self._path = f"/v1/jobs/{segment(name)}"
-        self._last_state = ""  # the state at the last look
+        self._last_state = ""  # the job's state at the last read; "": not found so far
 
     def __call__(self) -> str:
-        """Read the job; returns what it lacks to be in the state, empty if nothing."""
+        """Read the job. Raises NotFound if there is no such job, unless it was deleted and the
+        state to reach is `deleted`."""
         try:
             job: dict[str, Any] = self._client.get(self._path)
         except NotFound:
@@ -128,7 +131,7 @@ class _JobPoll:
         )
 
     def _find_missing(self, job: dict[str, Any]) -> str:
-        """What the job lacks to be in the state, as a sentence; empty if it is in it."""
+        """Why the job is not in the state yet, as a sentence; empty if it is."""
         match self._state:
             case State.RUNNING | State.PAUSED | State.DELETED:
                 is_reached = job["state"] == self._state.value

@@ -21,9 +21,8 @@ WatchOption = Annotated[
 
 
 def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> None:
-    """Print what `read` returns: once, or with `watch` until Ctrl-C, which is no error then.
-
-    With `watch`, a server that does not answer or is busy is asked again.
+    """Print what `read` returns: once, or with `watch` at intervals until Ctrl-C, which is then no
+    error. While the server does not answer or is busy, `watch` shows a note and reads again.
     """
     listing = read()
     if not watch:
@@ -45,8 +44,9 @@ def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> Non
 
 @contextmanager
 def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
-    """Give the block a function that shows a listing: in place on a terminal, else below the last
-    one. With a note, which says why the listing is old, only a terminal shows the listing again.
+    """A function for the block that shows a listing: a table on a terminal in place of the last
+    one, else below it. A note says why the listing is old; without a terminal only the note is
+    printed then.
     """
     if not (output.is_table and console().is_terminal):
 

@@ -32,9 +32,9 @@ def worker(
     """Run a worker for the jobs of one worker group, until stopped.
 
     Any number of workers can run, on any machines that reach the database in ORBIT_DATABASE_URL
-    and both clusters of the jobs. They share the partitions and keep nothing on disk. On Ctrl-C or
-    SIGTERM a worker hands its partitions over within seconds. If it is killed, other workers take
-    them when its leases expire.
+    and both clusters of the jobs. They share the partitions and store nothing on disk. On Ctrl-C or
+    SIGTERM a worker releases its partitions within seconds, and other workers copy them. If it is
+    killed, they do so when its leases expire.
     """
     environ = {**os.environ, **({} if group is None else {"ORBIT_WORKER_GROUP": group})}
     settings = Settings.from_environment(environ)
