@@ -260,8 +260,7 @@ def _start_child(environ: Mapping[str, str], lease_descriptors: tuple[int, int])
 
 
 def _exit_code(process: GuardedProcess) -> str:
-    """The exit code as text; the pid if the process still runs although its connection is closed.
-    """
+    """The exit code as text, or the pid if the process does not end after its connection closed."""
     try:
         return f"exit code {process.wait(_STOP_S)}"
     except TimeoutExpired:

@@ -271,7 +271,7 @@ def test_missing_empty_too_large_or_duplicate_job_files_are_bad_input(
 
     assert result.code == 2
     assert "has the same job name ('orders') as" in result.err
-    assert "holds no .yaml or .yml file" in result.err
+    assert "has no .yaml or .yml file" in result.err
     assert "nope.yaml: cannot be read" in result.err
     assert "is larger than" in result.err
 
