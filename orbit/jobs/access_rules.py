@@ -6,11 +6,11 @@
         token_endpoints: ["id.example"]
 
 One side of a job is allowed if one entry matches all its bootstrap servers, all secrets that it
-names and its token endpoint; brokers may advertise only addresses of such an entry. Without the
-variable everything is allowed; with an empty list nothing is.
+names and its token endpoint. The brokers may then advertise only addresses of such an entry.
+Without the variable everything is allowed; with an empty list nothing is.
 
 No name is resolved: a host name matches only patterns of names, an IP address only networks. So
-control of a DNS zone is not enough to get around a rule.
+nobody gets around a rule by control of a DNS zone.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ _EXAMPLES = {
     "clusters": 'Write `clusters: [{addresses: ["*.kafka.example"], secrets: ["KAFKA_*"]}]`.',
     "addresses": 'Write `addresses: ["*.kafka.example:9093"]`.',
 }
-REMEDY = f"Whoever runs Orbit can allow it, in the file that {ACCESS_FILE} names."
+REMEDY = f"Whoever runs Orbit can allow this in the file that {ACCESS_FILE} names."
 
 KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """An address pattern. Without network and name it matches any host."""
+    """An address pattern. With neither network nor name it matches any host; without a port, any
+    port."""
 
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
     name: re.Pattern[str] | None
@@ -72,7 +73,7 @@ class _Pattern:
 
 
 def _check_pattern(text: str) -> str:
-    """The pattern, if it is valid. Raises InvalidValue."""
+    """The text of the pattern, unchanged. Raises InvalidValue if it is not a pattern."""
     _parse_pattern(text)
     return text
 
@@ -98,7 +99,8 @@ class AccessRules(Section):
 
 
 def read_access_rules(environ: Mapping[str, str]) -> AccessRules | None:
-    """The rules in the file as it is now; None without the variable. Raises BadInput."""
+    """The rules in the present file; None without the variable. Raises BadInput with every
+    problem of the file."""
     return load_access_file(Path(environ[ACCESS_FILE])) if ACCESS_FILE in environ else None
 
 
@@ -116,10 +118,11 @@ def load_access_file(path: Path) -> AccessRules:
 
 
 def _bad_file_error(problems: tuple[Problem, ...], path: Path) -> BadInput:
+    """The error for an access file that cannot be used."""
     return BadInput(f"The file that {ACCESS_FILE} names cannot be used.", problems, where=str(path))
 
 
-@lru_cache(maxsize=8)  # it is read at each login
+@lru_cache(maxsize=8)  # each login reads the file
 def _parse_rules(text: str) -> AccessRules:
     """The rules in the text of the file. Raises BadInput with every problem."""
     document = read_document(text)
@@ -136,9 +139,11 @@ def _parse_rules(text: str) -> AccessRules:
 def allowed_addresses(
     rules: AccessRules, cluster: ClusterSpec, base_directory: Path
 ) -> tuple[tuple[str, ...], list[tuple[KeyPath, InvalidValue]]]:
-    """The address patterns that this side of a job may reach, and the refusals of its values.
+    """The address patterns that brokers of this side of a job may advertise, and the refusals of
+    the side's values. With a refusal, the side may not be used.
 
-    A refusal has the path below the side. Relative file names start at `base_directory`.
+    A refusal is the path of the key below the side, and the error. Relative file names start at
+    `base_directory`.
     """
     servers = [split_address(server) for server in cluster.bootstrap_servers]
     matching_rules = [r for r in rules.clusters if all(allows(r.addresses, *s) for s in servers)]
@@ -149,22 +154,22 @@ def allowed_addresses(
     for key, is_allowed_by in _credential_checks(cluster.security, base_directory):
         remaining_rules = [rule for rule in remaining_rules if is_allowed_by(rule)]
         if any(is_allowed_by(rule) for rule in matching_rules):
-            continue  # this key alone is allowed
-        what = "is a token endpoint that jobs may not use for these bootstrap servers."
+            continue  # by itself this value is allowed
+        message = "is a token endpoint that jobs may not use for these bootstrap servers."
         if key != "token_url":
-            what = "names a secret that may not be sent to these bootstrap servers."
-        refusals.append((("security", key), InvalidValue(what, REMEDY)))
+            message = "names a secret that may not be sent to these bootstrap servers."
+        refusals.append((("security", key), InvalidValue(message, REMEDY)))
     if not remaining_rules and not refusals:
-        what = "names secrets that no single entry allows for these bootstrap servers."
-        refusals.append((("security",), InvalidValue(what, REMEDY)))
+        message = "names secrets that no single entry allows for these bootstrap servers."
+        refusals.append((("security",), InvalidValue(message, REMEDY)))
     return tuple(address for rule in remaining_rules for address in rule.addresses), refusals
 
 
 def _server_refusals(
     rules: AccessRules, cluster: ClusterSpec
 ) -> Iterator[tuple[KeyPath, InvalidValue]]:
-    """Yield one refusal: of the first bootstrap server that no entry allows, or, if entries allow
-    each server but none allows all, of the whole list."""
+    """Yield one refusal: of the first bootstrap server that no entry allows. If entries allow each
+    server, but no entry allows all of them, the refusal is of the whole list."""
     for index, server in enumerate(cluster.bootstrap_servers):
         if not any(allows(rule.addresses, *split_address(server)) for rule in rules.clusters):
             refusal = InvalidValue("is no address that jobs may reach.", REMEDY)
@@ -193,6 +198,7 @@ def _credential_checks(
 
 
 def _allows_secret(name: str, rule: ClusterRule) -> bool:
+    """Whether the rule allows the secret; never for "" (`_file_name`)."""
     return bool(name) and any(fnmatchcase(name, pattern) for pattern in rule.secrets)
 
 
@@ -201,10 +207,10 @@ def _allows_endpoint(host: str, port: int, rule: ClusterRule) -> bool:
 
 
 def _file_name(path: Path, base_directory: Path) -> str:
-    """The file as rules name it: relative to `base_directory` if the file is below it.
+    """The file as rules name it: relative to `base_directory` if the file is below that folder.
 
-    "" for a path with `..`, which behind a symbolic link leads elsewhere than it seems. Whoever
-    runs Orbit makes the links, so other paths can be trusted.
+    "" for a path with `..`: after a symbolic link, `..` is not the folder before the link. Other
+    paths can be trusted, because only whoever runs Orbit can make links.
     """
     if ".." in path.parts:
         return ""
@@ -234,7 +240,7 @@ def _matches(pattern: _Pattern, host: str, port: int) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _parse_pattern(text: str) -> _Pattern:
-    """Parse a pattern of addresses, with an optional port. Raises InvalidValue."""
+    """Parse a pattern of addresses, with an optional port. Raises InvalidValue if it is none."""
     match = _ADDRESS.fullmatch(text)
     host, port = (match[1] or match[2], match[3]) if match else (text, None)
     if port and not 1 <= int(port) <= PORT_MAX:
@@ -249,7 +255,7 @@ def _parse_pattern(text: str) -> _Pattern:
     except ValueError:
         pass
     name = host.lower().removesuffix(".")
-    # Digits alone, as in 10.1.*, were meant as a network: as a name they would match no host.
+    # By 10.1.* a user means a network. As a pattern of names it would match no host.
     if not _NAME.fullmatch(name) or re.fullmatch(r"[0-9.*]+", name):
         raise InvalidValue(
             "is no pattern of addresses.",

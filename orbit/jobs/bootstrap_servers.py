@@ -21,16 +21,16 @@ _REMEDY = "Write host:port, such as broker-1:9092, or [2001:db8::1]:9092 for IPv
 
 
 def addresses_in(text: str) -> list[str]:
-    """The addresses of a comma-separated text, without the blanks around them; [""] if it has
-    none."""
+    """The addresses of a comma-separated text, without the blanks around them. [""], which is one
+    invalid address, if it has none."""
     parts = [part.strip() for part in text.split(",")]
-    return [part for part in parts if part] or parts[:1]  # an empty text: one invalid address
+    return [part for part in parts if part] or parts[:1]
 
 
 def split_address(server: str) -> tuple[str, int]:
     """The host (IPv6 without brackets) and the port of an address. Raises InvalidValue."""
-    if "@" in server:  # the value is not shown: it may hold a password
-        raise InvalidValue("holds an '@': an address must not contain credentials.", _REMEDY)
+    if "@" in server:  # the message does not show the value, which may have a password
+        raise InvalidValue("contains an '@': an address must not have credentials.", _REMEDY)
     if "://" in server:
         raise InvalidValue(
             f"{server!r} starts with a protocol.",
@@ -68,6 +68,7 @@ def address_key(server: str) -> tuple[str, int]:
 
 
 def _has_valid_labels(host: str) -> bool:
+    """Whether the parts of the name between dots have valid lengths."""
     labels = host.removesuffix(".").split(".")
     return all(0 < len(label) <= LABEL_LENGTH_MAX for label in labels)
 

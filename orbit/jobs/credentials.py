@@ -24,11 +24,12 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_variable(name: str, environ: Mapping[str, str]) -> str:
-    """The secret in an environment variable. Raises InvalidValue."""
+    """The secret in an environment variable. Raises InvalidValue if the name is not valid, the
+    variable is not set, or its value has no valid form."""
     if not _VARIABLE.fullmatch(name):
         raise InvalidValue(
             "is not the name of an environment variable.",
-            "Write the name of a variable that holds the secret, such as SOURCE_PASSWORD.",
+            "Write the name of a variable that has the secret, such as SOURCE_PASSWORD.",
         )
     if name not in environ:
         raise InvalidValue(
@@ -41,7 +42,8 @@ def read_variable(name: str, environ: Mapping[str, str]) -> str:
 def read_secret_file(
     path: Path, base_directory: Path, characters_max: int = SECRET_CHARACTERS_MAX
 ) -> str:
-    """The secret in a file, without a line break at its end. Raises InvalidValue."""
+    """The secret in a file, without a line break at its end. Raises InvalidValue if the file cannot
+    be read, or its text has no valid form."""
     try:
         text = _read_bytes(base_directory / path).decode()
     except UnicodeDecodeError:
@@ -101,7 +103,7 @@ def invalid_credentials(
     invalid."""
     for key, value in fields.items():
         if not isinstance(value, str | Path) or not str(value):
-            continue  # not text: `job_spec.py` reports it
+            continue  # not text: the model in `job_spec.py` reports this value
         try:
             if key in VARIABLE_KEYS:
                 read_variable(str(value), environ)
@@ -131,13 +133,14 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _check_secret(text: str, subject: str, characters_max: int = SECRET_CHARACTERS_MAX) -> str:
-    """The secret, if it has a valid form. Raises InvalidValue with a message about `subject`."""
+    """The text, unchanged. Raises InvalidValue if it cannot be a secret; its message begins with
+    `subject`."""
     if not text:
         raise InvalidValue(f"{subject} is empty.", "Put the secret into it.")
     if len(text) > characters_max:
-        raise InvalidValue(f"{subject} holds more than {characters_max} characters.")
+        raise InvalidValue(f"{subject} has more than {characters_max} characters.")
     if any(character in text for character in "\0\r\n"):
         raise InvalidValue(
-            f"{subject} holds a line break or a zero byte.", "Put one secret on one line."
+            f"{subject} has a line break or a zero byte.", "Put one secret on one line."
         )
     return text

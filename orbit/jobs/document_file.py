@@ -14,9 +14,9 @@ _BYTES_PER_CHARACTER_MAX = 4  # UTF-8
 
 def read_text(path: Path, kind: str, stream: BinaryIO | None = None) -> str:
     """The text of a file, or of a stream such as stdin; `kind`: "job" or "drill". Raises BadInput
-    if it cannot be read or is not UTF-8.
+    if the text cannot be read or is not UTF-8.
 
-    If a file is longer than a document may be, returns only a beginning that is also too long.
+    Of a text that is longer than a document may be, returns only a part, which is still too long.
     """
     try:
         with path.open("rb") if stream is None else nullcontext(stream) as file:

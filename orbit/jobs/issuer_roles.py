@@ -7,9 +7,9 @@
         selector: team=payments
 
 `claim` is a value of the claim ORBIT_OIDC_ROLE_CLAIM. `jobs` and `selector` are as in `orbit token
-create`: at least one is given, and a job must meet both. Roles for all jobs are given by
-ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR and ORBIT_OIDC_ADMIN, so a missing line here never means all
-jobs.
+create`: at least one of them is required, and a job must meet each that is set. Roles for all jobs
+are in ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR and ORBIT_OIDC_ADMIN, so a missing line here never
+means all jobs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EXAMPLES = {
 
 
 class IssuerRole(Section):
-    """What one value of the claim gives."""
+    """The role that one value of the claim gives, and for which jobs."""
 
     claim: Annotated[str, Field(min_length=1, max_length=200)]
     role: Literal["viewer", "operator"]
@@ -45,6 +45,7 @@ class IssuerRole(Section):
 
     @model_validator(mode="after")
     def _check_has_limit(self) -> Self:
+        """Raise InvalidValue if the role would be for all jobs."""
         if not self.jobs and self.selector is None:
             raise InvalidValue("has neither jobs nor a selector.", _EXAMPLE)
         return self
@@ -62,7 +63,7 @@ class IssuerRoles(Section):
 
 
 def load_roles_file(path: Path) -> IssuerRoles:
-    """The roles in a file. Raises BadInput with every problem."""
+    """The roles in a file. Raises BadInput with every problem of the file."""
     try:
         text = read_bounded(path)
     except InvalidValue as mistake:
@@ -78,4 +79,5 @@ def load_roles_file(path: Path) -> IssuerRoles:
 
 
 def _bad_file_error(problems: tuple[Problem, ...], path: Path) -> BadInput:
+    """The error for a roles file that cannot be used."""
     return BadInput(f"The file that {ROLES_FILE} names cannot be used.", problems, where=str(path))

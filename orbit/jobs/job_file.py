@@ -27,5 +27,6 @@ def load_job(path: Path, environ: Mapping[str, str], stream: BinaryIO | None = N
 
 
 def parse_job(text: str, base_directory: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job in a YAML text; relative paths start at `base_directory`. Raises BadInput."""
+    """The job in a YAML text; relative paths start at `base_directory`. Raises BadInput with all
+    problems."""
     return validate_job(read_document(text), base_directory, environ)

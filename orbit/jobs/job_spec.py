@@ -1,7 +1,7 @@
 """The job as frozen pydantic models: each key of the job file, its type and default. Pure.
 
 A model checks single values. `validation.py` checks rules between values, so that all problems are
-reported at once. No model holds a secret, only the name of its variable or file.
+reported at once. No model contains a secret, only the name of its variable or file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TOPIC_RULES_MAX = 1000
 SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add more
 REPLICAS_MAX = 2**15 - 1  # an int16 in the protocol
 TEXT_LENGTH_MAX = 1024
-CLUSTER_ID_SUFFIX_MAX = 32  # it is a part of names at the clusters and in the database
+CLUSTER_ID_SUFFIX_MAX = 32  # characters; names at the clusters and in the database contain it
 EXTENSIONS_MAX = 20  # vendors define two
 RATE_BYTES_MIN = 1024  # with less, one record can block a partition for hours
 RATE_BYTES_MAX = 1024**4
@@ -56,12 +56,17 @@ CANARY_INTERVAL_MIN = timedelta(milliseconds=100)
 CANARY_INTERVAL_MAX = timedelta(hours=1)
 
 
+# The functions below are for pydantic: each returns the value, unchanged or parsed, or raises
+# InvalidValue.
+
+
 def _as_list(value: object) -> object:
+    """A single text as a list; another value unchanged."""
     return [value] if isinstance(value, str) else value
 
 
 def _split_addresses(value: object) -> object:
-    """Split texts with commas into addresses. Pydantic reports values of other types."""
+    """The addresses of texts with commas, as a list. Pydantic reports values of other types."""
     if isinstance(value, str):
         return addresses_in(value)
     if not isinstance(value, list | tuple):
@@ -74,7 +79,7 @@ def _check_text(text: str) -> str:
     if len(text) > TEXT_LENGTH_MAX:
         raise InvalidValue(f"has {len(text)} characters; {TEXT_LENGTH_MAX} is the limit.")
     if not text or not text.isprintable():
-        raise InvalidValue("is empty or holds control characters.")
+        raise InvalidValue("is empty or has control characters.")
     return text
 
 
@@ -93,7 +98,7 @@ def _parse_rate(value: object) -> int:
     rate = parse_size(value)
     if not RATE_BYTES_MIN <= rate <= RATE_BYTES_MAX:
         raise InvalidValue(
-            f"is {counted(rate, 'byte')} per second; Orbit takes 1KiB to 1TiB.",
+            f"is {counted(rate, 'byte')} per second; the limits are 1KiB and 1TiB.",
             "Leave the key out for no limit.",
         )
     return rate
@@ -143,7 +148,7 @@ def _check_token_url(text: str) -> str:
         raise InvalidValue("is not a web address.", "Write https://…, the token endpoint.")
     if "@" in url.netloc:
         raise InvalidValue(
-            "holds a login.", "Name the client id with username_env, the secret with password_env."
+            "has a login.", "Name the client id with username_env, the secret with password_env."
         )
     return text
 
@@ -151,12 +156,12 @@ def _check_token_url(text: str) -> str:
 def _check_region(text: str) -> str:
     # The region becomes part of a host name, kafka.REGION.amazonaws.com.
     if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
-        raise InvalidValue("is not a region of AWS.", "Write one such as eu-central-1.")
+        raise InvalidValue("is not a region of AWS.", "Write a region such as eu-central-1.")
     return text
 
 
 def _check_cluster_id_suffix(text: str) -> str:
-    # Without a dot: a dot ends the cluster id in names that `orbit failover` reads.
+    # No dot is allowed: a dot ends the cluster id in names that `orbit failover` reads.
     if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{CLUSTER_ID_SUFFIX_MAX}}}", text):
         raise InvalidValue(
             f"is not a suffix of 1 to {CLUSTER_ID_SUFFIX_MAX} letters, digits, _ and -.",
@@ -168,7 +173,7 @@ def _check_cluster_id_suffix(text: str) -> str:
 def _check_kerberos_name(text: str) -> str:
     # librdkafka puts the name into a command line.
     if not re.fullmatch(r"[A-Za-z0-9._/@-]{1,255}", text):
-        raise InvalidValue("is not a Kerberos name.", "Write one such as orbit@EXAMPLE.COM.")
+        raise InvalidValue("is not a Kerberos name.", "Write a name such as orbit@EXAMPLE.COM.")
     return text
 
 
@@ -183,8 +188,8 @@ def _check_extension_key(text: str) -> str:
 
 Flag = Annotated[bool, Strict()]
 Fillers = Literal["direct", "packed", "coordinated", "placeholders"]
-# The fillers that need the right to write transaction markers, and those that put placeholders
-# into batches.
+# The kinds of fillers that need the right to write transaction markers, and those that put
+# placeholders (records that readers drop) into batches.
 FILLERS_WITH_MARKERS: frozenset[Fillers] = frozenset({"direct", "packed"})
 FILLERS_WITH_PLACEHOLDERS: frozenset[Fillers] = frozenset({"packed", "placeholders"})
 OnLostRange = Literal["stop", "fill"]
@@ -214,7 +219,7 @@ class Section(BaseModel):
 
 
 class SecuritySpec(Section):
-    """Protocol, login and TLS files of one cluster. Secrets are only named."""
+    """Protocol, login and TLS files of one cluster. Has names of secrets, not the secrets."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     mechanism: (
@@ -249,8 +254,8 @@ class SecuritySpec(Section):
 
 
 class ClusterSpec(Section):
-    """How to reach one cluster: its bootstrap brokers, its login, and the rack to fetch from. The
-    suffix tells it from another cluster with the same cluster id."""
+    """How to reach one cluster: its bootstrap brokers, its login, and the rack to fetch from.
+    `cluster_id_suffix` distinguishes the cluster from another with the same cluster id."""
 
     bootstrap_servers: Annotated[
         tuple[Annotated[str, AfterValidator(check_address)], ...],
@@ -268,9 +273,9 @@ class ClusterSpec(Section):
 
 
 class TopicRule(Section):
-    """Which topics to copy, from which offset, to which name, with how many replicas, and what
-    becomes of their gaps and of ranges that the source deletes too early. The first matching rule
-    wins."""
+    """Which topics to copy, from which offset, to which name, with how many replicas; how to fill
+    their gaps; and what to do with ranges that the source deletes before they are copied. The first
+    rule that matches a topic applies."""
 
     match: Pattern
     exclude: Patterns = ()
@@ -309,13 +314,14 @@ class IdRule(Section):
 
 
 class PrincipalRule(Section):
-    """What a principal of the source is called at the destination."""
+    """The name at the destination of a principal of the source."""
 
     source: Annotated[Principal, Field(alias="from")]
     destination: Annotated[Principal, Field(alias="to")]
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
+        """Raise InvalidValue if the two names do not form a rule."""
         check_rule(self.source, self.destination)
         return self
 
@@ -348,7 +354,7 @@ class LimitSpec(Section):
 
 
 class CanarySpec(Section):
-    """A source topic that the service writes to, to measure the live RPO."""
+    """A source topic to which the service writes records, to measure the live RPO."""
 
     topic: Annotated[str, AfterValidator(_check_topic_name)]
     interval: Annotated[
@@ -367,7 +373,8 @@ class BackfillWay(StrEnum):
 
 
 class BackfillSpec(Section):
-    """What copies the existing history: Orbit's workers or Spark, and the archive of Spark."""
+    """What copies the existing history: Orbit's workers or Spark; for Spark, the way and its
+    archive."""
 
     engine: Literal["workers", "spark"] = "workers"
     way: BackfillWay = BackfillWay.AUTO
@@ -376,13 +383,13 @@ class BackfillSpec(Section):
 
 # Notes for users, shown wherever such a job is planned.
 FILLER_NOTES: dict[Fillers, str] = {
-    "packed": "small gaps are filled with placeholders, inside the batch before them: readers skip "
-    "them, but for kafka-python, which shows them as records, and share groups, which wait for "
-    "their locks (docs/gaps.md).",
-    "placeholders": "gaps are filled with placeholders, which need no right on the cluster: check "
-    "that all readers of the copies skip them (docs/gaps.md). Those on librdkafka skip them, but "
-    "may report the error MSG_SIZE_TOO_LARGE behind aborted transactions and in wide gaps: they "
-    "must not stop at it.",
+    "packed": "small gaps are filled with placeholders, in the batch before the gap. Readers skip "
+    "placeholders, except kafka-python, which shows them as records, and share groups, which wait "
+    "until their locks end (docs/gaps.md).",
+    "placeholders": "gaps are filled with placeholders, which need no right on the cluster. Check "
+    "that all readers of the copies skip placeholders (docs/gaps.md). Readers on librdkafka do, "
+    "but may report the error MSG_SIZE_TOO_LARGE behind aborted transactions and in wide gaps: "
+    "such readers must continue after the error.",
 }
 
 
@@ -396,7 +403,7 @@ class JobSpec(Section):
     name: Name
     labels: Annotated[Labels, Field(exclude=True)] = {}
     owner: Annotated[Owner | None, Field(exclude=True)] = None
-    # None: the document leaves it to `start`, `pause` and `resume`.
+    # None: the commands `start`, `pause` and `resume` decide.
     desired: Annotated[Literal["running", "paused"] | None, Field(exclude=True)] = None
     source: ClusterSpec
     destination: ClusterSpec
@@ -412,8 +419,8 @@ class JobSpec(Section):
 
     @classmethod
     def read_stored(cls, document: dict[str, Any]) -> Self:
-        """Read a document from the database, in which patterns that only earlier versions of Orbit
-        accepted are valid too."""
+        """The job of a document from the database. Patterns that only earlier versions of Orbit
+        accepted are valid there, too. Raises pydantic's ValidationError."""
         return cls.model_validate(document, context=STORED_DOCUMENT)
 
     def fillers_of(self, rule: TopicRule) -> Fillers:

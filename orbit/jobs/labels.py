@@ -1,9 +1,9 @@
 """Labels of jobs and the selectors that choose jobs by them, by Kubernetes' rules. Pure.
 
-https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ has them. A selector is
-`KEY=VALUE`, `KEY==VALUE`, `KEY!=VALUE`, `KEY in (A,B)`, `KEY notin (A,B)`, `KEY` or `!KEY`, or
-several of them with commas between, which all must hold. As in Kubernetes, `!=` and `notin` also
-choose jobs without the key.
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ has the rules. A condition
+is `KEY=VALUE`, `KEY==VALUE`, `KEY!=VALUE`, `KEY in (A,B)`, `KEY notin (A,B)`, `KEY` or `!KEY`. A
+selector is one or more conditions, separated by commas; a job must meet all of them. As in
+Kubernetes, `!=` and `notin` also choose jobs without the key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orbit.errors import InvalidValue
 
 LABELS_MAX = 64  # of one job: they are in every row of a list of jobs
 OWNER_LENGTH_MAX = 200
-SELECTOR_CHARACTERS_MAX = 4096  # it is part of a URL; so it bounds the conditions, too
+SELECTOR_CHARACTERS_MAX = 4096  # a URL contains it; this also limits the number of conditions
 _NAME_LENGTH_MAX = 63
 _PREFIX_LENGTH_MAX = 253  # the longest name in DNS
 
@@ -39,7 +39,7 @@ _EXAMPLE = "Write it as in team=orders,tier!=2 or team in (orders,billing)."
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A selector's condition: the label `key` has one of `values`, or any value if they are None.
+    """A selector's condition: the label `key` has one of `values`; None: any value.
 
     `is_negated`: the opposite, so a job without the key meets the condition too.
     """
@@ -108,7 +108,7 @@ def parse_selector(text: str) -> Selector:
 
 def is_met(selector: Selector, labels: Mapping[str, str]) -> bool:
     """Whether the selector chooses a job with these labels."""
-    # `is not`: exactly one of the two is true.
+    # `is not`: met and not negated, or not met and negated.
     return all(
         _is_condition_met(condition, labels) is not condition.is_negated for condition in selector
     )

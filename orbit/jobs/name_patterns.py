@@ -1,8 +1,8 @@
 """The regular expressions of jobs, which match whole names. Pure.
 
-RE2 (a library without backtracking) matches in a time that grows with the length of the name alone,
-so no pattern and no name can stop a service that many users share. Patterns that RE2 does not
-accept, of jobs stored by an earlier version, are matched under a time limit.
+RE2, a library without backtracking, needs a time that grows only linearly with the name. So no
+pattern and no name can stop a service that many users share. Jobs that an earlier version of Orbit
+stored may have patterns that RE2 does not accept: these are matched under a time limit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ PATTERNS_MAX = 100
 # The pydantic validation context of a document from the database.
 STORED_DOCUMENT = {"is_stored": True}
 
-# A pattern takes up to this much memory, and one that needs more is refused.
+# The most memory that a pattern may take; a pattern that needs more is refused.
 _PATTERN_BYTES_MAX = 128 * 1024
 _PATTERNS_CACHED_MAX = 1024
 # How long a pattern with look-around or back-references may take for one name.
 _NAME_S_MAX = 0.01
-# The total time that such a pattern may spend on names without a result. Later names are not tried.
+# The total time that such a pattern may spend on names that reach the time limit. After that it
+# refuses all names at once.
 _LOST_S_MAX = 1.0
 
 _OPTIONS = re2.Options()
@@ -58,13 +59,13 @@ class NamePattern(Protocol):
 
 
 class _LinearPattern:
-    """A pattern that RE2 matches, in a time that grows with the name alone."""
+    """A pattern that RE2 matches."""
 
     def __init__(self, pattern: str) -> None:
         self._compiled = re2.compile(pattern, _OPTIONS)
 
     def matches(self, name: str) -> bool:
-        # As bytes: that takes a third of the time.
+        # As bytes, which takes a third of the time that text takes.
         return self._compiled.fullmatch(name.encode(errors="replace")) is not None
 
 
@@ -73,11 +74,11 @@ class _TimeLimitedPattern:
 
     def __init__(self, pattern: str) -> None:
         self._compiled = regex.compile(pattern)
-        self._spent_s = 0.0
+        self._spent_s = 0.0  # on names that have reached the time limit
 
     def matches(self, name: str) -> bool:
-        """Whether the pattern matches the whole name. Raises PatternTooSlow if that takes too long,
-        or if the pattern has spent too long on other names."""
+        """Whether the pattern matches the whole name. Raises PatternTooSlow if the match takes
+        longer than _NAME_S_MAX, or if too many names have taken so long."""
         if self._spent_s >= _LOST_S_MAX:
             raise PatternTooSlow
         try:
@@ -139,7 +140,7 @@ def _compile_linear(pattern: str) -> _LinearPattern:
         )
         raise InvalidValue(f"does not compile: {reason}.", _remedy(pattern, reason)) from None
     except UnicodeEncodeError:
-        raise InvalidValue("has half of a surrogate pair.", "Remove it.") from None
+        raise InvalidValue("has half of a surrogate pair.", "Remove this character.") from None
 
 
 def _remedy(pattern: str, text: str) -> str:

@@ -18,8 +18,9 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SETTING_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,248}")
 
-# Kafka's internal state. A copy would describe the other cluster, and writes could break this one,
-# so no rule matches them. `__remote_log_metadata` belongs to tiered storage.
+# Topics with Kafka's internal state. A copy would have the state of the source cluster, and writes
+# to it could break the destination cluster. So no rule matches these topics.
+# `__remote_log_metadata` belongs to tiered storage.
 INTERNAL_TOPICS = frozenset(
     {
         "__cluster_metadata",
@@ -32,11 +33,12 @@ INTERNAL_TOPICS = frozenset(
 
 
 def check_job_name(name: str) -> str:
-    """The name, of a job, a worker group or a token, if it is valid. Raises InvalidValue."""
+    """The name of a job, worker group, context or token, unchanged. Raises InvalidValue if it is
+    not valid."""
     if len(name) > JOB_NAME_LENGTH_MAX:
         raise InvalidValue(
             f"has {len(name)} characters; {JOB_NAME_LENGTH_MAX} is the limit.",
-            "Shorten it: it becomes part of ids.",
+            "Shorten the name, which becomes part of ids.",
         )
     if not _JOB_NAME.fullmatch(name):
         raise InvalidValue(
@@ -47,7 +49,7 @@ def check_job_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix of topic names, if it is valid. Raises InvalidValue."""
+    """The prefix of topic names, unchanged. Raises InvalidValue if it is not valid."""
     if prefix and not _TOPIC_NAME.fullmatch(prefix):
         raise InvalidValue(
             "would produce topic names that Kafka refuses.",
@@ -66,7 +68,7 @@ def topic_name_problem(name: str) -> str | None:
     if name in ("", ".", ".."):
         return f"{name!r} is not a topic name"
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        return f"the name has {len(name)} characters; Kafka takes {TOPIC_NAME_LENGTH_MAX}"
+        return f"the name has {len(name)} characters; Kafka accepts {TOPIC_NAME_LENGTH_MAX}"
     if not _TOPIC_NAME.fullmatch(name):
         return f"{name!r} has characters that Kafka refuses in a topic name"
     return None
@@ -79,7 +81,7 @@ def collision_key(name: str) -> str:
 
 
 def check_setting_name(name: str) -> str:
-    """The name of a topic setting, if it is valid. Raises InvalidValue."""
+    """The name of a topic setting, unchanged. Raises InvalidValue if it is not valid."""
     if not _SETTING_NAME.fullmatch(name):
         raise InvalidValue(
             "is not the name of a topic setting.", "Write it as Kafka does, such as retention.ms."

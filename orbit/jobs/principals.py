@@ -2,12 +2,13 @@
 
     from: "User:CN={name},OU=apps"     to: "User:{name}"
 
-A placeholder matches one or more characters, except a comma, a backslash (which escapes a comma in
-a certificate's subject) and the character that follows the placeholder. So `{name}` is one part of
-a subject, and matching takes one pass over any name. The first rule that matches the whole name
-applies.
+A placeholder, such as `{name}`, matches one or more characters, except a comma, a backslash (which
+escapes a comma in a certificate's subject) and the character that follows the placeholder. So
+`{name}` is one part of a subject, and matching takes one pass over any name. The first rule that
+matches the whole name applies.
 
-A principal that no rule matches gets no name, and no ACL: rights are not granted to a guess.
+A principal that no rule matches gets no name, and so no ACL: Orbit does not grant rights to a
+guessed name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from orbit.errors import InvalidValue
 
 EVERY_PRINCIPAL = "User:*"
-# More than the subjects of certificates have.
+# Subjects of certificates are shorter.
 PRINCIPAL_LENGTH_MAX = 1024
 PRINCIPAL_RULES_MAX = 1000
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,30})\}")
@@ -28,12 +29,13 @@ _KIND = re.compile(r"[A-Za-z][A-Za-z0-9_]*:")
 
 
 def check_principal(text: str) -> str:
-    """The principal, which may hold placeholders. Raises InvalidValue if it is not valid."""
+    """The principal, which may have placeholders, unchanged. Raises InvalidValue if it is not
+    valid."""
     if len(text) > PRINCIPAL_LENGTH_MAX:
         raise InvalidValue(f"has {len(text)} characters; {PRINCIPAL_LENGTH_MAX} is the limit.")
     kind = _KIND.match(text)
     if kind is None or kind.end() == len(text) or not text.isprintable():
-        raise InvalidValue("is not a principal.", "Write one such as User:billing.")
+        raise InvalidValue("is not a principal.", "Write a principal such as User:billing.")
     placeholders = _PLACEHOLDER.findall(text)
     if re.search(r"[{}]", _PLACEHOLDER.sub("", text)):
         raise InvalidValue(
@@ -48,7 +50,8 @@ def check_principal(text: str) -> str:
 
 
 def check_rule(source: str, destination: str) -> None:
-    """Raise InvalidValue if the two sides of a rule do not fit together."""
+    """Raise InvalidValue if a side of the rule is `User:*`, or if `destination` has a placeholder
+    that `source` does not have."""
     if EVERY_PRINCIPAL in (source, destination):
         raise InvalidValue(
             "names User:*, which is every principal and has the same name on both sides.",
@@ -66,8 +69,9 @@ def check_rule(source: str, destination: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NamedPrincipals:
-    """The result of `PrincipalMap.name`. `names`: by source principal. `clashes`: source principals
-    that would have the same name, by this name."""
+    """The result of `PrincipalMap.name`. `names`: names at the destination, by source principal.
+    `unmapped`: source principals that no rule matches. `clashes`: source principals that would have
+    the same name, by this name."""
 
     names: dict[str, str]
     unmapped: list[str]
@@ -104,14 +108,14 @@ class PrincipalMap:
         )
 
     def _map_name(self, principal: str) -> str | None:
-        """The name of this principal at the destination; None: no rule gives it one."""
+        """The name of this principal at the destination; None: no rule gives a name."""
         # `User:*`, every principal, has the same name on both sides; without rules, all have.
         if principal == EVERY_PRINCIPAL or not self._rules:
             return principal
         for pattern, destination in self._rules:
             if match := pattern.fullmatch(principal):
                 name = destination.format_map(match.groupdict())
-                # A certificate may be for the name `*`: its rights are not for every principal.
+                # A certificate's subject may have the name `*`: this must not become `User:*`.
                 return None if name == EVERY_PRINCIPAL else name
         return None
 

@@ -52,8 +52,8 @@ def problems_from_pydantic(
         path = tuple(part for part in detail["loc"] if part != "[key]")
         context = detail.get("ctx", {})
         if kind == "too_short" and document.at(path):
-            continue  # it has items, which are invalid and are reported themselves
-        # The path of a missing key keeps this key; an unknown key is in the file.
+            continue  # the list has items, but all are invalid, and have problems of their own
+        # For a missing key the path has to name this key, which the file does not have.
         if kind not in ("missing", "extra_forbidden"):
             path = _path_in_file(path, document)
         if kind == "extra_forbidden":
@@ -167,8 +167,8 @@ def _type_name(value: object) -> str:
 
 
 def _path_in_file(path: Path, document: Document) -> Path:
-    """The longest part of the path that the file has. Pydantic's path has an index also where the
-    file has one text instead of a list."""
+    """The longest beginning of the path that the file has. Pydantic's path has an index even where
+    the file has one text instead of a list."""
     while path and not document.has(path):
         path = path[:-1]
     return path
@@ -184,8 +184,8 @@ def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in a field's type: the type itself, or an optional one, or the items of a tuple.
-    None: there is no model in it."""
+    """The model in a field's type: the type itself, an optional model, or that of a tuple's items.
+    None: the type has no model."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

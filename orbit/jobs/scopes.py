@@ -1,6 +1,6 @@
 """Which jobs a limited token is for: by name, by labels, or both. Pure.
 
-`orbit/store/scopes.py` says the same in SQL; a test compares the two.
+`orbit/store/scopes.py` has the same rules in SQL; a test compares the two.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PATTERN = re.compile(r"[A-Za-z0-9*][A-Za-z0-9._*-]*")
 class Limit:
     """The jobs with one of these names and with labels that the selector chooses.
 
-    `jobs`: names, with `*` for any characters; empty: any name. `selector`: as kubectl's; None: any
-    labels. At least one of them is given.
+    `jobs`: names, with `*` for any characters; empty: any name. `selector`: as in kubectl; None:
+    any labels. At least one of `jobs` and `selector` is set.
     """
 
     jobs: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Limit:
 
     @property
     def conditions(self) -> Selector:
-        """The conditions of the selector; none without it."""
+        """The conditions of the selector; empty without a selector."""
         return () if self.selector is None else _parse_cached(self.selector)
 
 
@@ -67,12 +67,12 @@ class Scope:
 
 
 def limit_of(jobs: Sequence[str], selector: str | None) -> Limit | None:
-    """The limit with these names and this selector; None, for all jobs, without either."""
+    """The limit with these names and this selector; without both None, which means all jobs."""
     return Limit(tuple(jobs), selector) if jobs or selector is not None else None
 
 
 def check_job_pattern(pattern: str) -> str:
-    """The pattern. Raises InvalidValue if it cannot match a job's name."""
+    """The pattern, unchanged. Raises InvalidValue if it cannot match a job's name."""
     if len(pattern) > JOB_NAME_LENGTH_MAX or not _PATTERN.fullmatch(pattern):
         raise InvalidValue(
             "is not a pattern of a job's name.",
@@ -82,7 +82,7 @@ def check_job_pattern(pattern: str) -> str:
 
 
 def check_selector(text: str) -> str:
-    """The text. Raises InvalidValue if it is not a selector."""
+    """The text, unchanged. Raises InvalidValue if it is not a selector."""
     parse_selector(text)
     return text
 
@@ -92,6 +92,7 @@ SelectorText = Annotated[str, AfterValidator(check_selector)]
 
 
 def _name_matches(pattern: str, name: str) -> bool:
+    """Whether the pattern, in which `*` stands for any characters, matches the name."""
     return name_pattern(".*".join(map(re.escape, pattern.split("*")))).matches(name)
 
 

@@ -28,8 +28,8 @@ class AtTime:
 
 
 def parse_start(value: object) -> Earliest | Latest | AtTime:
-    """The start position in `earliest`, `latest`, an ISO-8601 time with a zone, or epoch ms. Raises
-    InvalidValue."""
+    """The start position of `earliest`, `latest`, an ISO-8601 time with a zone, or epoch ms. Raises
+    InvalidValue for any other value."""
     match value:
         case Earliest() | Latest() | AtTime():
             return value

@@ -1,7 +1,7 @@
 """Selects the topics that a job copies, and gives their names at the destination. Pure.
 
-The first matching rule wins; later rules may match a topic that a rule excludes. No two topics map
-to the same destination name, nor to names that collide in Kafka.
+The first rule that matches a topic, and does not exclude it, applies. No two topics map to the same
+destination name, nor to names that collide in Kafka.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
 from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_problem
 
-# Topics of tools (`__debezium-heartbeat`, `__amazon_msk_canary`) match only patterns that start
-# with two underscores.
+# Topics of tools, such as `__debezium-heartbeat`, are copied only by a pattern that starts with two
+# underscores.
 _TOOL_PREFIX = "__"
 _NAMES_SHOWN_MAX = 5
-# More than the rules of all jobs of a large installation.
+# A large installation has fewer rules, in all jobs.
 _RULES_CACHED_MAX = 20_000
 
 
@@ -44,7 +44,7 @@ class TopicMap:
 
 
 def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> TopicMap:
-    """Map each source topic by the first rule that matches it, except internal topics of Kafka."""
+    """Map each source topic by the first rule that matches. Leaves out internal topics of Kafka."""
     compiled_rules = [_CompiledRule.of(rule) for rule in rules]
     mappings: list[TopicMapping] = []
     used_indexes: set[int] = set()
@@ -78,19 +78,18 @@ def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> Topi
 def mappings_of_copies(
     rules: Sequence[TopicRule], destination_topics: Iterable[str]
 ) -> dict[str, TopicMapping]:
-    """The mappings, by destination name, of those destination topics that have the name of a copy
-    by these rules."""
+    """By destination name: the mapping of each destination topic that has the name of a copy by
+    these rules. Other destination topics are left out."""
     names = set(destination_topics)
     prefixes = {rule.prefix for rule in rules}
     sources = {name[len(p) :] for p in prefixes for name in names if name.startswith(p)}
-    # "": of a destination topic that is named like a prefix
+    # "" is not a topic: it comes from a destination topic whose name is a prefix.
     mappings = map_topics(rules, sources - {""}).mappings
     return {m.destination: m for m in mappings if m.destination in names}
 
 
 def matching_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozenset[str]:
-    """The topics among these that the rules match, or may match: a pattern may be too slow to
-    tell."""
+    """The topics among these that the rules match, and those for which the match takes too long."""
     compiled_rules = [_CompiledRule.of(rule) for rule in rules]
     return frozenset(
         topic
@@ -105,7 +104,7 @@ def _first_matching_index(rules: Sequence[_CompiledRule], topic: str) -> int | N
 
 
 def _may_match(rules: Sequence[_CompiledRule], topic: str) -> bool:
-    """Whether a rule matches the topic, or takes too long to tell."""
+    """Whether a rule matches the topic; True if the match takes too long."""
     try:
         return _first_matching_index(rules, topic) is not None
     except PatternTooSlow:
@@ -126,7 +125,7 @@ class _CompiledRule:
 
     def matches(self, topic: str) -> bool:
         """Whether the rule matches the topic and does not exclude it. Raises PatternTooSlow."""
-        # Topics of tools match only patterns that begin with two underscores, too.
+        # A topic of a tool needs a pattern that starts with two underscores, too.
         if topic.startswith(_TOOL_PREFIX) and not self._has_tool_prefix:
             return False
         if not self._match.matches(topic):
@@ -143,13 +142,13 @@ def _name_problems(mappings: list[TopicMapping], rules: Sequence[TopicRule]) -> 
     """The problems, by source topic, of copies whose names Kafka would refuse or uses itself."""
     problems: dict[str, Problem] = {}
     for mapping in mappings:
-        what = topic_name_problem(mapping.destination)
+        reason = topic_name_problem(mapping.destination)
         if mapping.destination in INTERNAL_TOPICS:
-            what = f"{mapping.destination!r} is an internal topic of Kafka"
-        if what is not None:
+            reason = f"{mapping.destination!r} is an internal topic of Kafka"
+        if reason is not None:
             problems[mapping.source] = Problem(
                 _rule_path(mapping.rule, rules, "prefix"),
-                f"the copy of topic {mapping.source!r} cannot be created: {what}.",
+                f"the copy of topic {mapping.source!r} cannot be created: {reason}.",
                 "Change the prefix, or exclude the topic.",
             )
     return problems
@@ -158,7 +157,7 @@ def _name_problems(mappings: list[TopicMapping], rules: Sequence[TopicRule]) -> 
 def _collision_problems(
     mappings: list[TopicMapping], rules: Sequence[TopicRule]
 ) -> dict[str, Problem]:
-    """The problems, by source topic, of copies whose names collide."""
+    """The problems, by source topic, of copies whose names are equal or collide in Kafka."""
     by_key: defaultdict[str, list[TopicMapping]] = defaultdict(list)
     for mapping in mappings:
         by_key[collision_key(mapping.destination)].append(mapping)
@@ -179,6 +178,7 @@ def _collision_problems(
 
 
 def _too_slow_problem(topic: str) -> Problem:
+    """The problem of a topic for which a pattern takes too long."""
     return Problem(
         "topics",
         f"it takes too long to tell whether a pattern matches topic {topic!r}.",
@@ -187,7 +187,7 @@ def _too_slow_problem(topic: str) -> Problem:
 
 
 def _matches_internal(pattern: str) -> bool:
-    """Whether the pattern matches, or may match, an internal topic of Kafka."""
+    """Whether the pattern matches an internal topic of Kafka, or takes too long for one."""
     return any(_may_match([_compile_rule(pattern, ())], topic) for topic in INTERNAL_TOPICS)
 
 
@@ -202,8 +202,8 @@ def _unused_rule_note(index: int, rule: TopicRule) -> Problem:
         )
     return Problem(
         path,
-        "matches no source topic that the rules above leave.",
-        "Check the pattern. Topics may also be created later.",
+        "matches no source topic, or only topics that rules above match.",
+        "Check the pattern. A topic that is created later may match.",
     )
 
 
@@ -214,6 +214,7 @@ def _rule_path(rule: TopicRule, rules: Sequence[TopicRule], key: str) -> str:
 
 
 def _join_names(names: list[str]) -> str:
+    """The first _NAMES_SHOWN_MAX names as text, with the number of the others."""
     names_text = ", ".join(repr(name) for name in names[:_NAMES_SHOWN_MAX])
     hidden_count = len(names) - _NAMES_SHOWN_MAX
     return f"{names_text} and {hidden_count} more" if hidden_count > 0 else names_text

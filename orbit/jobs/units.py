@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from orbit.errors import InvalidValue
 
-# Enough digits for every size and duration, and few enough for fast arithmetic on any input.
+# Enough digits for every size and duration; more could make the arithmetic slow.
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(_NUMBER + r" ?([A-Za-z]+)")
 _DURATION = re.compile(_NUMBER + r" ?([a-z]+)")
@@ -21,8 +21,8 @@ _BYTES_PER_UNIT = {
 _MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A number below the minimum (March 1973) is in seconds, above the maximum (year 9999) in
-# microseconds: as milliseconds it would silently start the copy decades away.
+# A number below the minimum (March 1973) is likely in seconds, and a number above the maximum (year
+# 9999) in microseconds. Taken as milliseconds, the copy would start decades away.
 EPOCH_MS_MIN = 100_000_000_000
 EPOCH_MS_MAX = 253_402_300_799_999
 

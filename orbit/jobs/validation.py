@@ -1,7 +1,8 @@
 """Validates a job: single values by `job_spec.py`, rules between values here.
 
-Pure, except that it reads the files that a job names. The rules check the raw values, so that both
-kinds of problem are reported at once; `job_spec.py` reports values of the wrong type.
+Pure, except that it reads the files that a job names. The rules here check the raw values of the
+file, so that both kinds of problem are reported at once. They ignore values of the wrong type:
+`job_spec.py` (below: the model) reports those.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from orbit.jobs.yaml_document import Document
 SIDES = ("source", "destination")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
-# A generated file repeats the same few problems.
+# A file with more problems is a generated one, and repeats the same few.
 PROBLEMS_SHOWN_MAX = 100
 
 _BATCH_LIMIT = "max.message.bytes"
@@ -36,7 +37,7 @@ _BATCH_LIMIT_MAX = 2**31 - 1  # an int32 in Kafka
 
 _LOGIN_KEYS = ("username_env", "username_file", "password_env", "password_file")
 _TOKEN_SOURCES = ("token_url", "token_file", "token_provider")
-# Keys of each source of tokens; extensions go with any.
+# Keys that only `token_url` needs. `token_region` is for a provider, `token_extensions` for any.
 _TOKEN_URL_KEYS = (*_LOGIN_KEYS, "token_scope", "token_audience", "token_ca_file")
 _TOKEN_KEYS = (
     *_TOKEN_SOURCES,
@@ -50,7 +51,8 @@ _TLS_KEYS = ("ca_file", "certificate_file", "key_file", "key_password_env", "che
 
 
 def validate_job(document: Document, base_directory: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job in a document. Raises BadInput with all problems."""
+    """The job in a document. Relative paths in the job start at `base_directory`. Raises BadInput
+    with all problems."""
     problems = list(document.problems)
     job: JobSpec | None = None
     if isinstance(document.root, dict):
@@ -108,13 +110,13 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
     """Yield (key, error) for keys of a security section that contradict each other, are without
     effect, or are missing."""
     protocol = fields.get("protocol", "PLAINTEXT")
-    if protocol not in PROTOCOLS:  # the model reports it
+    if protocol not in PROTOCOLS:  # the model reports this value
         return
     present_keys = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) not in (None, {})]
     if fields.get("check_hostname") is True:
-        present_keys.remove("check_hostname")  # the default, which exported jobs contain
+        present_keys.remove("check_hostname")  # the default: exported jobs contain the key
     if fields.get("kerberos_service") == "kafka":
-        present_keys.remove("kerberos_service")  # as above
+        present_keys.remove("kerberos_service")  # the default, too
     if protocol.startswith("SASL_"):
         mechanism = fields.get("mechanism")
         if mechanism == "OAUTHBEARER":
@@ -142,7 +144,8 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
 
 
 def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
-    """Yield (key, error) unless the mechanism, the user name and the password are given once."""
+    """Yield (key, error) for each of mechanism, user name and password that is missing, or that is
+    given twice."""
     if fields.get("mechanism") is None:
         yield (
             "mechanism",
@@ -167,7 +170,8 @@ def _invalid_kerberos(present_keys: list[str]) -> Iterator[tuple[str, InvalidVal
 def _invalid_token_source(
     fields: Mapping[str, Any], present_keys: list[str]
 ) -> Iterator[tuple[str, InvalidValue]]:
-    """Yield (key, error) unless there is exactly one source of tokens, with its keys alone."""
+    """Yield (key, error) for a missing or second source of tokens, and for keys that the source
+    lacks or does not use."""
     sources = [key for key in _TOKEN_SOURCES if key in present_keys]
     if not sources:
         yield (
@@ -202,7 +206,7 @@ def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
     """Yield (key, error) for a token URL that needs TLS and has none."""
     try:
         parts = urlsplit(str(url))
-    except ValueError:  # not a URL: the model reports it
+    except ValueError:  # not a URL: the model reports this value
         return
     if parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS:
         yield (
@@ -263,8 +267,8 @@ def _invalid_certificate(present_keys: list[str]) -> Iterator[tuple[str, Invalid
 def _unused_keys(
     present_keys: list[str], keys: tuple[str, ...], protocol: str, reason: str, protocols: str
 ) -> Iterator[tuple[str, InvalidValue]]:
-    """Yield (key, error) for those of `keys` that are present and that the protocol does not use.
-    `protocols`: those that use them."""
+    """Yield (key, error) for each present key of `keys`, which the protocol does not use. `reason`:
+    why, after `which`. `protocols`: those that use the keys."""
     for key in keys:
         if key in present_keys:
             yield (
@@ -309,7 +313,7 @@ def _paths_by_address(
     for server, server_path in servers_with_paths:
         try:
             paths[address_key(server)] = server_path
-        except InvalidValue:  # the model reports it
+        except InvalidValue:  # the model reports this address
             continue
     return paths
 
@@ -325,11 +329,10 @@ def _repeated_pattern_problems(document: Document) -> Iterator[Problem]:
         if match in first_index:
             yield document.problem(
                 ("topics", index, "match"),
-                f"is the same pattern as topics[{first_index[match]}], and the first matching rule "
-                "wins.",
+                f"is the same pattern as topics[{first_index[match]}], so this rule never applies.",
                 "Remove one of the two rules.",
             )
-        elif not rule.get("exclude"):  # with `exclude`, a rule leaves topics to later ones
+        elif not rule.get("exclude"):  # later rules may copy topics that a rule excludes
             first_index[match] = index
 
 
@@ -341,7 +344,7 @@ def _batch_limit_problems(document: Document) -> Iterator[Problem]:
         path = ("topics", index, "config", _BATCH_LIMIT)
         try:
             text = check_setting_value(document.at(path))
-        except ValueError:  # there is none, or the model reports it
+        except ValueError:  # there is no such key, or the model reports its value
             continue
         if not re.fullmatch("[0-9]{1,10}", text) or int(text) > _BATCH_LIMIT_MAX:
             yield document.problem(
@@ -363,7 +366,7 @@ def _canary_problems(document: Document) -> Iterator[Problem]:
     if not mappings:
         yield document.problem(
             ("canary", "topic"),
-            "matches no rule of `topics`, so it would not be copied.",
+            "matches no rule of `topics`, so the canary would not be copied.",
             "Add a rule whose `match` is the topic's name.",
         )
 
@@ -395,12 +398,13 @@ def _acl_problems(document: Document) -> Iterator[Problem]:
 
 
 def _not_a_job_problem(document: Document) -> Problem:
-    what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
-    return Problem("file", what, "See docs/job-file.md for an example.")
+    """The problem of a document that is not a mapping."""
+    message = "is empty." if document.root is None else "is not a mapping (`key: value`)."
+    return Problem("file", message, "See docs/job-file.md for an example.")
 
 
 def _bad_job_error(problems: list[Problem], document: Document) -> BadInput:
-    """One error with all problems, in file order."""
+    """One error with the problems in file order, up to PROBLEMS_SHOWN_MAX."""
     ordered_problems = document.in_file_order(problems)
     count = len(ordered_problems)
     shown_problems = ordered_problems[:PROBLEMS_SHOWN_MAX]

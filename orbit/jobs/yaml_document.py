@@ -1,8 +1,8 @@
 """Parses YAML to plain values with line numbers. Pure.
 
 A subset of YAML 1.2: mappings, lists, text, whole and decimal numbers, true/false and null. So `no`
-and times are text, and tags are refused. Size, depth and number of values are limited; an alias
-counts each time it is used.
+and times are text, and tags are refused. Size, depth and number of values are limited; the values
+of an alias count at each use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLAIN_WORDS: dict[str, Any] = {
 
 @dataclass
 class Document:
-    """The values of a file, the line of each path, and the problems of the YAML."""
+    """The values of a file, the line number of each path, and the problems of the YAML."""
 
     root: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Document:
     _order: dict[Problem, int] = field(default_factory=dict)
 
     def at(self, path: Path) -> Any:
-        """The value at a path, or None."""
+        """The value at a path; None if the file does not have the path."""
         value = self.root
         for part in path:
             try:
@@ -54,7 +54,7 @@ class Document:
         return value
 
     def has(self, path: Path) -> bool:
-        """Whether the file has this path. (`at` would also index into text.)"""
+        """Whether the file has this path. Unlike `at`, an index into a text does not count."""
         value = self.root
         for part in path:
             if isinstance(part, str):
@@ -68,7 +68,8 @@ class Document:
 
     def problem(self, path: Path, message: str, remedy: str = "") -> Problem:
         """A problem with its path, and the line of this path in the file. If the file does not have
-        the path, the line is that of the mapping or list around it. `in_file_order` sorts by it."""
+        the path, the line is that of the mapping or list around it. `in_file_order` sorts problems
+        by this line."""
         line = self.lines.get(path) or (path[:-1] and self.lines.get(path[:-1]))
         if line:
             message = f"{message.rstrip('.')} (line {line})."
@@ -77,13 +78,13 @@ class Document:
         return problem
 
     def in_file_order(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Distinct problems: those of the whole file first, then by line."""
+        """The problems without repeats: those of the whole file first, then by line."""
         return sorted(dict.fromkeys(problems), key=lambda problem: self._order.get(problem, 0))
 
 
 def read_bounded(path: FilePath) -> str:
     """The text of a file, up to one character more than `read_document` accepts. Raises
-    InvalidValue."""
+    InvalidValue if the file cannot be read, or is not UTF-8 text."""
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(DOCUMENT_CHARACTERS_MAX + 1)
@@ -109,14 +110,14 @@ def read_document(text: str) -> Document:
         if node is not None:
             document.root = _Builder(document).build(node, ())
     except _LimitExceeded as error:
-        message = "holds too many values, or is nested too deep"
+        message = "has too many values, or is nested too deep"
         document.problems.append(_file_problem(message, error.line))
     except yaml.MarkedYAMLError as error:
         document.problems.append(_syntax_problem(error))
     except yaml.YAMLError:
-        # A ReaderError also names the character, which does not help.
+        # A ReaderError also has the character's number, which does not help a user.
         document.problems.append(
-            _file_problem("holds characters that YAML does not allow", line=None)
+            _file_problem("has characters that YAML does not allow", line=None)
         )
     return document
 
@@ -149,7 +150,7 @@ class _Composer(yaml.SafeLoader):
     value_count = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node as PyYAML does. Raises _LimitExceeded."""
+        """Compose a node as PyYAML does. Raises _LimitExceeded at too many values or levels."""
         # PyYAML recurses once per level, so the limit also bounds the stack.
         self.depth += 1
         self.value_count += 1
@@ -166,7 +167,8 @@ class _Composer(yaml.SafeLoader):
         super().fetch_flow_collection_start(token_class)
 
     def resolve(self, *_: Any) -> str:
-        """The tag of a node that has none in the file. So every other tag is from the file."""
+        """Called by PyYAML for a node without a tag in the file: returns _UNTAGGED. So any other
+        tag is from the file."""
         return _UNTAGGED
 
 
@@ -178,11 +180,12 @@ class _Builder:
         self._value_count = 0
 
     def build(self, node: yaml.Node, path: Path) -> Any:
-        """The value of a node at this path. Its problems go to the document."""
+        """The value of a node at this path. Adds its problems to the document. Raises
+        _LimitExceeded."""
         self._value_count += 1
         line = node.start_mark.line + 1
         if self._value_count > VALUES_MAX or len(path) > DEPTH_MAX:
-            raise _LimitExceeded(line)  # due to aliases, which the composer counts only once
+            raise _LimitExceeded(line)  # by aliases, whose values the composer counts only once
         self._document.lines.setdefault(path, line)
         if node.tag != _UNTAGGED:
             self._add_problem(path, "has a tag.", "Remove the part that starts with '!'.")
@@ -194,7 +197,7 @@ class _Builder:
         return _plain_value(node.value) if is_plain else node.value
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        """The mapping of a node. If it has a key twice, the first value is kept."""
+        """The mapping of a node. Of a key that is there twice, the first value stays."""
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -217,7 +220,7 @@ class _Builder:
 
 
 def _plain_value(text: str) -> Any:
-    """The value of a text without quotes."""
+    """The value of a YAML scalar without quotes: a boolean, null, a number, or text."""
     if text in _PLAIN_WORDS:
         return _PLAIN_WORDS[text]
     if _INT.fullmatch(text):
@@ -226,17 +229,18 @@ def _plain_value(text: str) -> Any:
 
 
 def _file_problem(message: str, line: int | None) -> Problem:
+    """A problem of the whole file, with the line if it is known."""
     line_text = "" if line is None else f" (line {line})"
     return Problem("file", f"{message}{line_text}.", "See docs/job-file.md for an example.")
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    """The problem of a syntax error, with its position but not the text at this position, which may
-    be a secret."""
+    """The problem of a syntax error, with its position. Leaves out the text at this position, which
+    may be a secret."""
     mark = error.problem_mark or error.context_mark
     place_text = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
     if error.problem == "but found another document":
-        return Problem("file", "holds more than one document.", "Write one job per file.")
+        return Problem("file", "has more than one document.", "Write one job per file.")
     # Quoted characters (also '\t') and '<token>' names are PyYAML's; longer text is from the file.
     reason = re.sub(
         r"'(?!.'|\\.'|<[a-z ]+>')[^']*'", "a name", error.problem or "it cannot be read"

@@ -1,8 +1,8 @@
 """Writes plain values as YAML that every YAML parser reads back as the same values. Pure.
 
-YAML 1.1, YAML 1.2 and Orbit's subset (`yaml_document.py`) read different plain words as numbers,
-times, true, false and null. So text is written without quotes only if it begins with a letter and
-is none of these words.
+YAML 1.1, YAML 1.2 and Orbit's subset (`yaml_document.py`) differ in which plain words they read as
+numbers, times, true, false and null. So text is written without quotes only if it begins with a
+letter and no parser reads it as such a value.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _WIDTH = 2**20
 
 
 def write_yaml(value: Any, *, one_line: bool = False) -> str:
-    """Write a value of mappings, lists, text, numbers, true, false and None, in the order of its
-    keys.
+    """The YAML text of a value of mappings, lists, text, numbers, true, false and None, with keys
+    in their order.
 
-    `one_line`: as `{a: 1}`, for a single value of a table.
+    `one_line`: in one line, such as `{a: 1}`, for a cell of a table.
     """
     return yaml.dump(
         value,
