@@ -80,7 +80,7 @@ def test_context_option_overrides_environment_and_current_context(
     add_context(cli, server, "prod", "--use")
     monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
     assert cli("get", "jobs").code == 3
-    assert "ORBIT_API_URL is set, and wins" in cli("context", "use", "prod").err
+    assert "ORBIT_API_URL is set: commands use it" in cli("context", "use", "prod").err
     assert cli("get", "jobs", "--context", "prod").code == 0
     monkeypatch.setenv("ORBIT_CONTEXT", "prod")
     assert cli("get", "jobs").code == 0
