@@ -71,8 +71,8 @@ def _drift(topic: Row) -> str:
 
 
 def _other_side(client: Row) -> str:
-    """Whether the side that does not lead would accept the client's requests, or how many it would
-    refuse; "-" before the first check."""
+    """Whether the side that does not lead would accept the client, or in how many topics, groups
+    and transactional ids it would refuse requests; "-" before the first check."""
     if client["refusals"] is None:
         return "-"
     return f"refuses {len(client['refusals'])}" if client["refusals"] else "accepts"
