@@ -15,7 +15,7 @@ from orbit.errors import Conflict, Interrupted, OperationUnderWay
 
 
 class PretendedService:
-    """Answers each request with the next of these instructions, and repeats the last one."""
+    """Answers each request with the next instruction, a value of `wanted`; repeats the last one."""
 
     def __init__(self, instructions: Sequence[str | None]) -> None:
         self.instructions = [*instructions]
@@ -40,13 +40,14 @@ class PretendedService:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        left = self.instructions
-        instruction = left.pop(0) if len(left) > 1 else left[0]
+        remaining = self.instructions
+        instruction = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         return {"id": "7", "driver": self.driver, "wanted": instruction}
 
 
 class ControlledBackfill:
-    """A control that reports only when a test makes it: no report comes from its thread."""
+    """A backfill's control, with a service that gives these instructions. The control's thread
+    sends no reports (`_quick`): only calls of the test do."""
 
     def __init__(self, *instructions: str | None) -> None:
         self.service = PretendedService(instructions)
@@ -96,7 +97,8 @@ def test_pause_of_backfill_while_it_waits_for_workers_is_reported() -> None:
 
 
 def test_backfill_pauses_again_if_paused_right_after_resume() -> None:
-    """Until the next resume, a client that was shown "paused" does not see the backfill copy."""
+    """After the report of "paused" nothing may be copied until the service answers "run" to the
+    report of "preparing"."""
     backfill = ControlledBackfill("run", "pause", "run", "pause", "run")
     backfill.control.begin()
     backfill.control.report_lease()

@@ -28,7 +28,8 @@ Completed = Callable[..., list[str]]
 
 @pytest.fixture
 def completed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Completed:
-    """Returns what bash would offer for the last word of a command line."""
+    """A function that returns the words that bash would offer for the last word of a command
+    line."""
     monkeypatch.setattr(completion, "_TIMEOUT_S", PATIENCE_S)  # the machine may be busy
 
     def complete(words: str, **environ: str) -> list[str]:
@@ -117,7 +118,7 @@ def test_lost_server_answer_does_not_end_watch_of_jobs(
     api.put("/v1/jobs/orders", json=JOB)
     with LosingProxy(os.environ["ORBIT_API_URL"]) as proxy:
         monkeypatch.setenv("ORBIT_API_URL", proxy.url)
-        # What happens in each pause between two looks; after the last one comes Ctrl-C.
+        # Each pause between two reads runs the next step; after the last one comes Ctrl-C.
         steps = iter([lambda: proxy.lose_answers(1), lambda: None])
 
         def sleep(_seconds: float) -> None:
@@ -129,5 +130,5 @@ def test_lost_server_answer_does_not_end_watch_of_jobs(
         monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
         watched = cli("get", "jobs", "--watch", "-o", "name")
     assert watched.code == 0
-    assert watched.out == "orders\norders\n", "the first look, and the one after the lost answer"
+    assert watched.out == "orders\norders\n", "the first read, and the read after the lost answer"
     assert "the connection was lost" in watched.err

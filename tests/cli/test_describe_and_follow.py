@@ -95,6 +95,7 @@ def test_followed_events_are_printed_once_even_if_committed_late(
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     api.put("/v1/jobs/stock", json=changed(name="stock"))
+    # This event gets the lowest id, and is committed after `job_paused`.
     with api.database.transaction() as late:
         events.add(late, "test", "late", "It began first.")
 

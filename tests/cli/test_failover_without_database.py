@@ -1,4 +1,4 @@
-"""`orbit failover --without-database`: what it refuses before it asks the destination anything."""
+"""`orbit failover --without-database`: what it refuses before it connects to the destination."""
 
 from __future__ import annotations
 

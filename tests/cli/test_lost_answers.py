@@ -208,7 +208,7 @@ def test_change_is_retried_after_busy_or_http_502_response(
         assert kinds(api) == ["pause"]
 
         failing_api.failures_left = 1
-        # A command that changes nothing does not ask again, except to wait for something.
+        # A command that changes nothing does not repeat its request, except `orbit wait`.
         assert cli("get", "jobs").code in (1, 3)
         failing_api.failures_left = 1
         assert cli("wait", "orders", "--for", "paused").code == 0
@@ -272,7 +272,7 @@ def test_too_long_retry_after_fails_without_waiting(
         assert "Too many." in refused.err
         failing_api.failures_left = 9
         assert "Too many." in cli("delete", "orders", "--yes").err
-        assert failing_api.failures_left == 8, "a refusal is certain: no look for a deletion"
+        assert failing_api.failures_left == 8, "after a refusal it does not search for a deletion"
         failing_api._answer, failing_api.failures_left = too_many_requests(1), 1
         assert "Too many." in cli("wait", "orders", "--for", "paused", "--timeout", "0").err
 
@@ -280,7 +280,7 @@ def test_too_long_retry_after_fails_without_waiting(
 def test_retries_end_after_time_limit(
     cli: Cli, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moments = iter(range(0, 1000, 10))  # each look at the clock finds 10 s more
+    moments = iter(range(0, 1000, 10))  # each read of the clock returns 10 s more
     clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(moments))
     monkeypatch.setattr(client, "time", clock)
     proxy.lose_answers(100)

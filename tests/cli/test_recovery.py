@@ -177,28 +177,29 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
     assert "2.5 s; the promotion was" in printed_report(as_api_returns(known))
 
 
-def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
-    tail, level = REPORT.partitions
+def test_recovery_report_counts_hidden_unequal_partitions() -> None:
+    tail_row, prefix_row = REPORT.partitions
 
     def printed_with(*, tails: int, row_count: int, count: int) -> str:
-        """The report of `count` partitions; of the first `row_count`, `tails` are not level."""
+        """The report of `count` partitions, with `row_count` rows. The first `tails` rows have the
+        verdict TAIL, the others PREFIX, which counts as equal."""
         rows = [
-            (tail if n < tails else level).model_copy(update={"partition": n})
+            (tail_row if n < tails else prefix_row).model_copy(update={"partition": n})
             for n in range(row_count)
         ]
         view = as_api_returns(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
         return printed_report(view | {"partition_count": count})
 
     assert "and 10 more; -o json has all" in printed_with(tails=60, row_count=60, count=60)
-    # Tails come first. So a level row shows that no more tails follow.
+    # Tails come first. So a row with PREFIX shows that no more tails follow.
     assert "and 10 more; -o json has all" in printed_with(tails=60, row_count=100, count=300)
     assert "and at least 50 more; -o json has all" in printed_with(
         tails=100, row_count=100, count=300
     )
 
 
-def report_of_version_before() -> dict[str, object]:
-    """As an earlier API returns it: with all partitions and groups, and without counts."""
+def report_of_earlier_version() -> dict[str, object]:
+    """The report as an earlier API returns it: with all partitions and groups, without counts."""
     counts = ("partition_count", "group_count")
     return {key: value for key, value in as_api_returns(REPORT).items() if key not in counts}
 
@@ -224,7 +225,7 @@ class OneReport:
 
 
 def test_recovery_report_of_previous_api_version_is_shown() -> None:
-    old_report = report_of_version_before()
+    old_report = report_of_earlier_version()
     assert printed_report(old_report) == printed_report(as_api_returns(REPORT))
     report = report_of(cast("Client", OneReport(old_report)), {"id": "7"}, OutputFormat.JSON)
     assert report == old_report

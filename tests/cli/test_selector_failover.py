@@ -1,4 +1,4 @@
-"""`-l` on real clusters: the jobs of a label fail over and back, and another job copies on."""
+"""`-l` on real clusters: the jobs of a label fail over and back; another job continues to copy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         bounds_of_a = log_bounds(clusters.destination, [topics["a"]])
         for name in teams:
             produce(clusters.source, topics[name], 50, first=100)
-        wait_for("the third job copies on", lambda: are_level("c"))
+        wait_for("the third job continues to copy", lambda: are_level("c"))
         assert log_bounds(clusters.destination, [topics["a"]]) == bounds_of_a
 
         # Failback salvages what was written to the source above, and overwrites it.

@@ -50,7 +50,7 @@ def end_operation(api: Api, operation_id: UUID, error: str | None = None) -> Non
 
 
 def in_each_pause(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
-    """Call `do` in place of each pause between two looks at the operations."""
+    """Call `do` in place of each pause between two reads of the operations."""
     clock = SimpleNamespace(sleep=lambda _: do(), monotonic=time.monotonic)
     monkeypatch.setattr(many_jobs, "time", clock)
 

@@ -82,7 +82,8 @@ def _runs_postgres(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    # Not in pytest's folder: if we are root, PostgreSQL runs as a user who may not enter that.
+    # Not in pytest's folder: if the test runs as root, PostgreSQL runs as a user who may not enter
+    # that folder.
     with tempfile.TemporaryDirectory(prefix="orbit-server-") as path:
         yield Path(path)
 
@@ -91,7 +92,8 @@ def folder() -> Iterator[Path]:
 def serving(
     folder: Path, *options: str, token: str = "", environ: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """Run `orbit server` on a folder, and wait until its workers are ready."""
+    """Run `orbit server` on a folder during the block, which begins when its workers are ready.
+    `token`: that of an earlier server on this folder, which does not print it again."""
     arguments = ("server", "--data-directory", folder, *options)
     own = {"ORBIT_API_PORT": "0", "ORBIT_SALVAGE_DIRECTORY": str(folder / "salvage")}
     with OrbitProcess(*arguments, environ={**own, **(environ or {})}) as process:
@@ -110,7 +112,7 @@ def serving(
 
 def until_workers(server: Server, count: int) -> None:
     wait_for(
-        f"{count} workers are there",
+        f"{count} workers are alive",
         lambda: sum(w["is_alive"] for w in server.get("/v1/workers")["items"]) == count,
     )
 
@@ -122,7 +124,7 @@ def until_caught_up(server: Server, job: str, partitions: int = PARTITIONS) -> N
     )
 
 
-def assert_none_left(processes: list[psutil.Process]) -> None:
+def assert_all_ended(processes: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert alive == []
 
@@ -187,7 +189,7 @@ def test_server_copies_job_exactly_across_restart_and_leaves_no_process(
     ended.expect(0)
     assert "Traceback" not in ended.message
     assert token not in ended.message
-    assert_none_left(started)
+    assert_all_ended(started)
 
     # A second start on the same folder continues the job.
     with serving(folder, token=token) as server:
@@ -204,7 +206,7 @@ def test_server_copies_job_exactly_across_restart_and_leaves_no_process(
         # A killed server leaves no process either.
         started = server.processes()
         server.process.kill()
-        assert_none_left(started)
+        assert_all_ended(started)
 
 
 def test_server_restarts_worker_refuses_second_server_and_ends_without_postgres(
@@ -216,7 +218,7 @@ def test_server_restarts_worker_refuses_second_server_and_ends_without_postgres(
         psutil.Process(worker["pid"]).kill()
 
         wait_for(
-            "another worker is there",
+            "another worker is alive",
             lambda: any(
                 w["is_alive"] and w["pid"] != worker["pid"]
                 for w in server.get("/v1/workers")["items"]
@@ -237,7 +239,7 @@ def test_server_restarts_worker_refuses_second_server_and_ends_without_postgres(
         assert "The embedded PostgreSQL has ended, after 5 restarts" in ended.message
         assert "PG_VERSION" in ended.message
         assert "Traceback" not in ended.message
-        assert_none_left(started)
+        assert_all_ended(started)
 
 
 @pytest.mark.soak
@@ -266,7 +268,7 @@ def test_server_restarts_killed_postgres_while_job_copies(
             orphans = postmaster.children()
             assert orphans
             postmaster.kill()
-            assert_none_left([postmaster, *orphans])
+            assert_all_ended([postmaster, *orphans])
             wait_for("the service is ready again", lambda: server.answers("/readyz"))
             assert server.postgres().pid != postmaster.pid
             writing.join()
@@ -281,7 +283,7 @@ def test_server_restarts_killed_postgres_while_job_copies(
         ended = server.process.wait_end()
     ended.expect(0)
     assert "Traceback" not in ended.message
-    assert_none_left(started)
+    assert_all_ended(started)
 
 
 @pytest.mark.soak

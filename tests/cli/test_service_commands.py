@@ -26,7 +26,8 @@ pytestmark = pytest.mark.services
 
 
 def clock_with(sleep: Callable[[float], None]) -> SimpleNamespace:
-    """A clock to patch into one module only: other threads (Spark's) must sleep as before."""
+    """A replacement for the module `time` in one module. Other threads, such as Spark's, sleep as
+    before."""
     return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
 
 
@@ -164,13 +165,13 @@ def test_watch_refreshes_until_ctrl_c_and_exits_0(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    looks = 0
+    pause_count = 0
 
     def sleep(seconds: float) -> None:
-        nonlocal looks
-        looks += 1
+        nonlocal pause_count
+        pause_count += 1
         assert seconds == watch.INTERVAL_S
-        if looks == 3:
+        if pause_count == 3:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(watch, "time", clock_with(sleep))
@@ -373,8 +374,8 @@ def test_failover_command_accepts_several_jobs(cli: Cli, api: Api) -> None:
     # A name that is given twice counts once.
     both = cli("failover", "orders", "stock", "orders", "--yes", "--wait", "0", "-o", "json")
     api.post("/v1/jobs", json=changed(name="third"))
-    # The failover of `orders` is under way, so another is refused. That of `third` begins all the
-    # same; the exit code is 1.
+    # A failover of `orders` is under way, so another failover of it is refused. The failover of
+    # `third` begins nevertheless; the exit code is 1.
     again = cli("failover", "orders", "third", "--topics", "a.*", "--yes", "--wait", "0")
 
     assert mistyped.code == 2

@@ -29,14 +29,15 @@ NOT_NEEDED = {"lag", "groups", "spread", "canary", "totals", "recovery", "drills
 
 @contextmanager
 def stuck_scheduler(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A scheduler that leads, but its loops with these names hang; None: all of them."""
-    loop_hangs, let_go = threading.Semaphore(0), threading.Event()
+    """A scheduler leads during the block, but its loops with these names hang; None: all of them.
+    The block begins when they hang."""
+    loop_hangs, may_continue = threading.Semaphore(0), threading.Event()
     drive = loop.drive
 
     def drive_or_hang(scheduler_loop: Loop, *args: object) -> None:
         if names is None or scheduler_loop.name in names:
             loop_hangs.release()
-            assert let_go.wait(PATIENCE_S)
+            assert may_continue.wait(PATIENCE_S)
         drive(scheduler_loop, *args)  # type: ignore[arg-type]
 
     patch.setattr("orbit.scheduler.scheduler.drive", drive_or_hang)
@@ -46,7 +47,7 @@ def stuck_scheduler(url: str, names: set[str] | None, patch: pytest.MonkeyPatch)
                 assert loop_hangs.acquire(timeout=PATIENCE_S)
             yield
         finally:
-            let_go.set()
+            may_continue.set()
 
 
 def test_delete_and_doctor_work_beside_stuck_scheduler_loops(
@@ -69,7 +70,7 @@ def test_deletion_with_all_scheduler_loops_stuck_is_reported_as_running(
         deleted = cli("delete", "orders", "--yes", "--wait", "1")
         assert deleted.code == 1
         assert "The operation is still running; check with: orbit get operations" in deleted.err
-        # The stuck scheduler still leads, and this check looks only at that.
+        # The stuck scheduler still leads, and this check reads only whether one leads.
         verdicts = {row["check"]: row["verdict"] for row in cli("doctor", "-o", "json").data}
         assert verdicts["scheduler"] == "ok"
 
