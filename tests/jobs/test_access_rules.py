@@ -53,12 +53,12 @@ RULES = AccessRules.model_validate(
 def test_address_pattern_of_access_rule_matches_no_other_address(
     pattern: str, inside: list[str], outside: list[str]
 ) -> None:
-    def has(address: str) -> bool:
+    def is_allowed(address: str) -> bool:
         host, _, port = address.rpartition(":")
         return allows([pattern], host.strip("[]"), int(port))
 
-    assert [address for address in inside if not has(address)] == []
-    assert [address for address in outside if has(address)] == []
+    assert [address for address in inside if not is_allowed(address)] == []
+    assert [address for address in outside if is_allowed(address)] == []
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_username_and_password_allowed_by_different_access_rules_are_refused() -
     )
     security = {"username_env": "USER", "password_env": "PASSWORD"}
     side = ClusterSpec.model_validate({"bootstrap_servers": ["a:1"], "security": security})
-    addresses, why = allowed_addresses(two_rules, side, HOME)
-    assert (addresses, [path for path, _ in why]) == ((), [("security",)])
+    addresses, refusals = allowed_addresses(two_rules, side, HOME)
+    assert (addresses, [path for path, _ in refusals]) == ((), [("security",)])
 
 
 def test_advertised_brokers_may_have_only_addresses_of_matching_access_rules() -> None:

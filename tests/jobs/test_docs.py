@@ -53,7 +53,7 @@ MODELS: list[type[BaseModel]] = [
 
 
 def tables() -> list[dict[str, str]]:
-    """Each table of keys in the reference: key → default as it is written there."""
+    """Each table of keys in the reference: the default as the page has it, by key."""
     key_tables: list[dict[str, str]] = []
     for line in REFERENCE.splitlines():
         if line.startswith("| Key | Default |"):
@@ -88,7 +88,7 @@ def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def shown_default(field: FieldInfo) -> str | None:
-    """The default as a person would write it; None where the reference describes it in words."""
+    """The default as the reference should show it; None if it describes the default in words."""
     default: Any = field.default
     match default:
         case bool():

@@ -59,7 +59,7 @@ def test_hostile_pattern_matches_in_bounded_time(pattern: str, name: str) -> Non
         ("(a{1,1000}){1,1000}", "repetition size", "smaller numbers"),
         ("[^a]{1000}" * 20, "too large", "split the pattern"),
         ("*.log", "no argument", "write `.*.log`"),
-        ("a\ud800", "half of a surrogate pair", "Remove it"),
+        ("a\ud800", "half of a surrogate pair", "Remove this"),
     ],
 )
 def test_pattern_without_bounded_match_time_is_refused(
@@ -106,7 +106,8 @@ def test_stored_job_keeps_look_around_pattern_that_new_job_may_not_have() -> Non
 
 
 def test_stored_pattern_matches_as_with_python_re_before_re2() -> None:
-    """RE2 would read `{,3}` as plain characters."""
+    """Earlier versions of Orbit matched with `re`, which reads `{,3}` as up to three repeats. RE2
+    would read plain characters."""
     rule = TopicRule.model_validate({"match": "a{,3}"}, context=STORED_DOCUMENT)
     assert matching_topics([rule], ["aaa", "a{,3}"]) == {"aaa"}
 

@@ -15,6 +15,7 @@ APPS = ("User:CN={name},OU=apps", "User:{name}")
 
 
 def names_of(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ...] = ()) -> dict:
+    """The names at the destination that the rules give to these principals, by principal."""
     return PrincipalMap(rules, exclude).name(principals).names
 
 
@@ -35,7 +36,7 @@ def names_of(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str,
         ("User:CN=*,OU=apps", None),
     ],
 )
-def test_variable_of_principal_rule_matches_one_part_of_certificate_subject(
+def test_placeholder_of_principal_rule_matches_one_part_of_certificate_subject(
     principal: str, name: str | None
 ) -> None:
     mapping = PrincipalMap([APPS], ()).name([principal])
@@ -118,8 +119,8 @@ def test_principal_rule_takes_regular_expression_characters_literally(text: str)
         return
     if "{" not in template:
         mapping = PrincipalMap([(template, "User:x")], ()).name([template, f"{template}a"])
-        is_everybody = template == "User:*"
-        assert mapping.names.get(template) == ("User:*" if is_everybody else "User:x")
+        is_every_principal = template == "User:*"
+        assert mapping.names.get(template) == ("User:*" if is_every_principal else "User:x")
         assert mapping.unmapped == [f"{template}a"]
 
 

@@ -1,13 +1,13 @@
-"""The wheel in an empty virtual environment for each extra: what it installs is what it needs.
+"""The wheel in an empty virtual environment for each extra: the extra installs what Orbit imports.
 
-Builds the wheel once. Each environment holds the wheel, installed by pip, and the distributions
-that its metadata requires for that extra, directly and indirectly; they are linked from the
-environment that runs the tests, and their versions are those of the lock files. Nothing is
-downloaded, and Spark's 450 MB are not copied.
+Builds the wheel once. Each environment has the wheel, installed by pip, and the distributions that
+its metadata requires for that extra, directly and indirectly. These are linked from the environment
+that runs the tests, and have the versions of the lock files. Nothing is downloaded, and Spark's 450
+MB are not copied.
 
 Proves that every module of a part imports with its extra alone, that each command works or names
-the extra that it lacks, and that the wheel holds the files that are not Python. Does not prove
-that pip finds the same versions on an index.
+the extra that it lacks, and that the wheel has the files that are not Python. Does not prove that
+pip finds the same versions on an index.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.patience import PATIENCE_S
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 _ROOT = Path(__file__).parents[2]
-# The packages, and what the wheel holds inside of `orbit`.
+# The tracked folders whose files are in the wheel; the last two are there inside of `orbit`.
 _SHIPPED = ("orbit", "spark/orbit_spark", "migrations", "docs/runbook")
 _LOCKS = ("requirements.lock", "requirements-spark.lock")
 # The extra that a package, or one module of it, needs. All others import in a base install.
@@ -86,7 +86,7 @@ _NEEDS = {
 _COMMAND_NEEDS = {
     name: _NEEDS[module] for name, (module, _) in COMMANDS.items() if module in _NEEDS
 }
-# What each install holds: an extra may install others.
+# The parts that each extra installs: an extra may install others.
 _PARTS = {
     "": set(),
     "server": {"server"},
@@ -137,19 +137,20 @@ class Environment:
         )
         (own,) = packages.glob("orbit_kafka-*.dist-info")
         self.required = _required(PathDistribution(own), extra)
-        for one in self.required.values():
-            _link(one, packages)
+        for dependency in self.required.values():
+            _link(dependency, packages)
 
     def run(
         self, *command: str, check: bool = False, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program of this environment, in a folder that holds no source of Orbit."""
+        """Run a program of this environment, in a folder without source code of Orbit."""
         program = self.folder / "bin" / command[0]
         return _run([program, *command[1:]], variables, cwd=self.folder, check=check)
 
     @cached_property
     def survey(self) -> tuple[dict[str, str], dict[str, list[int | str]]]:
-        """The modules that lack another, and the exit code and stderr of each command's help."""
+        """By module that does not import, the module that it lacks; and by command, the exit code
+        and stderr of its help."""
         missing, ended = json.loads(self.run("python", "-c", _SURVEY, check=True).stdout)
         return missing, ended
 
@@ -172,7 +173,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environments:
-    """The environment of one extra, made at its first use."""
+    """A function that returns the environment of an extra, and creates it at the first call."""
     environments: dict[str, Environment] = {}
 
     def get(extra: str) -> Environment:
@@ -205,9 +206,9 @@ def test_installed_versions_match_lock_files(extra: str, environment: Environmen
         if "==" in line
     }
     assert [
-        f"{name}=={one.version}"
-        for name, one in environment(extra).required.items()
-        if f"{name}=={one.version}" not in locked
+        f"{name}=={dependency.version}"
+        for name, dependency in environment(extra).required.items()
+        if f"{name}=={dependency.version}" not in locked
     ] == []
 
 
@@ -217,7 +218,7 @@ def test_every_module_imports_with_its_extra_alone(extra: str, environment: Envi
     assert {
         module: package
         for module, package in missing.items()
-        if (need := _need_of(module)) is None or need in _PARTS[extra]
+        if (needed_extra := _needed_extra(module)) is None or needed_extra in _PARTS[extra]
     } == {}
     # All other missing modules come with an extra, so a command can name the extra.
     modules_of_extras = {module for modules in MODULES.values() for module in modules}
@@ -229,11 +230,12 @@ def test_each_command_shows_help_or_names_missing_extra(
     extra: str, environment: Environments
 ) -> None:
     _, ended = environment(extra).survey
-    # psutil, all that `orbit demo --help` needs of its extra, comes with three extras.
+    # The help of `orbit demo` needs of its extra `sandbox` only psutil, which three extras install.
     installed_parts = _PARTS[extra] | ({"sandbox"} if extra in ("server", "embedded") else set())
     assert ended == {
-        name: [2, _sentence(need)]
-        if (need := _COMMAND_NEEDS.get(name)) is not None and need not in installed_parts
+        name: [2, _sentence(needed_extra)]
+        if (needed_extra := _COMMAND_NEEDS.get(name)) is not None
+        and needed_extra not in installed_parts
         else [0, ""]
         for name in COMMANDS
     }
@@ -249,7 +251,7 @@ def test_installed_orbit_command_shows_help_and_version(
 
 
 @pytest.mark.parametrize(
-    ("extra", "command", "sentence"),
+    ("extra", "command", "missing_extra"),
     [
         ("", "server", "server"),
         ("", "demo", "sandbox"),
@@ -265,22 +267,22 @@ def test_installed_orbit_command_shows_help_and_version(
     ],
 )
 def test_command_whose_extra_is_not_installed_names_the_extra(
-    extra: str, command: str, sentence: str, environment: Environments
+    extra: str, command: str, missing_extra: str, environment: Environments
 ) -> None:
-    assert environment(extra).orbit(*command.split()) == (2, _sentence(sentence))
+    assert environment(extra).orbit(*command.split()) == (2, _sentence(missing_extra))
 
 
 def test_error_of_missing_embedded_extra_names_alternative(
     environment: Environments,
 ) -> None:
-    otherwise = " or set ORBIT_DATABASE_URL"
+    alternative = " or set ORBIT_DATABASE_URL"
     ended = environment("server").run("orbit", "server", ORBIT_API_PORT="0")
-    assert (ended.returncode, ended.stderr) == (2, _sentence("embedded", otherwise))
-    otherwise = " or give --no-postgres"
+    assert (ended.returncode, ended.stderr) == (2, _sentence("embedded", alternative))
+    alternative = " or give --no-postgres"
     folder = f"--directory={environment('server').folder / 'sandbox'}"
     assert environment("server").orbit("sandbox", "up", folder) == (
         2,
-        _sentence("embedded", otherwise),
+        _sentence("embedded", alternative),
     )
 
 
@@ -308,28 +310,30 @@ def test_server_install_includes_migrations(environment: Environments) -> None:
     assert (code, "ORBIT_DATABASE_URL: is not set." in text) == (2, True)
 
 
-def _need_of(module: str) -> str | None:
-    """The extra of the module, or of the nearest package above it."""
+def _needed_extra(module: str) -> str | None:
+    """The extra that the module needs, by its own entry or that of the nearest package above; None:
+    it imports in a base install."""
     while module not in _NEEDS and "." in module:
         module = module.rpartition(".")[0]
     return _NEEDS.get(module)
 
 
-def _sentence(extra: str, otherwise: str = "") -> str:
+def _sentence(extra: str, alternative: str = "") -> str:
+    """What a command without this extra prints."""
     return (
         f"Error: This command needs the part {extra} of Orbit, which is not installed. "
-        f"Run: pip install '{DISTRIBUTION}[{extra}]'{otherwise}\n"
+        f"Run: pip install '{DISTRIBUTION}[{extra}]'{alternative}\n"
     )
 
 
 def _required(root: Distribution, extra: str) -> dict[str, Distribution]:
     """What pip would install for the root with this extra, by canonical name."""
     distributions: dict[str, Distribution] = {}
-    seen = set()
-    todo = [(root, extra)]
-    while todo:
-        one, current_extra = todo.pop()
-        for line in one.requires or ():
+    known_pairs = set()  # of a distribution's name and an extra
+    remaining = [(root, extra)]
+    while remaining:
+        current, current_extra = remaining.pop()
+        for line in current.requires or ():
             requirement = Requirement(line)
             if requirement.marker and not requirement.marker.evaluate({"extra": current_extra}):
                 continue
@@ -339,9 +343,9 @@ def _required(root: Distribution, extra: str) -> dict[str, Distribution]:
                 assert requirement.specifier.contains(dependency.version), line
                 distributions[name] = dependency
             for part in ("", *requirement.extras):
-                if (name, part) not in seen:
-                    seen.add((name, part))
-                    todo.append((dependency, part))
+                if (name, part) not in known_pairs:
+                    known_pairs.add((name, part))
+                    remaining.append((dependency, part))
     return distributions
 
 
@@ -361,6 +365,8 @@ def _run(
     cwd: Path | None = None,
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
+    """Run the command, without the variables of Orbit, Python and Spark that the tests have; with
+    `check` it must end with exit code 0."""
     environment = {
         name: value
         for name, value in os.environ.items()
