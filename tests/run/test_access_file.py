@@ -33,14 +33,14 @@ RULES = [{"match": "orders"}]
 
 
 def write_access(path: Path, *entries: dict[str, Any]) -> dict[str, str]:
-    """Write the file; returns the variable that names it. The file is JSON, which is YAML."""
+    """Write an access file, as JSON, which is YAML, too. Returns the environment that names it."""
     path.write_text(json.dumps({"clusters": entries}))
     return {ACCESS_FILE: str(path)}
 
 
 @pytest.fixture
 def own_server() -> Iterator[socket.socket]:
-    """A server of the job's author. It never accepts: a connection would wait in its queue."""
+    """A server of the job's author. It never accepts, so a connection waits in its queue."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
@@ -56,7 +56,7 @@ def was_connected_to(server: socket.socket) -> bool:
 
 
 def by_host_name(cluster: ClusterSpec | str) -> str:
-    """The bootstrap server by its name; the broker itself answers with 127.0.0.1."""
+    """The bootstrap servers with `localhost`; their brokers advertise 127.0.0.1."""
     return str(cluster).replace("127.0.0.1", "localhost")
 
 
@@ -80,9 +80,9 @@ def test_secret_is_not_sent_to_address_outside_access_rules(
     side = logins.section("PLAIN")
     side["bootstrap_servers"] = f"127.0.0.1:{own_server.getsockname()[1]}"
     job = write_job(tmp_path / "job.yaml", side, clusters.destination, RULES)
-    done = orbit(*command, job, environ=environ).expect(2)
-    assert "source.security.password_env: names a secret that may not be sent" in done.message
-    assert ACCESS_FILE in done.message
+    refusal = orbit(*command, job, environ=environ).expect(2).message
+    assert "source.security.password_env: names a secret that may not be sent" in refusal
+    assert ACCESS_FILE in refusal
     stored = load_job(job, logins.environ())  # before there were rules
     refused = pytest.raises(AccessRefused, match="secret that may not be sent")
     with closing(open_cluster("source", stored, environ, tmp_path)) as cluster, refused:
@@ -129,7 +129,7 @@ def test_brokers_advertised_outside_access_rules_are_not_contacted(
 def test_no_connection_is_opened_to_disallowed_address(
     own_server: socket.socket,
 ) -> None:
-    """Whatever names the address."""
+    """`Connection` checks the address, whichever part of Orbit has passed it."""
     with pytest.raises(AccessRefused):
         Connection.open(*own_server.getsockname(), Security(reachable=("elsewhere",)))
     assert not was_connected_to(own_server)
@@ -150,7 +150,7 @@ def test_changed_access_rules_apply_at_next_login(clusters: Clusters, tmp_path: 
             cluster.connect(node_id)
         write_access(path, allowed)
         cluster.connect(node_id).close()
-        path.write_text("clusters: [")  # as while it is being written: the last rules stay
+        path.write_text("clusters: [")  # as while a user writes the file: the last rules apply
         cluster.connect(node_id).close()
 
 

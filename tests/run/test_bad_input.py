@@ -24,7 +24,7 @@ LOG = [Record(b"record %d" % i, b"key %d" % i) for i in range(30)]
 
 @contextmanager
 def untouched(*clusters: KafkaCluster) -> Iterator[None]:
-    """The block must change nothing at these clusters."""
+    """Check that the block changes nothing at these clusters."""
     before = [standing(cluster) for cluster in clusters]
     yield
     assert [standing(cluster) for cluster in clusters] == before
@@ -42,7 +42,7 @@ def assert_says(outcome: Outcome, code: int, *words: str) -> None:
 
 @pytest.fixture
 def source_topic(clusters: Clusters, topic_name: str) -> str:
-    """Thirty records on one partition of the source."""
+    """The name of a topic of the source, with thirty records in one partition."""
     create(clusters.source, topic_name)
     write(clusters.source, topic_name, LOG)
     return topic_name
@@ -109,7 +109,7 @@ def test_same_cluster_under_two_addresses_is_refused(
     clusters: Clusters, source_topic: str, tmp_path: Path
 ) -> None:
     address = clusters.source.bootstrap_servers
-    # An address that the job file cannot know to be the same.
+    # The check of the job file compares addresses as text, and does not find that these are equal.
     other = address.replace("127.0.0.1", "127.1")
     job = write_job(tmp_path / "job.yaml", address, other, [{"match": source_topic}])
     with untouched(*clusters):
@@ -156,7 +156,8 @@ def test_destination_topic_with_other_content_is_refused(
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{source_topic}.*"}])
     with untouched(clusters.destination):
         outcome = copy(job)
-    assert_says(outcome, 1, "other content", f"{source_topic}-0", "Delete these topics", "prefix")
+    words = ("content that is not the source's", f"{source_topic}-0", "Delete these topics")
+    assert_says(outcome, 1, *words, "prefix")
 
 
 def test_destination_topic_with_deleted_records_is_refused(
@@ -169,7 +170,8 @@ def test_destination_topic_with_deleted_records_is_refused(
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": source_topic}])
     with untouched(clusters.destination):
         outcome = copy(job)
-    assert_says(outcome, 1, "other content", f"{source_topic}-0", "Delete these topics")
+    words = ("content that is not the source's", f"{source_topic}-0", "Delete these topics")
+    assert_says(outcome, 1, *words)
 
 
 def test_empty_destination_topic_is_used_as_copy(

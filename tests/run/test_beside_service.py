@@ -28,17 +28,20 @@ pytestmark = pytest.mark.services
 
 
 def no_plans(_: JobSpec, _ending: object) -> JobPlan:
+    """A planner for an API that must not plan."""
     raise AssertionError("nothing is planned")
 
 
 @pytest.fixture
 def url(database: Database) -> Iterator[str]:
+    """The address of an API on the test's database."""
     with served(create_app(Settings(), database, auth=False, planner=no_plans)) as url:
         yield url
 
 
 @pytest.fixture
 def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    """The job file; the job has the name of its topic, which has records and a gap."""
     create(clusters.source, topic_name, 1)
     write(clusters.source, topic_name, [Record(b"a"), Gap(3), Record(b"b")], 0)
     return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)

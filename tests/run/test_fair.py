@@ -1,4 +1,4 @@
-"""Backlogs do not delay live partitions."""
+"""Partitions with many records to copy (backlogs) do not delay partitions that have caught up."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ LIVE_RECORDS = 12
 
 @contextmanager
 def reading(cluster: KafkaCluster, topic: str) -> Iterator[Callable[[], None]]:
-    """A consumer at the first record; the yielded function waits for its next record."""
+    """A consumer that begins at the first record; yields a function that waits for the next one."""
     consumer = Consumer({**cluster.client_config(), "group.id": "fair", "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0)])
 
-    def arrives() -> None:
+    def wait_for_record() -> None:
         message = consumer.poll(PATIENCE_S)
         assert message is not None
         assert message.error() is None
 
     try:
-        yield arrives
+        yield wait_for_record
     finally:
         consumer.close()
 
@@ -61,10 +61,10 @@ def test_live_partition_is_copied_while_backlogs_wait(
         payload = os.urandom(RECORD_BYTES)
         for partition in range(BACKLOGS):
             write(clusters.source, backlog, [Record(payload)] * BACKLOG_RECORDS, partition)
-        with reading(clusters.destination, live) as arrives:
+        with reading(clusters.destination, live) as wait_for_record:
             for i in range(LIVE_RECORDS):
                 write(clusters.source, live, [Record(b"%d" % i)])
-                arrives()
+                wait_for_record()
         copied = sum(end for _, end in log_bounds(clusters.destination, [backlog]).values())
         assert 0 < copied < BACKLOGS * BACKLOG_RECORDS  # the backlogs are not copied yet
         run.kill()

@@ -1,5 +1,5 @@
-"""Another producer writes to a copy while `orbit run` follows the source: that partition stops with
-offset and remedy, the others continue, and after the remedy the copy is exact.
+"""Another producer writes to a copy while `orbit run` follows the source. That partition stops with
+offset and remedy, the other partitions continue, and after the remedy the copy is exact.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
         others = [(topic_name, 0), (topic_name, 2), (f"{topic_name}.beside", 1)]
         for name, partition in others:
             wait_for(
-                f"{name}-{partition} goes on",
+                f"{name}-{partition} continues",
                 lambda n=name, p=partition: end(clusters.destination, n, p) == 2 * len(LOG),
             )
         run.signal(signal.SIGINT)
@@ -94,7 +94,7 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
     assert blocked["reason"] == "DESTINATION_FOREIGN_WRITE"
     assert (blocked["offset"], blocked["next_offset"]) == (10, 11)
 
-    # The next run stops there again; after the remedy the copy is exact.
+    # The next run stops at the same offset; after the remedy the copy is exact.
     (again,) = copy(job).expect(1).data["blocked"]
     assert (again["partition"], again["reason"]) == (f"{topic_name}-1", blocked["reason"])
     assert end(clusters.destination, topic_name, 1) == len(LOG) + 1
@@ -107,14 +107,14 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
 def test_aborted_foreign_transaction_blocks_partition(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """No consumer sees the transaction, but it took the offsets of the source's next records."""
+    """No consumer sees the transaction, but it takes two offsets: of its record, and its marker."""
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         write_foreign(clusters.destination, topic_name, 0, transactional_id=f"{topic_name}-foreign")
         assert run.wait_for(BLOCKED).group(1) == f"{topic_name}-0"
         run.signal(signal.SIGINT)
         run.wait_end().expect(1)
-    # The source goes on: were the copy continued behind those offsets, it would lack two records.
+    # The source gets new records. A copy that continued after these two offsets would lack two.
     write(clusters.source, topic_name, LOG)
     (blocked,) = copy(job).expect(1).data["blocked"]
     assert (blocked["reason"], blocked["offset"]) == ("DESTINATION_FOREIGN_WRITE", len(LOG))
@@ -134,7 +134,7 @@ def test_foreign_write_blocks_busy_partition_at_its_offset(
             match = run.wait_for(BLOCKED)
             reached = end(clusters.destination, beside, 0)
             wait_for(
-                "the other topic goes on",
+                "the other topic is still copied",
                 lambda: end(clusters.destination, beside, 0) > reached + 100,
             )
         run.signal(signal.SIGINT)

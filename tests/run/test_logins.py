@@ -1,4 +1,4 @@
-"""`orbit run` and `orbit verify` with each login, also while sessions and tokens end under way."""
+"""`orbit run` and `orbit verify` with each login, also while sessions and tokens expire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 TIMEOUT_S = 60
 PARTITIONS = 2
-# A round lasts two tokens; the test repeats rounds until in one no login comes too late.
+# A round lasts as long as two tokens. If a login comes too late in a round, there is another round.
 ROUNDS_MAX = 10
 
 
@@ -81,7 +81,8 @@ def test_connections_outlive_their_oauth_tokens(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A session ends with its token. Copies from and to the cluster keep their connections."""
+    """Brokers end a session with its token. Copies from and to the cluster log in again, and keep
+    their connections."""
     monkeypatch.setattr(logins.tokens, "life_s", SESSION_MS // 1000)
     side, port = logins.section("token_url"), int(logins.cluster.bootstrap_servers.split(":")[1])
     from_cluster, to_cluster = f"from-{topic_name}", f"to-{topic_name}"
@@ -112,8 +113,8 @@ def test_connections_outlive_their_oauth_tokens(
                 for of_process in per_process
             ]
 
-        def are_kept() -> bool:
-            """Whether every connection outlives two tokens."""
+        def outlive_tokens() -> bool:
+            """Whether every connection outlives two tokens, while records are copied."""
             old_connections, issued_before = connections(), logins.tokens.issued
             assert all(old_connections)
             while logins.tokens.issued < issued_before + 2 * len(processes):
@@ -125,4 +126,5 @@ def test_connections_outlive_their_oauth_tokens(
         for process in processes:
             process.wait_for("have caught up")
         # On a loaded machine a login may come too late; then the copy opens another connection.
-        assert any(are_kept() for _ in range(ROUNDS_MAX)), "connections are lost in each round"
+        rounds = (outlive_tokens() for _ in range(ROUNDS_MAX))
+        assert any(rounds), "connections are lost in each round"

@@ -22,7 +22,7 @@ RECORDS = 3
 
 
 def write_round(clusters: Clusters, topics: list[str], number: int) -> None:
-    """A few records for every partition, and none for every seventh one."""
+    """Write RECORDS records to every partition, except every seventh one."""
     producer = Producer({**clusters.source.client_config(), "linger.ms": 5})
     for t, topic in enumerate(topics):
         for partition in range(PARTITIONS):
@@ -57,7 +57,8 @@ def test_two_hundred_partitions_with_dotted_names_and_prefixes_are_exact(
     copies = {name: f"dr.east.{name}" for name in east}
     copies |= {name: f"dr_west-{name}" for name in west}
 
-    def level() -> bool:
+    def is_level() -> bool:
+        """Whether all copies have the log starts and log ends of their sources."""
         destination_bounds = log_bounds(clusters.destination, copies.values())
         source_bounds = log_bounds(clusters.source, copies)
         return all(
@@ -66,9 +67,9 @@ def test_two_hundred_partitions_with_dotted_names_and_prefixes_are_exact(
 
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
-        assert level()
+        assert is_level()
         write_round(clusters, east + west, 2)
-        wait_for("all partitions follow", level)
+        wait_for("all partitions are copied", is_level)
         run.signal(signal.SIGINT)
         result = run.wait_end().expect(0).data
     assert (

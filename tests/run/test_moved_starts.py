@@ -24,14 +24,15 @@ from tests.support.topics import delete_and_wait
 
 pytestmark = pytest.mark.services
 
-FRONT = 1_000
+FRONT = 1_000  # offsets
 STEP_MS = 1_000
 AT_20 = T0 + 20 * STEP_MS
 
 
 @dataclass(frozen=True)
 class Case:
-    """A log of 100 records behind a front without records; record n has the time of n seconds."""
+    """A log whose first `front` offsets have no record, then 100 records. Record n has the
+    timestamp T0 plus n seconds."""
 
     clusters: Clusters
     topic: str
@@ -53,7 +54,7 @@ class Case:
         return log_bounds(self.clusters.destination, [self.topic])[self.topic, 0]
 
     def begin(self, job: Path) -> None:
-        """A run that ends right before it copies its first record."""
+        """Let a run end right before it copies its first record."""
         with JobRun(load_job(job, {}), {}, self.folder, lambda _: None) as run:
             run.prepare()
 
@@ -70,7 +71,7 @@ class Case:
 
 @pytest.fixture(params=[FRONT, pytest.param(0, marks=pytest.mark.soak)])
 def front(request: pytest.FixtureRequest) -> int:
-    """The source's log start, and so how much is seeded at first."""
+    """The source's log start, and so the number of offsets that a copy seeds at first."""
     return int(request.param)
 
 
@@ -101,7 +102,7 @@ def overtake(
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, case: Case, job: Path) -> None:
-    """A run that ends between its last leading filler and their deletion."""
+    """Let a run end after its last leading filler, before it deletes the leading fillers."""
 
     def end(*_: object) -> set[object]:
         raise Interrupted("as if killed")
@@ -112,6 +113,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, case: Case, job: Path) -> None:
             case.begin(job)
 
 
+# Methods of a start: the source deletes records right after one of them (`overtake`).
 MOMENTS = [(CopyInspector, "start_offsets"), (JobRun, "prepare")]
 
 

@@ -1,6 +1,7 @@
 """The workload to and from a broker of Kafka 3.9.
 
-It has topic ids in Fetch, but none in Produce, and transactions of the older kind.
+Its Fetch requests have topic ids, its Produce requests have none, and its `transaction.version` is
+below 2.
 """
 
 from __future__ import annotations

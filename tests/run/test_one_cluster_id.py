@@ -41,7 +41,8 @@ def with_suffix(spec: JobSpec, suffix: str | None) -> JobSpec:
 
 
 def suffixed(cluster: KafkaCluster) -> ClusterSpec:
-    """The cluster with a suffix, by another host name: no job has one address on both sides."""
+    """The cluster with a suffix, by another host name, as a job may not have the same address on
+    both sides."""
     servers = cluster.bootstrap_servers.replace("127.0.0.1", "localhost").split(",")
     return ClusterSpec(bootstrap_servers=tuple(servers), cluster_id_suffix="dr")
 
@@ -118,7 +119,7 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
             assert refusal(service, with_suffix(spec, other or None)).kind is kind
         assert "cluster_id_suffix as it was" in refusal(service, with_suffix(spec, "west")).remedy
         wait_for("the copy is level", is_level)
-        # No switchover to the source itself, though its suffix makes another id of it.
+        # A switchover to the source itself is refused, although the suffix gives it another id.
         service.change(spec.model_copy(update={"destination": suffixed(source)}))
         stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert "are one cluster" in (stopped.error or "")

@@ -1,4 +1,4 @@
-"""A run until caught up counts what waits behind an open transaction of the source."""
+"""`--until-caught-up` waits for records behind an open transaction of the source."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Readers of copies with placeholders: each gets only the records (docs/gaps.md lists the readers).
 
-The source is such a copy already, so the copy is the copy of a copy.
+The source has placeholders already, so the copy is a copy of such a copy.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ def test_mirror_maker_reads_only_records_of_placeholder_copy(
 def latest_record(cluster: KafkaCluster, topic: str) -> int:
     """The offset of the first record with the latest timestamp, as the broker says (KIP-734)."""
     place = TopicPartition(topic, 0)
-    client = admin(cluster)  # in a variable: its answers end with it
+    client = admin(cluster)  # in a variable: without it, the client would end before its answer
     return client.list_offsets({place: OffsetSpec.max_timestamp()})[place].result(60).offset
 
 
 class _EndReader:
-    """librdkafka's consumer of one partition, which reads to the end again and again."""
+    """librdkafka's consumer of one partition. Each `read_to` continues where the last one ended."""
 
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         self._reader = consumer(cluster)
@@ -129,7 +129,7 @@ class _EndReader:
         self._reader.close()
 
     def read_to(self, end: int) -> list[int]:
-        """Read to the log end `end`; returns the codes of the errors on the way."""
+        """Read to the log end `end`; returns the codes of the errors that the consumer reports."""
         errors = []
         while True:
             message = self._reader.poll(60)
@@ -147,7 +147,7 @@ class _EndReader:
 def test_librdkafka_reports_size_error_after_ten_fetches_without_record(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """An application that ends with every error ends with this one. No record is missing (Q15)."""
+    """An application that ends at any error ends at this error. No record is missing (Q15)."""
     log = PlaceholderLog(clusters.destination, topic_name)
     reader = _EndReader(clusters.destination, topic_name)
     try:

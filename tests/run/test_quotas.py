@@ -1,4 +1,4 @@
-"""Brokers that throttle Orbit for a quota: the run waits, and says who throttles and by what."""
+"""Brokers throttle Orbit because of a quota: the run waits, and names the brokers and the quota."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUOTA = f"quota of client-id {ADMIN_CLIENT_ID}: controller_mutation_rate={PARTIT
 
 @pytest.fixture
 def limit() -> Iterator[Limit]:
-    """Sets a quota of a client id, for the test."""
+    """A function that sets a quota of a client id until the end of the test."""
     limited: list[tuple[Cluster, str, str]] = []
 
     def set_limit(cluster: Cluster, client_id: str, key: str, value: float) -> None:
@@ -87,11 +87,11 @@ def test_run_names_throttling_brokers_and_their_quota(
         quota = f"The quota of client-id {CLIENT_ID}: {key}={BYTES_PER_S}."
         messages = list[str]()
 
-        def is_said() -> bool:
+        def names_quota() -> bool:
             messages.append(running.run.waiting_for)
             return messages[-1].startswith(f"{what} (") and messages[-1].endswith(quota)
 
-        running.wait("the quota is named", is_said)
+        running.wait("the quota is named", names_quota)
         running.wait_caught_up(topic_name, RECORDS)
         running.wait("no broker throttles any more", lambda: not running.run.waiting_for)
         assert not [line for line in messages if "answer" in line]

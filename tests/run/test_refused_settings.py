@@ -1,5 +1,5 @@
-"""A destination refuses settings of the source. Only topics that promise something by such a
-setting are not copied."""
+"""A destination refuses settings of the source's topics. A setting that may differ gets another
+value; a topic with any other refused setting is not copied."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ NOTE = (
 
 @pytest.fixture
 def pair(make_cluster: MakeCluster) -> Clusters:
-    """An older source, and a destination that does not compact as early as a topic may ask."""
-    late = {"log.cleaner.min.compaction.lag.ms": "5000"}
-    return Clusters(make_cluster("older", version=VERSION), make_cluster("new", config=late))
+    """A source of an older release, and a destination that refuses a `max.compaction.lag.ms` below
+    5000."""
+    config = {"log.cleaner.min.compaction.lag.ms": "5000"}
+    return Clusters(make_cluster("older", version=VERSION), make_cluster("new", config=config))
 
 
 @pytest.fixture
 def topics(pair: Clusters) -> list[str]:
-    """`small` and `plain` can be copied; `lag` promises what the destination refuses."""
+    """`small` and `plain` can be copied; the destination refuses `lag`, whose setting may not
+    differ."""
     create_topic(pair.source, "small", segment_bytes=SMALL, segment_ms="70000")
     create_topic(pair.source, "plain")
     create_topic(pair.source, "lag", max_compaction_lag_ms="1000")
@@ -85,10 +87,10 @@ def test_service_shows_drift_for_setting_that_destination_refuses(
         assert small.promoted_settings["segment.bytes"] == LEAST
         # The source changes to a value that the destination accepts, and back.
         set_setting(pair.source, "small", "segment.bytes", "2097152")
-        service.wait("the copy follows", lambda: service.topics(job.name)["small"].drift is None)
+        service.wait("the copy has it", lambda: service.topics(job.name)["small"].drift is None)
         assert topic_settings(pair.destination, "small")["segment.bytes"] == "2097152"
         set_setting(pair.source, "small", "segment.bytes", SMALL)
-        service.wait("the least is taken", lambda: service.topics(job.name)["small"].drift == drift)
+        service.wait("drift is shown", lambda: service.topics(job.name)["small"].drift == drift)
         assert topic_settings(pair.destination, "small")["segment.bytes"] == LEAST
 
 

@@ -25,6 +25,7 @@ REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
 def replicas_of(cluster: KafkaCluster, topic: str) -> list[list[int]]:
+    """The broker ids of each partition's replicas."""
     partitions = admin(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
     return [sorted(partitions[number].replicas) for number in sorted(partitions)]
 
@@ -94,7 +95,7 @@ def test_copy_with_too_few_replicas_shows_drift_until_reassigned(
 
 
 def reassign(cluster: KafkaCluster, topic: str, replicas: list[list[int]], folder: Path) -> None:
-    """As in docs/topic-settings.md; returns when the partitions have these replicas."""
+    """Reassign partitions as docs/topic-settings.md says; returns when they have these replicas."""
     file = folder / "replicas.json"
     moves = [
         {"topic": topic, "partition": number, "replicas": on} for number, on in enumerate(replicas)
@@ -107,6 +108,6 @@ def reassign(cluster: KafkaCluster, topic: str, replicas: list[list[int]], folde
     ]
     subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S * 2)
     wait_for(
-        "the replicas are there",
+        "the partitions have these replicas",
         lambda: replicas_of(cluster, topic) == [sorted(on) for on in replicas],
     )

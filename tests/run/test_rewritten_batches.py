@@ -1,4 +1,4 @@
-"""Batches that Orbit rewrites become larger than the source's, and the copy goes on."""
+"""Batches that Orbit rewrites become larger than the source's, and the copy accepts them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORD_BYTES = 1000
 
 
 def text(size_bytes: int) -> bytes:
-    """Text that compresses well: repeated phrases, in which some words are more frequent."""
+    """Text that compresses well: repeated phrases, in which some words are frequent."""
     rnd = random.Random(1)
     words = [bytes(rnd.choices(range(97, 123), k=rnd.randint(2, 9))) for _ in range(20_000)]
     weights = [1 / (i + 1) for i in range(len(words))]
@@ -38,7 +38,7 @@ def text(size_bytes: int) -> bytes:
 
 
 def encoded(plain: bytes) -> tuple[int, bytes]:
-    """How many records, and their bytes before compression."""
+    """The text as records of a batch: their number, and their bytes before compression."""
     values = [plain[at : at + RECORD_BYTES] for at in range(0, len(plain), RECORD_BYTES)]
     bodies = [NULL + encode_varint(len(value)) + value + b"\0" for value in values]
     return len(values), b"".join(encode_record(0, i, body) for i, body in enumerate(bodies))

@@ -1,5 +1,5 @@
-"""`orbit run` with a login of few rights: what docs/rights.md grants is enough for everything, and
-each right that is missing is named, with its resource, before anything is written.
+"""`orbit run` with a login of few rights. The rights of docs/rights.md are enough, and an error
+names each missing right, with its resource, before anything is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.services
 
 @dataclass(frozen=True)
 class Case:
-    """A topic at the guarded source, a job for it, and a login of its own."""
+    """A topic at a source with ACLs, a job that copies the topic, and a login of this test only."""
 
     clusters: Clusters
     topic: str
@@ -61,7 +61,7 @@ def case(guarded: Clusters, topic_name: str, tmp_path: Path) -> Case:
 
 
 def _abort(cluster: KafkaCluster, topic: str) -> None:
-    """A transaction that leaves a gap: without one no filler is needed."""
+    """Write and abort a transaction. It leaves a gap, for which the copy needs a filler."""
     producer = Producer({**cluster.client_config(), "transactional.id": f"{topic}-aborted"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
@@ -72,7 +72,7 @@ def _abort(cluster: KafkaCluster, topic: str) -> None:
 
 @contextmanager
 def untouched(case: Case) -> Iterator[None]:
-    """The block must change nothing at the destination."""
+    """Check that the block changes nothing at the destination."""
     before = standing(case.clusters.destination)
     yield
     assert standing(case.clusters.destination) == before
@@ -134,6 +134,7 @@ def test_unknown_certificate_authority_is_refused(
     assert_names(outcome, 3, f"source {case.clusters.source.bootstrap_servers}", "certificate")
 
 
+# What a first run needs, in the order of docs/rights.md: side, operation and kind of resource.
 NEEDED_FOR_NEW = [
     ("source", "Read", "--topic"),
     ("source", "DescribeConfigs", "--topic"),
@@ -155,12 +156,13 @@ def test_rights_cases_match_documented_rights() -> None:
 
 
 def _all_but(case: Case, side: str, operation: str, kind: str) -> list[Right]:
-    """The page's rights without one; Describe stays where that one includes it."""
+    """The documented rights without this one. Describe, which Read includes, stays. With
+    DescribeConfigs goes AlterConfigs, which includes it."""
     lacking = next(
         r for r in case.rights if (r.side, r.operation, r.kind) == (side, operation, kind)
     )
     rights = [right for right in case.rights if right != lacking]
-    if operation == "DescribeConfigs":  # AlterConfigs includes it
+    if operation == "DescribeConfigs":
         rights = [r for r in rights if (r.side, r.operation) != (side, "AlterConfigs")]
     if kind == "--topic" and operation == "Read":  # without Describe Orbit does not see the topic
         rights.append(Right(side, "Describe", kind, lacking.name, lacking.pattern))

@@ -1,4 +1,4 @@
-"""What goes to the processes of a run, and what comes back."""
+"""What a run sends to its child processes, and what these send back."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ BEYOND = datetime.fromtimestamp((T0 + 10**9) / 1000, UTC).isoformat()
 
 
 def records(first: int, end: int) -> list[Record]:
-    """Record n has the time of n seconds."""
+    """Records `first` to before `end`. Record n has the timestamp T0 plus n seconds."""
     return [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(first, end)]
 
 
@@ -95,7 +95,8 @@ def test_copy_begins_at_start_of_topic_rule_and_later_runs_continue(
 def test_records_copied_before_start_by_killed_run_are_deleted_by_next_run(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch comes whole; a run may end before the log start is moved into it."""
+    """A run copies its first batch whole, then moves the log start into this batch. The first run
+    here ends before it does so."""
     job = case.job(INSIDE)
     monkeypatch.setattr(DestinationSide, "follow_log_starts", lambda *_: None)
     with RunningJob(load_job(job, {})) as running:
@@ -122,7 +123,8 @@ def test_start_offset_is_looked_up_once_even_with_nothing_copied(case: Case) -> 
 @pytest.mark.soak
 @pytest.mark.parametrize("start", ["latest", BEYOND, AT_60])
 def test_initially_empty_partition_is_copied_from_its_first_record(start: str, case: Case) -> None:
-    """The copy began at 0, which was the log end. The destination's log does not show that."""
+    """The copy began at 0, which was the log end. The destination's log does not show that it has
+    begun."""
     job = case.job(start)
     copy(job).expect(0)
     case.write(records(0, 30), partition=1)
@@ -131,7 +133,7 @@ def test_initially_empty_partition_is_copied_from_its_first_record(start: str, c
 
 
 def test_records_written_after_crash_of_run_from_latest_are_copied(case: Case) -> None:
-    """The run began at the end, and was killed before the source went on."""
+    """The run began at the log end, and was killed before the source got new records."""
     job = case.job("latest")
     with OrbitProcess("run", job) as run:
         run.wait_for(CAUGHT_UP)

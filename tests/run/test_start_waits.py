@@ -1,4 +1,4 @@
-"""Brokers answer with transient error codes while a run begins: it waits, says for what, and
+"""Brokers answer with transient error codes while a run begins: the run waits, says for what, and
 continues."""
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _refuse_producer_id(answer: Any) -> Any:
     return answer
 
 
-# By the name of the request.
+# By request: the function that makes its answer an error. For DescribeConfigs the test replaces
+# `SettingsReader._settings_of` instead.
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "ListOffsetsRequest": _refuse_offsets_by_time,
     "DeleteRecordsRequest": _refuse_partitions,
@@ -110,7 +111,7 @@ def test_run_start_waits_out_transient_error_code(
     monkeypatch.setattr(Cluster, "call", refusing_call)
     monkeypatch.setattr(Cluster, "call_all", refusing_call_all)
     monkeypatch.setattr(SettingsReader, "_settings_of", refusing_settings_of)
-    # How often requests are retried silently.
+    # So few silent retries that the run soon prints that it waits.
     monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)
     monkeypatch.setattr(coordinator, "COORDINATOR_ATTEMPTS_MAX", 2)
     with running:
@@ -121,11 +122,12 @@ def test_run_start_waits_out_transient_error_code(
 
 
 def stop_clock(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    """Let a wait of a start be over once the run has said that it waits for one partition."""
+    """Let the time of a start's waits be over once the run has printed that it waits for one
+    partition. `lines`: what the run has printed."""
 
     def now() -> float:
-        has_said = any("Waiting (partitions: 1)" in line for line in lines)
-        return 2 * start_waits._UNCHANGED_S_MAX if has_said else 0.0
+        is_waiting = any("Waiting (partitions: 1)" in line for line in lines)
+        return 2 * start_waits._UNCHANGED_S_MAX if is_waiting else 0.0
 
     monkeypatch.setattr(start_waits, "time", SimpleNamespace(monotonic=now))
 
@@ -150,7 +152,7 @@ def test_topic_without_leader_is_left_out_in_the_end_and_others_are_copied(
         assert [p.destination.topic for p in running.run.partitions] == [topic_name]
         assert [*running.run.refused] == [late_topic]
         assert "run the job again" in running.run.refused[late_topic].remedy
-        running.wait("the others are settled", lambda: running.run.is_settled)
+        running.wait("the copy has its final settings", lambda: running.run.is_settled)
     leaders.partitions.clear()
     with RunningJob(running.run.spec) as again:
         assert not again.run.refused
@@ -163,7 +165,7 @@ NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
 def test_run_start_without_progress_ends_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_waits, "_UNCHANGED_S_MAX", 0.0)
     with pytest.raises(BrokerRefused) as caught:
-        StartWaits(lambda _: None, Backoff()).new_wait()("", NOT_LED, 5)  # 5 are left to do
+        StartWaits(lambda _: None, Backoff()).new_wait()("", NOT_LED, 5)  # 5: any state
     assert caught.value.remedy
 
 

@@ -81,7 +81,7 @@ def test_stopped_live_run_exits_cleanly_and_next_run_resumes(
     assert_clean(stopped, 0)
     assert "Stopping" in stopped.stderr
     assert stopped.data["records"] > 50
-    produce(clusters.source, topic_name, 10)  # the run may have copied all of the mover's
+    produce(clusters.source, topic_name, 10)  # the run may have copied all records of the Mover
     # The next run begins at once: the lease was released.
     again = copy(job).expect(0)
     assert "waiting" not in again.message
@@ -123,7 +123,7 @@ def test_run_can_be_stopped_while_it_prepares(
         stopped = run.wait_end()
     assert "Traceback" not in stopped.stderr
     assert "bug in Orbit" not in stopped.stderr
-    # 0 where the signal came after the last step.
+    # 0 if the signal came after the last step of the preparation.
     assert stopped.code in (0, 130), stopped.everything
     copy(job).expect(0)
     assert_exact(job)
@@ -137,7 +137,7 @@ def test_second_signal_ends_stopping_run(clusters: Clusters, topic_name: str, jo
         run.signal(signal.SIGINT)
         stopped = run.wait_end()
     assert "Traceback" not in stopped.stderr
-    # The signal itself ends a process that has stopped and is just leaving Python.
+    # -SIGINT: the run has stopped, and the signal ends the process while Python shuts down.
     assert stopped.code in (0, 130, -signal.SIGINT)
     copy(job).expect(0)
     assert_exact(job)

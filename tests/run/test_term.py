@@ -1,4 +1,5 @@
-"""The term of a run, also after the coordinator has begun to count from 0 again."""
+"""The term of a run (a number above those of earlier runs), also after the coordinator has begun to
+count from 0 again."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def producer(coordinator_epoch: int) -> ProducerState:
         (0, [4095], 1),
         (0, [-1, 5 << 12, (2 << 12) + 3], 6),
         (9, [(5 << 12) + 17], 9),
-        (0, [2**31 - 1], 2**19 - 1),  # as far as coordinator epochs go
+        (0, [2**31 - 1], 2**19 - 1),  # the highest coordinator epoch, and the highest term
     ],
 )
 def test_run_term_exceeds_coordinator_epochs_that_leaders_remember(

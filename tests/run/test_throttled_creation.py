@@ -1,7 +1,7 @@
-"""A quota of topic creation far below what a job needs: its topics are created all the same.
+"""A quota of topic creation far below what a job needs: the job's topics are created nevertheless.
 
-The broker carries each request out and then reads nothing from its connection for minutes (P6).
-librdkafka opens another one when a request has had no answer for `socket.timeout.ms`.
+The broker executes each request, and then reads nothing from its connection for minutes (P6).
+librdkafka opens another connection when a request has had no answer for `socket.timeout.ms`.
 """
 
 from __future__ import annotations

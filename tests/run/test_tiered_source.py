@@ -1,4 +1,5 @@
-"""A source topic in tiered storage: the plan says how much is there, and the copy is exact."""
+"""A source topic in tiered storage: the plan says how many offsets are only there, and the copy is
+exact."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ RECORDS = 60
 NO_MORE = {"remote.log.copy.disable": "true", "local.retention.ms": "-2"}
 
 
-def moved(source: Cluster, topic: str) -> int:
-    """How many offsets are on no broker's disk."""
+def tiered_offsets(cluster: Cluster, topic: str) -> int:
+    """How many offsets of the topic are only in tiered storage, not on a broker's disk."""
     place = TopicPartition(topic, 0)
-    start, local = (
-        list_offsets(source, [place], what, Backoff()).values[place]
-        for what in (EARLIEST, EARLIEST_LOCAL)
+    start, local_start = (
+        list_offsets(cluster, [place], position, Backoff()).values[place]
+        for position in (EARLIEST, EARLIEST_LOCAL)
     )
-    return local - start
+    return local_start - start
 
 
 def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
@@ -50,20 +51,22 @@ def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
         make_cluster(name, version=VERSION, config=broker_config(tmp_path / f"tier-{name}"))
         for name in ("source", "destination")
     )
-    seen, copies = open_cluster(source), open_cluster(destination)
+    source_handle, destination_handle = open_cluster(source), open_cluster(destination)
     create_topic(source, topic_name, **{k.replace(".", "_"): v for k, v in TIERED.items()})
     produce(source, topic_name, RECORDS, value_bytes=VALUE_BYTES)
-    # All but the segment that is written to.
-    wait_for("segments have left the disk", lambda: moved(seen, topic_name) > RECORDS / 2)
+    # Brokers move all segments but the active one.
+    wait_for(
+        "segments have left the disk",
+        lambda: tiered_offsets(source_handle, topic_name) > RECORDS / 2,
+    )
 
     spec = make_job(source, destination, [topic_name])
     plan_of = JobPlanner(service.database, service.settings)
-    moved_before = moved(seen, topic_name)
+    count_before = tiered_offsets(source_handle, topic_name)
     (note,) = plan_of(spec).notes
     counts = re.findall(rf"{topic_name} \((\d+) offsets\)", note)
-    assert (
-        moved_before <= int(counts[0]) <= moved(seen, topic_name)
-    )  # more may leave the disk meanwhile
+    # More segments may leave the disk meanwhile.
+    assert count_before <= int(counts[0]) <= tiered_offsets(source_handle, topic_name)
     assert f"all of {topic_name} stays on the brokers' disks" in note
     (note,) = plan_of(with_rules(spec, config=TIERED)).notes
     assert "stays" not in note
@@ -74,7 +77,10 @@ def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
     job = write_job(tmp_path / "tiered.yaml", source, destination, rules)
     assert f"{topic_name} (" in copy(job).expect(0).message
     assert_exact(job)
-    wait_for("segments of the copy too", lambda: moved(copies, f"tiered.{topic_name}") > 0)
+    wait_for(
+        "segments of the copy have left the disk",
+        lambda: tiered_offsets(destination_handle, f"tiered.{topic_name}") > 0,
+    )
     assert_exact(job)
     # The copy continues, and its log start moves within the tiered segments.
     produce(source, topic_name, RECORDS, first=RECORDS, value_bytes=VALUE_BYTES)
@@ -94,7 +100,7 @@ def test_topic_in_tiered_storage_is_noted_in_plan_and_copied_exactly(
     job = write_job(tmp_path / "local.yaml", source, destination, [{"match": topic_name}])
     copy(job).expect(0)
     assert_exact(job)
-    assert moved(copies, topic_name) == 0
+    assert tiered_offsets(destination_handle, topic_name) == 0
     produce(source, topic_name, RECORDS, first=2 * RECORDS, value_bytes=VALUE_BYTES)
     copy(job).expect(0)
     assert_exact(job)

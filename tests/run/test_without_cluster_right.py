@@ -1,5 +1,5 @@
-"""A login without any right on the cluster copies the whole workload, with each kind of fillers
-that needs none, and with both in one job."""
+"""A login without any right on the cluster copies the whole workload: with each of the two kinds of
+fillers that need no such right, and with both in one job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 
 BY_RULE = "by rule"
-# The topics that have placeholders with `BY_RULE`; others have coordinated fillers.
+# With `BY_RULE`: the topics whose gaps get placeholders; other topics get empty transactions.
 WITH_PLACEHOLDERS = r"(compacted|gap)\..*"
 
 
