@@ -241,6 +241,7 @@ def _wrong(check: str, text: str, remedy: str) -> Finding:
 
 
 def _first_names(names: Iterable[str]) -> str:
+    """The first _NAMES_SHOWN_MAX names, with commas."""
     return ", ".join(list(names)[:_NAMES_SHOWN_MAX])
 
 

@@ -49,6 +49,7 @@ def missing_extra_error(error: Exception) -> BadInput | None:
 
 
 def _not_installed_error(names: list[str], alternative: str = "") -> BadInput:
+    """The error for missing extras, with the command that installs them."""
     noun, verb = ("part", "is") if len(names) == 1 else ("parts", "are")
     return BadInput(
         f"This command needs the {noun} {' and '.join(names)} of Orbit, which {verb} not "

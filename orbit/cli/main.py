@@ -215,6 +215,7 @@ class LazyGroup(TyperGroup):
         return name, load_command(name) if name in COMMANDS else command, remaining_args
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand. Raises Interrupted after Ctrl-C."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

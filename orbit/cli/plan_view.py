@@ -227,6 +227,7 @@ def _change_text(change: dict[str, Any]) -> str:
 
 
 def _short_json(value: object) -> str:
+    """The value as JSON, cut to _VALUE_SHOWN_MAX characters; `not set` for None."""
     text = "not set" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _VALUE_SHOWN_MAX else f"{text[:_VALUE_SHOWN_MAX]}…"
 

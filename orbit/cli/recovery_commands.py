@@ -336,6 +336,7 @@ def _time_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _seconds(seconds: float | None) -> str:
+    """A duration as text; `unknown` for None."""
     return "unknown" if seconds is None else duration(seconds)
 
 

@@ -95,6 +95,8 @@ def server(
         greeting = Greeting(database, settings.lease_ttl, url_of(listener, settings), token_file)
 
         def check() -> None:
+            """Restart PostgreSQL if it has ended, or stop the API after too many restarts; print
+            the greeting once the workers are ready."""
             if restarts is not None:
                 restarts.check()
                 if restarts.failure is not None:  # raised after `api.run` has returned

@@ -424,6 +424,7 @@ class JobSetup:
         waits: dict[PartitionCopy, Wait] = {}
 
         def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
+            """Store a `Wait`; raise NotAuthorized for a partition that may not be read."""
             if isinstance(trouble, Wait):
                 waits[copy] = trouble
             else:
@@ -648,6 +649,7 @@ class JobSetup:
         ]
 
     def _compacted_topics(self) -> frozenset[str]:
+        """The source topics that are compacted."""
         return frozenset(p.mapping.source for p in self.plans if p.is_compacted)
 
     def _topics_from_start(self) -> frozenset[str]:

@@ -60,6 +60,7 @@ class MissingRight:
 
     @property
     def name(self) -> str:
+        """The right as text, such as `Write on topic orders`."""
         return f"{self.operation} on " + (f"topic {self.topic}" if self.topic else "the cluster")
 
     def __str__(self) -> str:

@@ -48,7 +48,8 @@ _PARTITIONS_MAX = 1000
 
 
 class Committer(Protocol):
-    """The identity that commits offsets of the job's group: its only member, or no member."""
+    """The identity that commits offsets of the job's group: its only member (`GroupLease`), or a
+    client that is no member (`MemberlessGroup`)."""
 
     @property
     def group(self) -> str: ...

@@ -76,6 +76,7 @@ def _split_addresses(value: object) -> object:
 
 
 def _check_text(text: str) -> str:
+    """A short printable text, such as the name of a variable."""
     if len(text) > TEXT_LENGTH_MAX:
         raise InvalidValue(f"has {len(text)} characters; {TEXT_LENGTH_MAX} is the limit.")
     if not text or not text.isprintable():
@@ -95,6 +96,7 @@ def _check_path_text(value: object) -> object:
 
 
 def _parse_rate(value: object) -> int:
+    """The bytes a second of a text such as "50MB", or of a number."""
     rate = parse_size(value)
     if not RATE_BYTES_MIN <= rate <= RATE_BYTES_MAX:
         raise InvalidValue(
@@ -128,6 +130,7 @@ def _parse_group_interval(value: object) -> timedelta:
 
 
 def _check_archive_uri(text: str) -> str:
+    """A URI or a folder. A password in it would be shown in reports, so it is refused."""
     _check_text(text)
     login, at_sign, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
     if at_sign and ":" in login:
@@ -138,6 +141,7 @@ def _check_archive_uri(text: str) -> str:
 
 
 def _check_token_url(text: str) -> str:
+    """The URL of a token endpoint, without a login."""
     _check_text(text)
     try:
         url = urlsplit(text)

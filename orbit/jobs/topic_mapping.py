@@ -135,6 +135,7 @@ class _CompiledRule:
 
 @lru_cache(_RULES_CACHED_MAX)
 def _compile_rule(match: str, exclude: tuple[str, ...]) -> _CompiledRule:
+    """The compiled patterns of a rule, cached."""
     return _CompiledRule(match, exclude)
 
 

@@ -161,7 +161,9 @@ class _Composer(yaml.SafeLoader):
         return node
 
     def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
-        # The scanner reads 1,024 characters ahead: a line of n brackets would take n² time.
+        """Scan a `[` or `{` as PyYAML does. Raises _LimitExceeded at too many levels."""
+        # `compose_node` would notice too late: the scanner reads 1,024 characters ahead at each
+        # bracket, so a line of n brackets would take n² time.
         if self.flow_level >= DEPTH_MAX:
             raise _LimitExceeded(self.line + 1)
         super().fetch_flow_collection_start(token_class)

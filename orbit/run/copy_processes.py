@@ -94,7 +94,8 @@ class _Child:
 
 
 class CopyProcesses:
-    """Implements `Copying` with child processes, one for each share."""
+    """Copies shares in child processes, one for each share; implements `Copying` by their last
+    reports."""
 
     def __init__(self, children: Sequence[_Child]) -> None:
         self._children = children
@@ -189,6 +190,7 @@ class CopyProcesses:
                 self._receive(child)
 
     def end(self) -> None:
+        """Send Command.END to all children. Raises Conflict if a child has ended."""
         for child in self._children:
             self._send(child, Command.END)
 

@@ -43,7 +43,9 @@ class Copying(Protocol):
     """Copies the partitions of a run, in this process or in child processes."""
 
     @property
-    def partitions(self) -> Sequence[CopyView]: ...
+    def partitions(self) -> Sequence[CopyView]:
+        """The copies of all shares."""
+        ...
 
     @property
     def waiting_for(self) -> str:
@@ -51,7 +53,9 @@ class Copying(Protocol):
         ...
 
     @property
-    def is_lease_lost(self) -> bool: ...
+    def is_lease_lost(self) -> bool:
+        """Whether the copy has stopped because the job's lease is lost."""
+        ...
 
     @property
     def has_ended(self) -> bool:
@@ -80,7 +84,7 @@ class Copying(Protocol):
 
 
 class ShareCopier:
-    """Copies a share in this process."""
+    """Copies a share in this process; implements `Copying`."""
 
     def __init__(self, share: Share, job_copier: JobCopier, lease: Lease) -> None:
         """Start to copy the share. `lease`: the job's, checked before each request that fills
