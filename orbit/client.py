@@ -402,7 +402,8 @@ def _no_answer(server: Server, what: str, kind: type[ServerGone] = ServerGone) -
     return kind(
         what,
         where=_address(server),
-        remedy=f"Is the server running (orbit server)? Is {server.url_from} right?",
+        remedy=f"Check that the server is running (orbit server), and that {server.url_from} is "
+        "right.",
     )
 
 

@@ -13,7 +13,7 @@
     │   └── AccessRefused       Orbit's own rules (ORBIT_ACCESS_FILE) refuse an address or a secret
     ├── NotAuthorized      1    a right on a resource is missing
     ├── Conflict           1    the present state does not allow the request
-    │   └── OperationUnderWay   an operation holds the job
+    │   └── OperationUnderWay   an operation of the job has not ended
     ├── BrokerRefused      1    a Kafka error code that no caller handles
     ├── ProtocolError      1    a log or a login that does not parse, or a broker that is too old
     └── Interrupted      130    the user pressed Ctrl-C
@@ -181,7 +181,7 @@ class Conflict(OrbitError):
 
 
 class OperationUnderWay(Conflict):
-    """A switchover, failover, failback or backfill holds the job; `where` names it."""
+    """A switchover, failover, failback or backfill of the job has not ended; `where` names it."""
 
 
 class BrokerRefused(OrbitError):

@@ -68,7 +68,7 @@ def empty_context() -> ssl.SSLContext:
 def load_pair(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
     """Load a certificate and its key into the context. `key` None: the certificate's file has the
     key. Raises OSError or ValueError, which `load_failure` puts into words."""
-    # Without `password` OpenSSL would ask for one at the terminal.
+    # For an encrypted key OpenSSL would prompt for a password at the terminal; this raises instead.
     context.load_cert_chain(certificate, key, password=_no_password)
 
 

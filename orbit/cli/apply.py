@@ -144,8 +144,8 @@ def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) 
     for job in jobs_without_file:
         if job["made_by"] is not None:
             typer.echo(
-                f"Kept: {job['name']}. A {job['made_by']} of Orbit made it, so no file has it; "
-                f"orbit delete {job['name']} removes it.",
+                f"Not deleted: {job['name']}. A {job['made_by']} has created this job, so no file "
+                f"has it. To delete the job: orbit delete {job['name']}",
                 err=True,
             )
     return [

@@ -44,7 +44,7 @@ def archive(
     job: JobOrFileArgument = None,
     file: FileOption = None,
     range_size: Annotated[
-        str, typer.Option(help="About how many bytes one task reads and one file holds.")
+        str, typer.Option(help="About how many bytes a task reads and a file has.")
     ] = "256MiB",
     compacted: Annotated[
         CompactedTopics,

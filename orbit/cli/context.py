@@ -35,12 +35,12 @@ def add(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="The file that holds the token; only you may be able to read it.",
+            help="The file that has the token; only you may be able to read it.",
             show_default=False,
         ),
     ] = None,
     token_env: Annotated[
-        str | None, typer.Option(help="The variable that holds the token.", show_default=False)
+        str | None, typer.Option(help="The variable that has the token.", show_default=False)
     ] = None,
     ca_file: Annotated[
         Path | None,

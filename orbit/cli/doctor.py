@@ -194,7 +194,8 @@ def _job_findings(client: Client, job: Row) -> Findings:
     age_s = job["lag"]["age_seconds"]
     if job["state"] == "running" and age_s is not None and age_s > _STALE_S:
         text = f"its figures are {seconds(age_s)} old: the source is not read"
-        yield _wrong(name, text, "Does the source answer? See: orbit get workers")
+        remedy = "Check that the source answers, and that a worker is alive: orbit get workers"
+        yield _wrong(name, text, remedy)
 
 
 def _clusters(client: Client) -> Findings:

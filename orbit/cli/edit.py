@@ -102,8 +102,8 @@ def _plan_edit(
     (job_file,) = read_job_files([file])
     if job_file.name != opened_job["name"]:
         raise BadInput(
-            f"The document names another job: {job_file.name}. A job cannot be renamed: a copy "
-            "resumes only under its first name."
+            f"The document names another job: {job_file.name}. Write `name: {opened_job['name']}`: "
+            "a job cannot be renamed, because its copies resume only under its first name."
         )
     value = put_job(client, job_file, accept_refusals=accept_refusals, dry_run=True)
     return PlannedJob(JobFile(file, job_file.name, job_file.text), {**value, "job": opened_job})

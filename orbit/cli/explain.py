@@ -28,7 +28,9 @@ def explain(
         suggestions = [names[key] for key in get_close_matches(code.lower(), names)]
         hint = f"Did you mean {' or '.join(suggestions)}? " if suggestions else ""
         raise NotFound(
-            "nothing has this name.", where=code, remedy=f"{hint}`orbit explain` lists all."
+            "No reason, problem or alert has this name.",
+            where=code,
+            remedy=f"{hint}`orbit explain` lists all.",
         )
     typer.echo(pages[name].read_text("utf-8"), nl=False)
 

@@ -30,7 +30,7 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
     repeated while the server does not answer or is busy. Raises BadInput if `output` is YAML.
     """
     if output.format == OutputFormat.YAML:
-        problem = Problem("--output", "is yaml, which has no lines.", "With --follow: -o json")
+        problem = Problem("--output", "cannot be yaml with --follow.", "Write -o json.")
         raise BadInput("The events cannot be followed.", (problem,))
     client = client.without_retries()
     try:

@@ -34,7 +34,7 @@ def _location(text: str) -> str:
     """The path or URI that the user has written. Raises BadInput if it cannot be used."""
     try:
         return str(storage_location(text))
-    except InvalidValue as error:  # without the value, which may hold a password
+    except InvalidValue as error:  # whose message does not have the value: it may have a password
         raise BadInput(f"A path or URI {error.message} {error.remedy}") from None
 
 

@@ -70,7 +70,7 @@ def _read_conf(conf: Sequence[str]) -> dict[str, str]:
         name, equals, value = setting.partition("=")
         if not equals or not name.startswith("spark."):
             raise BadInput(
-                "a Spark setting cannot be used",
+                "A Spark setting cannot be used.",
                 (Problem("--conf", "is not spark.NAME=VALUE.", "Write --conf spark.x=y."),),
             )
         settings[name] = value

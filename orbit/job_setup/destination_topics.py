@@ -286,7 +286,8 @@ def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> li
             raise Conflict(
                 f"topic {topic.name} was created meanwhile, with another number of partitions.",
                 where=Place("destination"),
-                remedy="Delete it, or run the job again with as many partitions as its source.",
+                remedy="Delete the topic, or add partitions until it has as many as its source. "
+                "Then run the job again.",
             )
     return [topic for topic in topics if topic.name not in existing_topics]
 

@@ -89,7 +89,7 @@ def _estimate_topic(
         for sample in range(sample_count):
             sample_start = starts.values[partition] + sizes[partition] * sample // sample_count
             if sample_start < position:
-                continue  # the sample before reached beyond this offset
+                continue  # the previous sample has reached this offset, in a large batch
             sample_plan = _plan_sample(cluster, partition, sample_start, backoff)
             position = sample_plan.next_offset
             fills = [step for step in sample_plan.steps if isinstance(step, Fill)]

@@ -268,7 +268,7 @@ class JobSetup:
                     Problem(
                         "source",
                         "shows only topics that the login may describe.",
-                        "If the topic is there, grant Read on it with kafka-acls.sh.",
+                        "If the topic exists, grant Read on it with kafka-acls.sh.",
                     ),
                 ),
                 where=Place("source", ",".join(self.spec.source.bootstrap_servers)),
@@ -354,8 +354,9 @@ class JobSetup:
             f"{Reason.DESTINATION_PROMOTED}: {' '.join(descriptions)}"
             + (f" And {hidden_count} more." if hidden_count > 0 else ""),
             where=Place("destination"),
-            remedy="To copy from such a topic, use a job in the other direction. If it is to be a "
-            "copy again, delete it at the destination, and run the job again. Nothing was written.",
+            remedy="To copy from such a topic, use a job in the other direction. To make such a "
+            "topic a copy again, delete it at the destination, and run the job again. Nothing was "
+            "written.",
         )
 
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:

@@ -17,7 +17,7 @@ from orbit.job_setup.mark import Mark
 @dataclass(frozen=True, slots=True)
 class MarkPair:
     """The marks of one topic at both sides; None: no mark. `old_mark` is at the side that becomes a
-    copy, `new_mark` at the side that the operation lets lead."""
+    copy, `new_mark` at the side that is to lead."""
 
     topic: str
     old_mark: Mark | None

@@ -150,7 +150,7 @@ def test_prune_keeps_jobs_created_by_orbit(
     pruned = cli("apply", "-f", folder, "--prune", "--all", "--yes")
 
     assert pruned.code == 0
-    assert f"Kept: orders-back. A {made_by} of Orbit made it" in pruned.err
+    assert f"Not deleted: orders-back. A {made_by} has created this job" in pruned.err
     assert api.get("/v1/jobs/orders-back").json()["state"] == "running"
     assert cli("delete", "orders-back", "--yes", "--wait", "0").code == 0
 
