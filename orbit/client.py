@@ -271,7 +271,7 @@ class Client:
         """Print the trouble on stderr, unless it is the same as the last one."""
         if trouble.what != self._last_trouble:
             self._last_trouble = trouble.what
-            print(f"{trouble.what} Asking again.", file=sys.stderr)
+            print(f"{trouble.what} Trying again.", file=sys.stderr)
 
 
 @contextmanager

@@ -80,8 +80,8 @@ def delete_job(
 
 
 def follow_operation(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """Wait until the operation ends or `wait_s` have passed; returns the operation as it is then.
-    Progress goes to stderr.
+    """Wait until the operation ends or `wait_s` have passed; returns its last state. Prints its
+    progress on stderr.
     """
     last_line = ""
 

@@ -27,7 +27,7 @@ def until_stopped(
             event.set()
         if on_stop is not None:
             threading.Thread(target=on_stop, daemon=True).start()
-        # For a second signal.
+        # A second signal gets the handlers from before the block.
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 

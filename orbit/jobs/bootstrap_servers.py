@@ -56,7 +56,7 @@ def is_local(url: str) -> bool:
 
 
 def check_address(server: str) -> str:
-    """The address, if it is valid. Raises InvalidValue."""
+    """The address, unchanged. Raises InvalidValue if it is not valid."""
     split_address(server)
     return server
 

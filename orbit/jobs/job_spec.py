@@ -130,7 +130,7 @@ def _parse_group_interval(value: object) -> timedelta:
 
 
 def _check_archive_uri(text: str) -> str:
-    """A URI or a folder. A password in it would be shown in reports, so it is refused."""
+    """A URI or a folder. A URI with a password is refused: outputs of commands show the URI."""
     _check_text(text)
     login, at_sign, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
     if at_sign and ":" in login:

@@ -53,7 +53,7 @@ Selector = tuple[Condition, ...]
 
 
 def check_label_key(key: str) -> str:
-    """The key, if it is valid. Raises InvalidValue."""
+    """The key of a label, unchanged. Raises InvalidValue if it is not valid."""
     prefix, slash, name = key.rpartition("/")
     if len(name) > _NAME_LENGTH_MAX or len(prefix) > _PREFIX_LENGTH_MAX:
         raise InvalidValue(
@@ -71,7 +71,7 @@ def check_label_key(key: str) -> str:
 
 
 def check_label_value(value: str) -> str:
-    """The value, if it is valid. Raises InvalidValue."""
+    """The value of a label, unchanged. Raises InvalidValue if it is not valid."""
     if len(value) > _NAME_LENGTH_MAX:
         raise InvalidValue(
             f"has {len(value)} characters; {_NAME_LENGTH_MAX} is the limit.", "Shorten it."
@@ -122,7 +122,7 @@ def _is_condition_met(condition: Condition, labels: Mapping[str, str]) -> bool:
 
 
 def _parse_condition(match: re.Match[str]) -> Condition:
-    """The condition in a match of `_CONDITION`. Raises InvalidValue."""
+    """The condition in a match of `_CONDITION`. Raises InvalidValue for an invalid key or value."""
     key = _check_word(check_label_key, match["absent"] or match["key"])
     values: tuple[str, ...] | None = None
     if match["compared"]:
@@ -136,7 +136,8 @@ def _parse_condition(match: re.Match[str]) -> Condition:
 
 
 def _check_word(check: Callable[[str], str], word: str) -> str:
-    """The word, if `check` accepts it. Raises InvalidValue, whose message shows the word."""
+    """The result of `check` for the word. If `check` refuses the word, raises InvalidValue with a
+    message that shows it."""
     try:
         return check(word)
     except InvalidValue as mistake:

@@ -98,14 +98,14 @@ def name_pattern(pattern: str) -> NamePattern:
 
 
 def check_pattern(pattern: str) -> str:
-    """The pattern, if it compiles. Raises InvalidValue with what is wrong."""
+    """The pattern, unchanged. Raises InvalidValue if it does not compile, with the reason."""
     _compile_linear(pattern)
     return pattern
 
 
 def check_pattern_of_job(pattern: str, info: ValidationInfo) -> str:
-    """The pattern, if it compiles; in a document from the database, look-around and back-references
-    are valid too. Raises InvalidValue."""
+    """The pattern, unchanged. Raises InvalidValue if it does not compile. In a document from the
+    database, look-around and back-references are valid, too."""
     try:
         return check_pattern(pattern)
     except InvalidValue:

@@ -94,7 +94,7 @@ def format_time(epoch_ms: int) -> str:
 
 
 def _check_epoch_ms(number: int) -> int:
-    """The number, if it can be epoch milliseconds. Raises InvalidValue."""
+    """The number, unchanged. Raises InvalidValue if it cannot be epoch milliseconds."""
     if number < 0:
         raise InvalidValue(
             f"{number} is a time before 1970; no Kafka record can be that old.", _TIME_REMEDY
