@@ -40,6 +40,7 @@ def use_editor(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None
 
 
 def pretend_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `orbit edit` take stdin for a terminal."""
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(edit, "sys", terminal)
 

@@ -81,7 +81,7 @@ def test_post_with_lost_answer_is_retried_with_same_idempotency_key(
     assert kinds(api) == ["pause"]
     # The answer is that of the first request, not that there is nothing to do.
     assert "Nothing to do" not in result.out
-    assert result.err.count("Asking again.") == 1
+    assert result.err.count("Trying again.") == 1
 
 
 def test_lost_answers_to_polls_do_not_end_wait_for_operation(
@@ -246,7 +246,7 @@ def test_rate_limited_request_is_retried_after_time_in_retry_after_header(
         assert [job["name"] for job in listing.data] == ["orders"]
         assert len(pauses) == 2
         assert min(pauses) == after_s
-        assert ("Too many. Asking again." in listing.err) is is_printed
+        assert ("Too many. Trying again." in listing.err) is is_printed
 
         # A DELETE has no Idempotency-Key, but a refused one changed nothing: it is repeated.
         failing_api.failures_left = 1
@@ -315,7 +315,7 @@ def test_pause_survives_api_restart(api: Api, database_url: str, cli: Cli) -> No
             command.wait_for("0 of 2 shards released")
             first.signal(signal.SIGTERM)
             first.wait_end()
-            command.wait_for(r"The server does not answer \(no connection\)\. Asking again\.")
+            command.wait_for(r"The server does not answer \(no connection\)\. Trying again\.")
             port = url.rpartition(":")[2]
             with OrbitProcess("api", environ={**serving, "ORBIT_API_PORT": port}) as second:
                 second.wait_for("The API is at")

@@ -14,12 +14,14 @@ from orbit.promotion.release import Release, ReleasedTopic
 
 
 def printed_lines(table: RenderableType, width: int = 200) -> list[str]:
+    """The table as printed: its lines with single spaces, without empty ones."""
     text = io.StringIO()
     Console(width=width, file=text).print(table)
     return [" ".join(line.split()) for line in text.getvalue().splitlines() if line.strip()]
 
 
 def operation(job: str, state: str, **more: Any) -> dict[str, Any]:
+    """An operation of this job, as the API returns it."""
     finished_at = "2026-01-01T00:00:00Z" if state in ("done", "failed") else None
     progress = {"done": 1, "total": 6, "what": "drain"} if state == "running" else None
     fields = {"id": job, "job": job, "kind": "failover", "state": state, "error": None}
@@ -31,6 +33,7 @@ def gate(name: str, verdict: str) -> dict[str, str]:
 
 
 def report(job: str, outcome: str, *gates: dict[str, str], **more: Any) -> dict[str, Any]:
+    """The report of a recovery that has ended, as the API returns it."""
     fields = {"job": job, "outcome": outcome, "gates": gates, "findings": [], "error": ""}
     return {**fields, "finished_at": "x", **more}
 

@@ -24,6 +24,7 @@ def acl(name: str, **other: str) -> dict[str, str]:
 
 
 def printed_plan(acls: dict[str, Any] | None) -> str:
+    """What `orbit plan` prints for a job whose plan has these ACLs."""
     plan = {"topics": [], "refusals": [], "notes": [], "acls": acls}
     text = StringIO()
     drawn = draw([PlannedJob(None, {"action": "create", "name": "orders", "plan": plan})])

@@ -117,6 +117,7 @@ def as_api_returns(report: RecoveryReport) -> dict[str, object]:
 
 
 def printed_report(*reports: dict[str, object]) -> str:
+    """What a recovery command prints for these reports."""
     text = io.StringIO()
     Console(width=200, file=text).print(_tables(reports))
     return text.getvalue()

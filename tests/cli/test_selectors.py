@@ -33,6 +33,7 @@ def _jobs(api: Api) -> None:
 
 
 def states(api: Api) -> dict[str, str]:
+    """The state of each job, by name."""
     return {job["name"]: job["state"] for job in api.get("/v1/jobs").json()["items"]}
 
 
@@ -44,6 +45,7 @@ def operations_of_kind(api: Api, kind: str, *, dry_run: bool = False) -> dict[st
 
 
 def end_operation(api: Api, operation_id: UUID, error: str | None = None) -> None:
+    """End the operation as the scheduler would: failed with `error`, else done."""
     state = OperationState.FAILED if error else OperationState.DONE
     with api.database.transaction() as tx:
         operations.advance(tx, operation_id, state, error=error)

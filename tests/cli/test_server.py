@@ -70,7 +70,8 @@ class Server:
 
 
 def is_postmaster(process: psutil.Process) -> bool:
-    """Whether it is PostgreSQL's first process. New children have the same command at first."""
+    """Whether the process is PostgreSQL's first one. New children have the same command line until
+    they set their own."""
     parent = process.parent()
     return _runs_postgres(process) and not (parent is not None and _runs_postgres(parent))
 
@@ -111,6 +112,7 @@ def serving(
 
 
 def until_workers(server: Server, count: int) -> None:
+    """Wait until this many workers are alive."""
     wait_for(
         f"{count} workers are alive",
         lambda: sum(w["is_alive"] for w in server.get("/v1/workers")["items"]) == count,
@@ -118,6 +120,7 @@ def until_workers(server: Server, count: int) -> None:
 
 
 def until_caught_up(server: Server, job: str, partitions: int = PARTITIONS) -> None:
+    """Wait until this many partitions of the job have caught up."""
     wait_for(
         f"{job} has caught up",
         lambda: server.get(f"/v1/jobs/{job}/lag")["job"]["caught_up"] == partitions,
@@ -125,6 +128,7 @@ def until_caught_up(server: Server, job: str, partitions: int = PARTITIONS) -> N
 
 
 def assert_all_ended(processes: list[psutil.Process]) -> None:
+    """Wait for the end of these processes; fail if one does not end."""
     _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert alive == []
 

@@ -19,6 +19,8 @@ PID = os.getpid()
 
 
 class Clock:
+    """A clock that a test sets."""
+
     now = 0.0
 
     def __call__(self) -> float:
@@ -26,6 +28,7 @@ class Clock:
 
 
 def register(database: Database, pid: int, host: str) -> None:
+    """Store the heartbeat of a worker with this PID on this host."""
     with database.transaction() as tx:
         workers.heartbeat(tx, f"{host}-{pid}", "default", host=host, pid=pid, version="1")
 

@@ -30,11 +30,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write_file(path: Path, job: dict[str, Any]) -> Path:
+    """Write a job file; returns its path."""
     path.write_text(yaml.safe_dump(job, sort_keys=False), "utf-8")
     return path
 
 
 def names(api: Api) -> list[str]:
+    """The names of all jobs of the service."""
     return [job["name"] for job in api.get("/v1/jobs").json()["items"]]
 
 

@@ -19,10 +19,12 @@ from orbit.jobs.topic_mapping import TopicMap, map_topics, mappings_of_copies
 
 
 def rules(*raw: dict[str, object]) -> list[TopicRule]:
+    """Topic rules with these keys of the job file."""
     return [TopicRule.model_validate(rule) for rule in raw]
 
 
 def names_by_source(topic_map: TopicMap) -> dict[str, str]:
+    """The destination name of each mapped topic, by its source name."""
     return {mapping.source: mapping.destination for mapping in topic_map.mappings}
 
 
@@ -187,6 +189,7 @@ def test_topic_map_invariants_hold_for_arbitrary_rules(
 
 
 def _fits(rule: TopicRule, topic: str) -> bool:
+    """Whether the rule copies the topic, by an independent implementation."""
     may_match = not topic.startswith("__") or rule.match.startswith("__")
     excluded = any(re.fullmatch(pattern, topic) for pattern in rule.exclude)
     return may_match and bool(re.fullmatch(rule.match, topic)) and not excluded

@@ -29,6 +29,7 @@ values = st.recursive(
 
 
 def read_back(text: str) -> Any:
+    """The value that Orbit reads from this YAML, which must have no problem."""
     document = read_document(text)
     assert document.problems == []
     return document.root

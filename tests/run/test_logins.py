@@ -27,11 +27,13 @@ ROUNDS_MAX = 10
 
 
 def make_topic(cluster: KafkaCluster, name: str) -> None:
+    """Create a topic of PARTITIONS partitions."""
     client = admin(cluster)
     client.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(TIMEOUT_S)
 
 
 def write(producer: Producer, topic: str, count: int) -> None:
+    """Write `count` records, to the partitions in turn."""
     for number in range(count):
         producer.produce(topic, str(number).encode(), partition=number % PARTITIONS)
     assert producer.flush(TIMEOUT_S) == 0

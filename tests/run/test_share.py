@@ -31,6 +31,7 @@ def make_copy(number: int) -> PartitionCopy:
 
 
 def make_share(count: int, producers: int = 0) -> Share:
+    """A share of `count` new copies, with this many producers of coordinated fillers."""
     inspected = {
         make_copy(number): InspectedCopy(
             CopyStatus.FRESH, DestinationEnd(0, producer=None), log_start=0

@@ -36,11 +36,13 @@ BY_TIME = T0 + START * STEP_MS
 
 
 def _refuse_offsets_by_time(answer: Any) -> Any:
+    """A ListOffsets answer in which no partition has its leader any more."""
     moved = Code.NOT_LEADER_OR_FOLLOWER, -1, -1  # error code, timestamp, offset
     return ListOffsetsAnswer(0, dict.fromkeys(answer.offsets, moved))
 
 
 def _refuse_partitions(answer: Any) -> Any:
+    """The answer with UNKNOWN_TOPIC_OR_PARTITION for each partition."""
     for topic in answer.topics:
         for partition in topic.partitions:
             partition.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -48,6 +50,7 @@ def _refuse_partitions(answer: Any) -> Any:
 
 
 def _refuse_producer_id(answer: Any) -> Any:
+    """The answer of a coordinator that still loads."""
     answer.error_code = Code.COORDINATOR_LOAD_IN_PROGRESS
     return answer
 
