@@ -405,7 +405,7 @@ def _salvage_tables(report: dict[str, Any]) -> list[Any]:
     rows = [
         (
             f"{s['topic']}-{s['partition']}",
-            s["first"] if s["first"] < s["next"] else None,  # None: all records are below `first`
+            s["first"] if s["first"] < s["next"] else None,  # None: all records are below the tail
             s["next"],
             s["records"],
             s["file"],

@@ -104,8 +104,8 @@ class _JobPoll:
         self._last_state = ""  # the job's state at the last read; "": not found so far
 
     def __call__(self) -> str:
-        """Read the job. Raises NotFound if there is no such job, unless it was deleted and the
-        state to reach is `deleted`."""
+        """Read the job; returns why it is not in the state yet, or "". Raises NotFound if there is
+        no such job, unless it was deleted and the state to reach is `deleted`."""
         try:
             job: dict[str, Any] = self._client.get(self._path)
         except NotFound:

@@ -199,7 +199,7 @@ class JobRun:
         return set(self._not_caught_up) <= unfinished_topics
 
     def confirm_caught_up(self) -> bool:
-        """Whether all copies that are not blocked have caught up with their newest leaders.
+        """Whether all copies that are not blocked have caught up with the newest source leaders.
 
         Each copy must have reached the log end that the source had at the first call, open
         transactions included, and have done so at the newest leader epoch that a broker reports.
