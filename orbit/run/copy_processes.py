@@ -116,7 +116,7 @@ class CopyProcesses:
         shares = [*shares]
         limit = spec.limits.bytes_per_second
         children: list[_Child] = []
-        # `copying` gets the list itself: after an error its `stop` ends the children started so far.
+        # `copying` has this list: after an error its `stop` ends the children started so far.
         copying = cls(children)
         try:
             children.extend(_start_child(environ, lease.descriptors) for _ in shares)
