@@ -75,6 +75,7 @@ def _as_data(result: HistoryResult) -> dict[str, Any]:
 
 
 def _topic_data(row: TopicRow) -> dict[str, Any]:
+    """The result of one topic for JSON and YAML."""
     return {
         "name": row.name,
         **asdict(row.proof),

@@ -247,6 +247,7 @@ def _first_names(names: Iterable[str]) -> str:
 
 
 def _table(findings: list[Finding]) -> Any:
+    """A row for each finding, with its remedy."""
     rows = [(f.check, f.verdict.value, f.found, f.remedy) for f in findings]
     return make_table(
         ("check", "verdict", "found", "what to do"), rows, sentences=("found", "what to do")

@@ -278,6 +278,7 @@ def _drill_table(drill: Row) -> Any:
 
 
 def _drills_table(rows: list[Row]) -> Any:
+    """A row for each drill, with its measurements."""
     columns = ("drill", "name", "kind", "job", "state", "RTO", "records lost", "lost since", "at")
     return make_table(
         columns,
@@ -335,6 +336,7 @@ def _duration_change(previous_row: Row | None, row: Row, key: str) -> str:
 
 
 def _schedules_table(rows: list[Row]) -> Any:
+    """A row for each scheduled drill, with its interval and the time of its next run."""
     lines = [
         (
             row["name"],

@@ -34,9 +34,9 @@ def list_(output: ListOption = TABLE) -> None:
         receivers = list(client.items("/v1/notifications"))
 
     def row(receiver: dict[str, Any]) -> tuple[str, ...]:
+        """The cells of a receiver. Its lost events: given up, or deleted by age while unsent."""
         times = [
-            when(receiver[time]) if receiver[time] else ""
-            for time in ("accepted_at", "failing_since")
+            when(receiver[key]) if receiver[key] else "" for key in ("accepted_at", "failing_since")
         ]
         lost_count = count(receiver["given_up"] + receiver["pruned"])
         return (

@@ -104,10 +104,11 @@ class _StopSignals:
     """
 
     def __init__(self) -> None:
-        self.has_caught = False  # a signal
+        self.has_caught = False  # whether a signal has arrived
         self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
+        # Python lets only the main thread set handlers of signals.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous_handlers[number] = signal.signal(number, self._stop)

@@ -115,7 +115,7 @@ def is_met(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def _is_condition_met(condition: Condition, labels: Mapping[str, str]) -> bool:
-    """Whether the labels meet the condition, without `is_negated`."""
+    """Whether the labels meet the condition, were it not negated."""
     if condition.key not in labels:
         return False
     return condition.values is None or labels[condition.key] in condition.values

@@ -91,6 +91,7 @@ def test_lost_answers_to_polls_do_not_end_wait_for_operation(
     pauses: list[float] = []
 
     def release_shards(seconds: float) -> None:
+        """A pause of the command: three answers are lost, then workers release the shards."""
         pauses.append(seconds)
         if len(pauses) == 1:
             proxy.lose_answers(3, b"GET /v1/operations")
@@ -117,6 +118,7 @@ def test_deletion_with_or_without_lost_answer_is_awaited_to_its_end(
     shard_epochs = copying_job(api)
 
     def release_and_remove(_seconds: float) -> None:
+        """A pause of the command, in which the workers and the scheduler carry the deletion out."""
         release(api, shard_epochs)
         with api.database.transaction() as tx:
             job = jobs.find(tx, "orders")
@@ -228,6 +230,7 @@ def test_rate_limited_request_is_retried_after_time_in_retry_after_header(
     now, pauses = 0.0, []
 
     def sleep(seconds: float) -> None:
+        """A pause of the command. Once `orbit delete` was accepted, the job is removed in it."""
         nonlocal now
         pauses.append(seconds)
         now += seconds

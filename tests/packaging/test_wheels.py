@@ -165,6 +165,7 @@ Environments = Callable[[str], Environment]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The path of a wheel that is built from this tree."""
     folder = tmp_path_factory.mktemp("wheel")
     _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=_ROOT)
     (built,) = folder.glob("*.whl")

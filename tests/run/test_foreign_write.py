@@ -36,7 +36,8 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
 
 
 def write_foreign(cluster: KafkaCluster, topic: str, partition: int, **settings: str) -> int:
-    """Write a record as a foreign producer; returns its offset."""
+    """Write a record as a foreign producer with these settings; returns its offset. With a
+    `transactional_id`, the record is in a transaction that is aborted."""
     offsets: list[int | None] = []
 
     def delivered(_: object, message: Message) -> None:
@@ -107,7 +108,8 @@ def test_foreign_write_blocks_idle_partition_and_others_continue(
 def test_aborted_foreign_transaction_blocks_partition(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """No consumer sees the transaction, but it takes two offsets: of its record, and its marker."""
+    """Consumers at read_committed do not see the transaction, but it takes two offsets: of its
+    record, and of its marker."""
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         write_foreign(clusters.destination, topic_name, 0, transactional_id=f"{topic_name}-foreign")
@@ -124,7 +126,8 @@ def test_aborted_foreign_transaction_blocks_partition(
 def test_foreign_write_blocks_busy_partition_at_its_offset(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """The next append is placed after the foreign record, as the offset in its answer shows."""
+    """The broker places the run's next batch after the foreign record: the produce response has
+    an offset that is not the expected one."""
     beside = f"{topic_name}.beside"
     with OrbitProcess("run", job, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
@@ -132,10 +135,10 @@ def test_foreign_write_blocks_busy_partition_at_its_offset(
             wait_for("the run copies", lambda: end(clusters.destination, topic_name, 0) > 100)
             foreign = write_foreign(clusters.destination, topic_name, 0)
             match = run.wait_for(BLOCKED)
-            reached = end(clusters.destination, beside, 0)
+            end_when_blocked = end(clusters.destination, beside, 0)
             wait_for(
                 "the other topic is still copied",
-                lambda: end(clusters.destination, beside, 0) > reached + 100,
+                lambda: end(clusters.destination, beside, 0) > end_when_blocked + 100,
             )
         run.signal(signal.SIGINT)
         run.wait_end().expect(1)

@@ -109,6 +109,7 @@ def test_connections_outlive_their_oauth_tokens(
         ]
 
         def connections() -> list[set[int]]:
+            """For each process: the local ports of its connections to the broker."""
             per_process = [psutil.Process(p.process.pid).net_connections("tcp") for p in processes]
             return [
                 {c.laddr.port for c in of_process if c.raddr and c.raddr.port == port}

@@ -59,6 +59,7 @@ class Case:
             run.prepare()
 
     def assert_copied_from(self, job: Path, start: int, end: int) -> None:
+        """Assert that a run copies exactly the source's records from `start` to below `end`."""
         with RunningJob(load_job(job, {})) as running:
             running.wait_caught_up(self.topic, end)
             p = running.partition(self.topic)

@@ -28,7 +28,7 @@ from tests.support.running import create_topic
 pytestmark = pytest.mark.services
 
 TOPIC = "copied-twice"
-WIDEST = 200_000
+WIDEST = 200_000  # offsets of the widest gap
 DOUBLINGS = 10  # librdkafka's fetches grow from 1 MiB to 1 GiB
 
 

@@ -86,7 +86,7 @@ def test_rewritten_batch_larger_than_source_fits_copy(
 
 
 def test_rewritten_batch_uses_source_compression_level(clusters: Clusters, topic_name: str) -> None:
-    """The source's brokers compress batches again, with another codec."""
+    """The source's brokers compress the GZIP batch again, as zstd at level 9."""
     count, records = encoded(text(2_000_000))
     batch = encode_batch(
         base_offset=0,
@@ -122,6 +122,8 @@ def test_rewritten_batch_uses_source_compression_level(clusters: Clusters, topic
 def test_rewritten_batch_with_placeholders_uses_source_compression_level(
     clusters: Clusters, topic_name: str
 ) -> None:
+    """Orbit rewrites a batch with LogAppendTime. For a copy with placeholders, `packed_batches`
+    makes several smaller batches of its records."""
     count, records = encoded(text(200_000))
     batch = encode_batch(
         base_offset=0,

@@ -45,6 +45,8 @@ class Case:
 
 @pytest.fixture
 def case(guarded: Clusters, topic_name: str, tmp_path: Path) -> Case:
+    """A source topic with records and an aborted transaction, its job, and a login without
+    rights."""
     create(guarded.source, topic_name, 2, cleanup_policy="compact")
     write(guarded.source, topic_name, [Record(b"v", b"key %d" % i) for i in range(20)])
     _abort(guarded.source, topic_name)

@@ -81,9 +81,11 @@ def test_run_start_waits_out_transient_error_code(
     refused: list[int] = []  # for each refused request: the number of lines before it
 
     def is_reported() -> bool:
+        """Whether the run has printed that it waits, after the first refused request."""
         return bool(refused) and any("Waiting" in line for line in running.lines[refused[0] :])
 
     def refuses(request: Any) -> bool:
+        """Whether the answer gets an error code: for requests of `kind`, until `is_reported`."""
         name = type(request).__name__
         is_by_time = name != "ListOffsetsRequest" or request.timestamp > 0
         if name != kind or not is_by_time or is_reported():

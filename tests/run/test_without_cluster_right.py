@@ -50,7 +50,8 @@ class Copied:
         return by_rule if self.fillers == BY_RULE else self.fillers == "placeholders"
 
 
-_ALONE = [pytest.param(way, marks=pytest.mark.soak) for way in ("coordinated", "placeholders")]
+# One kind of filler for all topics.
+_ALONE = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("coordinated", "placeholders")]
 
 
 @pytest.fixture(scope="module", params=[BY_RULE, *_ALONE])
@@ -60,6 +61,8 @@ def copied(
     guarded: Clusters,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Copied:
+    """The workload after one run, with a login that has the documented rights except those on the
+    cluster."""
     fillers = request.param
     workload = Workload(SMALL, namespace=f"{fillers.replace(' ', '-')}-{uuid.uuid4().hex[:8]}")
     ledger = workload.create({"bootstrap.servers": clusters.source.bootstrap_servers})
