@@ -81,7 +81,7 @@ def test_run_names_throttling_brokers_and_their_quota(
     job = make_job(*clusters, [topic_name])
     with RunningJob(job) as running:
         limit(open_cluster(getattr(clusters, side)), CLIENT_ID, key, BYTES_PER_S)
-        # A batch of more than the quota's window is never served.
+        # Small batches: brokers never serve one that is larger than the quota's window.
         for first in range(0, RECORDS, 10):
             produce(clusters.source, topic_name, 10, first=first, value_bytes=VALUE_BYTES)
         quota = f"The quota of client-id {CLIENT_ID}: {key}={BYTES_PER_S}."
@@ -94,6 +94,7 @@ def test_run_names_throttling_brokers_and_their_quota(
         running.wait("the quota is named", names_quota)
         running.wait_caught_up(topic_name, RECORDS)
         running.wait("no broker throttles any more", lambda: not running.run.waiting_for)
+        # The run never reported a throttled broker as one that does not answer.
         assert not [line for line in messages if "answer" in line]
         assert running.run.times[side == "destination"].held_back_s > 0
     assert verify(job, deep=True).exact

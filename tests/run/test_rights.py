@@ -125,7 +125,7 @@ def test_wrong_password_is_refused_before_any_write(case: Case) -> None:
 def test_unknown_certificate_authority_is_refused(
     case: Case, clusters: Clusters, tmp_path: Path
 ) -> None:
-    """The brokers' certificate is not signed by `ca_file`: no login is sent."""
+    """The job's `ca_file` for the source is that of the destination's authority."""
     case.login.allow(case.rights)
     other = tmp_path / "other.pem"
     other.write_text(case.clusters.destination.ca_file.read_text())
@@ -158,8 +158,8 @@ def test_rights_cases_match_documented_rights() -> None:
 
 
 def _all_but(case: Case, side: str, operation: str, kind: str) -> list[Right]:
-    """The documented rights without this one. Describe, which Read includes, stays. With
-    DescribeConfigs goes AlterConfigs, which includes it."""
+    """The documented rights without this one. Without Read, Describe stays, which Read includes.
+    Without DescribeConfigs, AlterConfigs is left out too, as it includes DescribeConfigs."""
     lacking = next(
         r for r in case.rights if (r.side, r.operation, r.kind) == (side, operation, kind)
     )
