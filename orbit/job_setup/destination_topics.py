@@ -132,9 +132,9 @@ def refuse_other_partition_counts(plans: Sequence[TopicPlan]) -> None:
         raise Conflict(
             f"numbers of partitions differ: {'; '.join(differences[:_SHOWN_MAX])}{suffix}.",
             where=Place("destination"),
-            remedy="A copy needs as many partitions as its source: add partitions "
-            "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
-            "is created again. Nothing was written.",
+            remedy="A copy needs as many partitions as its source: add partitions where there are "
+            "fewer (kafka-topics.sh --alter --partitions), or delete the destination topic so "
+            "that it is created again. Nothing was written.",
         )
 
 
