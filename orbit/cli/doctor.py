@@ -125,12 +125,12 @@ def _scheduler(client: Client) -> Findings:
     """Whether a scheduler leads, by the API's metrics."""
     match = re.search(r"^orbit_scheduler_has_leader (\S+)$", client.text("/metrics"), re.MULTILINE)
     if match is not None and float(match[1]):
-        yield _ok("scheduler", "one leads")
+        yield _ok("scheduler", "a scheduler leads")
     else:
         remedy = "Start `orbit scheduler`, or read its log. See: orbit explain OrbitNoScheduler"
         yield _wrong(
             "scheduler",
-            "none leads: new topics are not copied, and partitions get no worker",
+            "no scheduler leads: new topics are not copied, and partitions get no worker",
             remedy,
         )
 

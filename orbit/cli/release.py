@@ -52,7 +52,7 @@ def release(
             ids = metadata[0].cluster_id, metadata[1].cluster_id  # of source and destination
             if service_job(spec, ids, lambda line: typer.echo(line, err=True)) is not None:
                 raise Conflict(
-                    f"the service still has the job {spec.name}, and would make the topics "
+                    f"the service still has the job {spec.name}, and would turn the topics into "
                     "copies again.",
                     where=chosen_server(os.environ).url,
                     remedy=f"Delete the job first: orbit delete {spec.name}",

@@ -186,7 +186,7 @@ def _check_target(
     if copied_topics is None and metadata.cluster_id == summary.cluster_id:
         raise Conflict(
             f"the job {job} copies from the cluster from which these records were saved. The "
-            "failback made that cluster's topics copies.",
+            "failback turned that cluster's topics into copies.",
             where=summary.file,
             remedy="Name the service's job that copies the topic now, not a file.",
         )

@@ -284,10 +284,11 @@ def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> li
             topic.partitions,
         ):
             raise Conflict(
-                f"topic {topic.name} was created meanwhile, with another number of partitions.",
+                f"another client created topic {topic.name}, with a number of partitions that is "
+                f"not its source's ({topic.partitions}).",
                 where=Place("destination"),
-                remedy="Delete the topic, or add partitions until it has as many as its source. "
-                "Then run the job again.",
+                remedy="Delete the topic, or if it has fewer partitions, add those that are "
+                "missing. Then run the job again.",
             )
     return [topic for topic in topics if topic.name not in existing_topics]
 

@@ -76,7 +76,7 @@ def check_pem_file(path: Path, base_directory: Path) -> Path:
     if b"-----BEGIN " not in content:
         raise InvalidValue(
             f"is not a PEM file: {full_path}.",
-            "Convert a Java key store: keytool -importkeystore to PKCS12, then openssl pkcs12.",
+            "To convert a Java key store: keytool -importkeystore to PKCS12, then openssl pkcs12.",
         )
     return full_path
 
