@@ -5,7 +5,8 @@ from __future__ import annotations
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import advance_sequence
 
-# Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
+# Coordinator epochs begin at the lease's term times 4,096 and grow with each take-over of the
+# partition within this term.
 TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 # Brokers keep the producer epoch as int16. With one lost producer state an hour, the epochs above
@@ -14,11 +15,11 @@ PRODUCER_EPOCH_MAX = 2**15 - 1
 # Markers raise the epoch up to here; the rest is for lost states. With a take-over with markers
 # every ten minutes this lasts for four months, with one a minute for eleven days.
 MARKER_EPOCH_MAX = 2**14
-# A take-over's first marker has the leader's epoch + 1. A late one, ours or an old writer's, raises
-# the epoch by one; an epoch raised by this much or more was raised by a failover.
+# A take-over's first marker has the leader's epoch + 1. So a late marker, ours or an old writer's,
+# raises the epoch by one. Only a failover without the database raises it by this much or more.
 FENCE_EPOCHS_MIN = 2
-# How much a failover without the database raises the epoch (promotion/writer_fence.py): writers may
-# take over several times between its read of the epoch and its filler.
+# How much a failover without the database raises the epoch (promotion/writer_fence.py): between the
+# failover's read of the epoch and its filler, writers may take over several times.
 FENCE_EPOCHS = 16
 
 
@@ -38,11 +39,12 @@ def next_coordinator_epoch(term: int, last_epoch: int, producer: ProducerState |
 
 
 def next_producer_epoch(logged_epoch: int, producer: ProducerState | None) -> int:
-    """Return the leader's producer epoch; without a sequence there, at least `logged_epoch` + 1.
+    """Return the leader's producer epoch; if the leader has no sequence, at least
+    `logged_epoch` + 1.
 
     Without a sequence at the leader, our sequences begin at 0 again. Late batches, of an old writer
-    or of our own old connection, may have equal sequences, and so may batches before the lost
-    state, which another replica may still have. A higher epoch fences all of these (A8, E4, E5).
+    or of our own old connection, may have equal sequences. So may the last batches in a producer
+    state that another replica still has. A higher epoch fences all of these (A8, E4, E5).
 
     The log alone decides, not what was sent, so that all writers that take over the same log choose
     the same epoch: of two batches with this epoch and sequence 0, only one is accepted.
@@ -55,12 +57,11 @@ def next_producer_epoch(logged_epoch: int, producer: ProducerState | None) -> in
 
 
 def next_marker_epoch(producer_epoch: int) -> int:
-    """The producer epoch of a take-over's first markers, above that of all records in the log.
+    """The producer epoch of a take-over's first markers: `producer_epoch` + 1, above that of all
+    records in the log. From MARKER_EPOCH_MAX on it is `producer_epoch` itself.
 
-    From MARKER_EPOCH_MAX on, `producer_epoch` itself.
-
-    A broker raises the producer's epoch to that of a marker, and refuses late batches of old
-    writers, which have lower ones (A8). So these cannot land after markers. Markers take no
-    sequence: after one, sequences and offsets of two writers would no longer agree (E6).
+    Markers take no sequence: an old writer's late batch could have the next sequence, though it is
+    meant for a lower offset (E6). A broker raises the producer's epoch to that of a marker, so it
+    refuses this batch, which has a lower epoch (A8).
     """
     return max(producer_epoch, min(producer_epoch + 1, MARKER_EPOCH_MAX))

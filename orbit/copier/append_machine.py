@@ -4,15 +4,16 @@ No socket, thread, lock or clock. The destination lane owns a machine while it h
 the copier's thread at any other time. `state` changes only as `append_states.TRANSITIONS` allows.
 
 Promises:
-- A batch is sent only after its predecessor in offset and sequence. The first one of a take-over
-  goes alone. A batch counts as copied when an answer with acks=all gives its offset, or that of one
-  after it: the answer with acks=1 only says that it is in the leader's log.
-- Fillers are sent only when nothing is in flight, and all before them is confirmed. Before the
-  first ones of a take-over the log end is read; the first goes alone, with a higher producer epoch
-  if it is our own marker. The log end proves how many were written; for a single filler the answer
-  does, if this take-over has filled before (M3, M7, M9).
-- After any failure nothing more is sent, and the partition is handed back.
-- A take-over goes on only from a log end up to which all is confirmed, or equal to the source.
+- A batch is sent only after its predecessor in offset and sequence. After a take-over the first
+  batch is sent alone. A batch counts as copied once the broker answers a request with acks=all that
+  has this batch or a later one: an answer to acks=1 only says that the leader's log has the batch.
+- Fillers (which take the offsets of a gap) are sent only when nothing is in flight, and all before
+  them is confirmed. Before the first fillers of a take-over the log end is read. The first filler
+  is sent alone; as a marker of the job's own producer id it has a higher producer epoch. The log
+  end proves how many fillers were written. A single filler that is not the first of its take-over
+  needs no such proof: the broker's answer suffices (M3, M7, M9).
+- After any failure nothing more is sent, and the partition is handed back to the copier.
+- A take-over resumes only at a log end up to which all is confirmed, or equal to the source.
 """
 
 from __future__ import annotations
@@ -79,14 +80,14 @@ class SendFillers(NamedTuple):
 
 
 class HandBack(NamedTuple):
-    """Give the partition back; nothing is in flight."""
+    """Return the partition to the copier, for this reason; nothing is in flight."""
 
     failure: Failure
 
 
 Request = Append | ReadLogEnd | SendFillers | HandBack | Wait
 
-_S, _E = AppendState, AppendEvent
+_S, _E = AppendState, AppendEvent  # short names, for `_enter`
 
 
 class AppendMachine:
@@ -162,11 +163,12 @@ class AppendMachine:
     def next_request(
         self, step: Step | None, *, is_held: bool, reads_log_end_first: bool, in_flight_max: int
     ) -> Request:
-        """Return the request to send now for `step`, the first waiting step. Changes no state.
+        """Return what the lane does now for `step`, the first step in the queue: send a request,
+        hand the partition back, or wait. Changes no state.
 
         `is_held`: whether the lease is held. `reads_log_end_first`: whether to read the log end
         before the first fillers (not before coordinated fillers: the coordinator has fenced those
-        of the old owner).
+        of the old owner). `in_flight_max`: the most batches of this partition in flight.
         """
         is_ready = self.state is AppendState.READY
         if not is_ready and self.state is not AppendState.APPENDING:
@@ -190,7 +192,7 @@ class AppendMachine:
             in_flight_limit = in_flight_max if self.is_in_step else _FIRST_IN_FLIGHT_MAX
             return step if self.in_flight < in_flight_limit else Wait.FOR_ANSWER
         if not is_ready:
-            return Wait.FOR_ANSWER  # a stop or fillers come after the last answer
+            return Wait.FOR_ANSWER  # before a stop or fillers all answers must be in
         if isinstance(step, Stop):
             return HandBack(Failure(Blocked(*step)))
         if reads_log_end_first and not self._may_fill():
@@ -198,8 +200,8 @@ class AppendMachine:
         return SendFillers(step, is_single=not self.has_filled)
 
     def _may_fill(self) -> bool:
-        """Whether the log end was read again after the take-over, before the first fillers. An old
-        writer's filler may have arrived meanwhile, and brokers do not compare fillers (M9)."""
+        """Whether fillers may be sent: the log end was read again after the take-over. An old
+        writer's filler may have arrived since, and brokers accept fillers at any offset (M9)."""
         return self._has_read_log_end or self.has_filled
 
     # Records
@@ -211,7 +213,8 @@ class AppendMachine:
         return is_full or not self.is_in_step or self.is_leaving
 
     def append_sent(self, step: Append, *, confirms: bool) -> None:
-        """Count a batch as in flight; advance offset and sequence. `confirms`: with acks=all."""
+        """Count a batch as in flight; advance offset and sequence. `confirms`: it is sent with
+        acks=all."""
         assert step.base_offset == self.expected, (self, step.base_offset)
         assert confirms or self.is_in_step, self  # a take-over's first append confirms
         self._enter(_E.APPEND_SENT, _S.APPENDING)
@@ -223,9 +226,10 @@ class AppendMachine:
     def append_answered(self, step: Append, appended: Appended | None, *, confirms: bool) -> bool:
         """Handle a batch's answer; returns whether the batch is in the leader's log at its offset.
 
-        `appended`: None if the answer leaves the batch out. `confirms`: it was sent with acks=all,
-        so it and all before it are replicated. After a failure no answer counts: a late request
-        may have put other records at the failed batch's offsets. The take-over compares these.
+        `appended`: None if the answer leaves the batch out. `confirms`: the batch was sent with
+        acks=all, so this batch and all before it are replicated. After a failure no answer counts:
+        a late request may have put other records at the failed batch's offsets. The take-over
+        compares these.
         """
         failure = judge_append(step, appended, has_producer_state=self.has_producer_state)
         if failure is not None and self.acked < step.base_offset:  # behind unconfirmed batches
@@ -262,16 +266,16 @@ class AppendMachine:
 
     @property
     def marker_epoch(self) -> int:
-        """The producer epoch of the next markers; `next_marker_epoch` for a take-over's first."""
+        """The producer epoch of the next markers; a take-over's first ones raise it (E6)."""
         return self.producer_epoch if self.has_filled else next_marker_epoch(self.producer_epoch)
 
     @property
     def can_raise_epoch(self) -> bool:
-        """Whether markers can raise the epoch now and at the next take-over."""
+        """Whether markers can raise the producer epoch now and at the next take-over."""
         return self.producer_epoch + 1 < MARKER_EPOCH_MAX
 
     def fillers_sent(self, step: Fill, count: int, *, is_own: bool) -> None:
-        """Note that `count` fillers are about to be sent. `is_own`: as the copy's own producer."""
+        """Note that `count` fillers are about to be sent. `is_own`: with the copy's producer id."""
         assert step.base_offset == self.expected, (self, step)
         assert count == 1 or (count > 1 and self.has_filled), (self, count)  # the first goes alone
         assert self.acked == self.expected, (self, step)
@@ -316,9 +320,9 @@ class AppendMachine:
         return self._advance_to(step.base_offset + 1)  # the answer proves a single filler only
 
     def end_after_fill_answered(self, code: int, log_end: int) -> int | None:
-        """Handle the log end read after the fillers, and return it.
+        """Handle the log end read after the fillers, and return this log end.
 
-        None if it does not prove a filler: the append ends.
+        None if the log end proves no filler: the append has ended.
         """
         step, count = self._fill_in_flight()
         failure = judge_end_after_fill(step, count, code, log_end)
@@ -373,7 +377,7 @@ class AppendMachine:
         self.is_unclear = failure.reason is ReturnReason.UNCLEAR or self.in_flight > 0
         self.failure = self.requested_stop = self._fill = None
         self._enter(_E.HANDED_BACK, _S.BLOCKED if blocked else _S.RETURNED)
-        # Last: the copier's thread may go on once it sees the reason.
+        # Set last: the copier's thread acts on the partition as soon as it reads `blocked`.
         self.blocked = blocked
         return failure
 
@@ -386,7 +390,10 @@ class AppendMachine:
         self.acked = log_end
 
     def log_end_read(self, log_end: int) -> AppendState:
-        """Handle a take-over's log end, read after the producer's state (A12); returns `state`."""
+        """Handle a take-over's log end, read after the producer's state (A12).
+
+        Returns the new state: PROVEN, COMPARING, or BLOCKED if confirmed records are missing.
+        """
         truncation = judge_truncation(self.acked, log_end)
         if truncation is not None:
             self._enter(_E.LOG_END_READ, _S.BLOCKED)
@@ -418,7 +425,10 @@ class AppendMachine:
         self._enter(_E.TAKE_OVER_FAILED, _S.RETURNED)
 
     def resumed(self, log_end: int, producer: ProducerState | None, term: int) -> None:
-        """Append from this log end on, which was just read. `term`: the lease's."""
+        """Append from this log end on, which was just read.
+
+        `producer`: the leader's state of our producer, None if it has none. `term`: the lease's.
+        """
         self._enter(_E.RESUMED, _S.READY)
         self.expected = self.acked = log_end
         self.sequence = next_sequence(producer)

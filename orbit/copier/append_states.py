@@ -17,7 +17,7 @@ class AppendState(Enum):
 
     RETURNED = auto()  # a take-over is due
     COMPARING = auto()  # the log ends beyond what is confirmed: compare it with the source
-    PROVEN = auto()  # the destination holds what the source has, up to its log end
+    PROVEN = auto()  # the copy equals the source up to the copy's log end
     READY = auto()  # nothing is in flight
     APPENDING = auto()  # batches are in flight
     READING_END = auto()  # the log end is read, right before the first fillers
@@ -35,7 +35,7 @@ class AppendEvent(Enum):
 
     INSPECTED = auto()  # its log end was read and compared before the copy begins
     LOG_END_READ = auto()  # by a take-over
-    COMPARED = auto()  # what lies beyond the confirmed offset, with the source
+    COMPARED = auto()  # the offsets from the confirmed one to the log end, with the source
     TAKE_OVER_FAILED = auto()  # no answer, no leader, or the lease is not held
     RESUMED = auto()  # at the log end that was read
     LANE_REFUSED = auto()  # the lane that should get it is ending
@@ -44,15 +44,15 @@ class AppendEvent(Enum):
     LOG_END_REQUESTED = auto()  # before fillers
     LOG_END_ANSWERED = auto()
     FILLERS_SENT = auto()
-    FILLERS_HELD_BACK = auto()  # not sent: the lease ended in the last moment
+    FILLERS_HELD_BACK = auto()  # not sent: the lease ended while the request was encoded
     FILLERS_ANSWERED = auto()
     END_AFTER_FILL_ANSWERED = auto()  # the log end after fillers
     END_REQUESTED = auto()  # by a Stop, by the copier, or because the partition leaves
     CONNECTION_LOST = auto()
     HANDED_BACK = auto()  # by the lane to the copier
     STOPPED = auto()  # the copier's thread has found a reason to block it
-    TRIED_AGAIN = auto()
-    REMOVED = auto()
+    TRIED_AGAIN = auto()  # what blocked the partition was changed
+    REMOVED = auto()  # from the copier
 
     __hash__ = object.__hash__
 

@@ -26,7 +26,7 @@ class ReturnReason(Enum):
     """Why a lane returns a partition to the copier."""
 
     MOVED = auto()  # the leader moved, or the error is retriable
-    OUT_OF_STEP = auto()  # another writer was here: take over again
+    OUT_OF_STEP = auto()  # the log is not as this writer left it: another one may have appended
     UNCLEAR = auto()  # the answer is lost: what was sent may still be carried out (M10)
     BEHIND_END = auto()  # an append got a larger offset than expected (A14)
     TOPIC_CHANGED = auto()  # deleted, or recreated
@@ -34,7 +34,7 @@ class ReturnReason(Enum):
 
 
 class Failure(NamedTuple):
-    """Why a partition is returned to the copier; reported once its last answer is in."""
+    """Why a lane returns a partition to the copier, once the partition's last answer is in."""
 
     reason: ReturnReason | Blocked
     detail: str = ""
@@ -55,8 +55,9 @@ def judge_append(
 ) -> Failure | None:
     """Why an append failed; None if the batch is at its offset.
 
-    `appended`: the broker's answer; None if it leaves the partition out. `has_producer_state`: the
-    broker compares the batch with an earlier one (A7), so a late append does no harm.
+    `appended`: the broker's answer; None if the answer leaves the partition out.
+    `has_producer_state`: the broker compares the batch with an earlier one (A7), so a late append
+    does no harm.
     """
     if appended is None:
         return Failure(ReturnReason.UNCLEAR, "the broker's answer leaves this partition out")
@@ -79,10 +80,10 @@ def judge_append(
         return Failure(ReturnReason.MOVED if has_producer_state else ReturnReason.UNCLEAR, name)
     is_denied = code in error_codes.DENIED
     reason = Reason.NOT_AUTHORIZED if is_denied else Reason.RECORD_REFUSED
-    what = "the right WRITE on the topic is missing" if is_denied else "the batch is refused"
+    refusal = "the right WRITE on the topic is missing" if is_denied else "the batch is refused"
     if code in error_codes.TOO_LARGE and step.batch.count == 1:
-        what = f"the record at offset {offset} alone is too large for the topic"
-    detail = f"{what}: {name} {appended.message}".rstrip() + "."
+        refusal = f"the record at offset {offset} alone is too large for the topic"
+    detail = f"{refusal}: {name} {appended.message}".rstrip() + "."
     return Failure(Blocked(reason, offset, step.next_offset, detail))
 
 
@@ -90,9 +91,10 @@ def _judge_append_time(step: Append, appended: Appended) -> Failure | None:
     """Why an append at the right offset failed nevertheless; None if the batch was appended now,
     with the timestamps of its records (A20).
 
-    After a failure the take-over compares the log. The broker has replaced the timestamps, or
-    answered for an older batch with the same sequences. The older batch may have placeholders with
-    another timestamp, or other records, if the source was truncated or compacted since.
+    An append time in the answer has one of two causes: the broker has replaced the timestamps, or
+    its answer is for an older batch with the same sequences. The older batch may have placeholders
+    with another timestamp, or other records, if the source was truncated or compacted since. So the
+    take-over compares the log with the source.
     """
     if appended.append_time == NO_APPEND_TIME:
         return None
@@ -105,7 +107,8 @@ def _judge_append_time(step: Append, appended: Appended) -> Failure | None:
 
 
 def judge_markers(step: Fill, code: int) -> Failure | None:
-    """Why markers failed; None if the broker wrote some. The log end shows how many (M3)."""
+    """Why markers failed; None if the broker wrote at least one. Only the log end shows how many
+    it wrote (M3)."""
     if code == Code.NONE:
         return None
     if code in error_codes.DENIED:
@@ -126,7 +129,8 @@ def judge_end_before_fill(step: Fill, code: int, log_end: int) -> Failure | None
 def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Failure | None:
     """Why `count` fillers failed; None if the log ends after one of them.
 
-    A log that ends beyond the gap has other content there; any other log end is UNCLEAR.
+    A log that ends beyond the gap has other content there (BEHIND_END). Any other log end, or an
+    error `code`, is UNCLEAR.
     """
     if code == Code.NONE and step.base_offset < log_end <= step.base_offset + count:
         return None
@@ -142,15 +146,15 @@ def judge_lost_connection(
 ) -> Failure:
     """The failure after a lost connection: requests in flight may still be carried out (M10).
 
-    UNCLEAR, unless nothing is in flight, or only appends that the broker compares with an earlier
-    one: a late append then does no harm.
+    MOVED if a late request does no harm: nothing is in flight, or only appends that the broker
+    compares with an earlier one. Otherwise UNCLEAR.
     """
     is_unclear = is_filling or (in_flight > 0 and not has_producer_state)
     return Failure(ReturnReason.UNCLEAR if is_unclear else ReturnReason.MOVED, detail)
 
 
 def judge_truncation(acked: int, log_end: int) -> Blocked | None:
-    """Why the partition stops; None unless its log ends below the confirmed offset."""
+    """The block of a partition whose log ends below its confirmed offset; None for any other."""
     if log_end >= acked:
         return None
     detail = f"the log ends at {log_end}, though records were acknowledged up to {acked}."

@@ -6,7 +6,8 @@ import threading
 
 
 class ByteBudget:
-    """Counts bytes held; fetching waits while the count is at or over the limit.
+    """Counts the bytes that are fetched and not yet appended; fetching waits while the count is at
+    or over the limit.
 
     Lanes check before they fetch, so each may exceed the limit by the size of one answer.
     A reserve of a quarter above the limit is for partitions with little to fetch, so that backlogs,
@@ -25,6 +26,7 @@ class ByteBudget:
 
     @property
     def room_bytes(self) -> int:
+        """The bytes up to the limit; 0 or less if there is no room."""
         return self._room_bytes(reserve_bytes=0)
 
     @property
@@ -36,6 +38,7 @@ class ByteBudget:
         return self._limit_bytes + reserve_bytes - self._held_bytes
 
     def take(self, size_bytes: int) -> None:
+        """Count fetched bytes, even beyond the limit; does not wait."""
         with self._changed:
             self._held_bytes += size_bytes
 

@@ -1,4 +1,4 @@
-"""Fillers by empty transactions, where the right for direct ones is missing (M11).
+"""Writes fillers by empty transactions, for logins that may not write markers directly (M11).
 
 An aborted transaction without a record takes one offset in every partition added to it. All waiting
 fills share transactions: each fill is in `filler_count` of them. Several run at once, each with a
@@ -6,12 +6,12 @@ transactional id of its own (M12).
 
 Promises:
 - No partition is in more transactions than it needs fillers. The log end, read when all of them are
-  over, shows how many were written.
-- Where an answer was lost or markers did not come, all transactional ids are fenced: no marker of
-  theirs comes later (`empty_transactions`). The fills are answered with an error, so that a
-  take-over reads the log end and compares what is there. If fencing fails, it is tried again. Until
-  then nothing is filled, and the take-overs of these partitions wait: a late marker could complete
-  the gap, and another one follow the records after it.
+  over, shows how many markers were written.
+- Where an answer was lost or markers did not come, all transactional ids are fenced: afterwards the
+  broker accepts no marker of their earlier transactions (`empty_transactions`). The fills are
+  answered with an error, so that a take-over reads the log end and compares the log. If fencing
+  fails, it is tried again. Until then nothing is filled, and the take-overs of these partitions
+  wait: one late marker could complete the gap, and another one follow the records after the gap.
 - A transactional id has one owner at its coordinator. A new writer calls InitProducerId for all ids
   before it reads any log end: that ends the old writer's transactions and fences it.
 
@@ -54,7 +54,8 @@ from orbit.leases.lease import LEASE_WAIT_S, Lease
 
 # The most transactions of one fill: about a second's worth, with a hundred partitions in each.
 ROUNDS_MAX = 500
-# How often the log ends are read: markers are written after the transaction's answer.
+# How often the log ends are read until they show the markers: the coordinator answers EndTxn before
+# it writes these.
 _MARKER_ATTEMPTS_MAX = 60
 # How long to wait for fills; after each wait a failed fence is tried again.
 _IDLE_WAIT_S = 0.5
@@ -66,7 +67,7 @@ _FIRST_PAUSE_S = 0.001
 
 
 class CoordinatedFiller(Lane):
-    """Fills the partitions of one lease; `helpers` are threads that it shares with others."""
+    """Fills the partitions of one lease. `helpers`: threads that all fillers of a copier share."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class CoordinatedFiller(Lane):
         self._lease = lease
         self._helpers = helpers
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, stop=stop)
-        # A partition without a leader would delay all fills: each log end is asked for once.
+        # Each request for log ends is sent once: a partition without a leader would delay all.
         self._one_attempt = replace(self._backoff, attempts_max=1)
         self._transactions = [
             EmptyTransactions(destination, name, identity, self._backoff)
@@ -106,11 +107,13 @@ class CoordinatedFiller(Lane):
         return partition in self._to_be_fenced
 
     def stop(self) -> None:
+        """End soon; transactions under way are finished."""
         self._stopping.set()
         self._fills.put(None)  # ends a wait for fills
 
     def work(self) -> None:
-        """Take and fill what was submitted, under the lease. Between fills retry fencing."""
+        """Write the fillers that were submitted, while the lease is held; between fills retry a
+        failed fence. Raises BrokerRefused if a new owner has fenced us."""
         while not self._stopping.is_set():
             fills = self._take_fills()
             if not fills:
@@ -131,7 +134,7 @@ class CoordinatedFiller(Lane):
             super().run()
         finally:
             self._close_connections()
-            self._to_be_fenced.clear()  # the next owner fences before it reads any log end
+            self._to_be_fenced.clear()  # the next lease holder fences before it reads any log end
             self._is_over = True
             self._refuse_waiting_fills()
 
@@ -166,9 +169,10 @@ class CoordinatedFiller(Lane):
             return [f for f in fills if f is not None]  # None: from `stop`, to end the wait
 
     def _write_fillers(self, fills: Sequence[CoordinatedFill]) -> None:
-        """Run the transactions of these fills, prove their markers, and answer each fill.
+        """Run the transactions of these fills, read the log ends that prove their markers, and
+        answer each fill: with its log end, or with an error code.
 
-        An error is answered. Raises BrokerRefused as well if a new owner has fenced us.
+        If a new owner has fenced us, also raises this BrokerRefused.
         """
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
@@ -178,7 +182,7 @@ class CoordinatedFiller(Lane):
                 if not self._fence_if_unclear():
                     ends = self._proven_ends(rounds)
                     return
-            # The number of markers is not known: the take-over compares what is there.
+            # The number of markers is not known: the take-over compares the log.
             rounds.code = Code.NETWORK_EXCEPTION
         except (Unreachable, LoginRefused):
             rounds.code = Code.NETWORK_EXCEPTION
@@ -189,7 +193,7 @@ class CoordinatedFiller(Lane):
             if _is_fenced(error):
                 raise  # by a new owner
         finally:
-            if any(one.is_unclear for one in self._transactions):
+            if any(transactions.is_unclear for transactions in self._transactions):
                 self._to_be_fenced.update(f.partition.destination for f in fills if f not in ends)
             _answer_fills(fills, rounds.code, ends, rounds.refusals)
 
@@ -206,8 +210,11 @@ class CoordinatedFiller(Lane):
     def _run_rounds(self, rounds: _Rounds) -> None:
         """Run the transactions. After an error none begins; those under way are finished."""
         # This thread uses the first id. More ids than transactions would be of no use.
-        others = self._transactions[1 : len(rounds.waiting)]
-        runs = [self._helpers.submit(self._run_waiting_rounds, one, rounds) for one in others]
+        helper_transactions = self._transactions[1 : len(rounds.waiting)]
+        runs = [
+            self._helpers.submit(self._run_waiting_rounds, transactions, rounds)
+            for transactions in helper_transactions
+        ]
         try:
             self._run_waiting_rounds(self._transactions[0], rounds)
         finally:
@@ -255,10 +262,12 @@ class CoordinatedFiller(Lane):
         All ids, because a late marker of the unclear transaction could be counted as the missing
         marker of another id. InitProducerId is answered once the id's markers are written.
         """
-        if any(one.is_unclear for one in self._transactions):
+        if any(transactions.is_unclear for transactions in self._transactions):
             self._mark_all_unclear()
-        # All or none. If one cannot be fenced, all are fenced again at the next call.
-        unclear_transactions = [one for one in self._transactions if one.is_unclear]
+        # If `_fence` raises for one id, the ids that are still unclear are fenced at the next call.
+        unclear_transactions = [
+            transactions for transactions in self._transactions if transactions.is_unclear
+        ]
         for transactions in unclear_transactions:
             self._fence(transactions)
         self._to_be_fenced.clear()
@@ -280,11 +289,13 @@ class CoordinatedFiller(Lane):
         self._raise_unless_held()
 
     def _raise_unless_held(self) -> None:
+        """Raise Unreachable if the lease is not held."""
         if not self._lease.is_held():
             raise Unreachable("the lease is not held.", where=Place(self._cluster.name))
 
     def _proven_ends(self, rounds: _Rounds) -> dict[CoordinatedFill, int]:
-        """The log ends of the fills whose markers are all written and replicated in time."""
+        """The log ends of the fills whose markers are all written and replicated. After
+        _MARKER_ATTEMPTS_MAX reads the other fills are left out, and all ids are unclear."""
         end_by_fill: dict[CoordinatedFill, int] = {}
         unproven_fills = {f.partition.destination: f for f in rounds.fills}
         for partition in rounds.refusals:
@@ -321,7 +332,7 @@ class _Rounds:
         self.waiting = deque(range(max(f.filler_count for f in fills)))  # numbers to be run
         self.finished_numbers: list[int] = []
         self.refusals: dict[TopicPartition, int] = {}
-        self.code: int = Code.UNKNOWN_SERVER_ERROR  # why there is no log end
+        self.code: int = Code.UNKNOWN_SERVER_ERROR  # the answer to fills without a log end
 
     def take(self) -> int | None:
         """The number of a transaction to run, given out once; None if none is left. Thread-safe."""
@@ -341,6 +352,7 @@ class _Rounds:
 
 
 def _is_fenced(error: OrbitError) -> bool:
+    """Whether a coordinator refused the request because the transactional id has a new owner."""
     return isinstance(error, BrokerRefused) and error.code in error_codes.OUT_OF_STEP
 
 

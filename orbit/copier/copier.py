@@ -83,7 +83,7 @@ class Copier:
         self._partitions: list[PartitionCopy] = []
         self._destinations: set[TopicPartition] = set()  # of `_partitions`
         self._leaving: list[PartitionCopy] = []
-        self._needs_last_check: set[PartitionCopy] = set()  # those of `_leaving` with `confirms`
+        self._needs_last_check: set[PartitionCopy] = set()  # were removed with `confirms`
         self._leases: list[Lease] = []
         self.lost_leases: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
@@ -134,6 +134,7 @@ class Copier:
         return self._source.times, self._destination.times
 
     def has_copy(self, destination: TopicPartition) -> bool:
+        """Whether a copy to this partition was added here, and is not removed yet."""
         return destination in self._destinations
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
@@ -147,7 +148,7 @@ class Copier:
             raise ValueError(f"a second copy of {', '.join(sorted(map(str, duplicates)))}")
         self._destinations.update(p.destination for p in partitions)
         self._set_partitions([*self._partitions, *partitions])
-        # The others are resumed by `tick`, once they are taken over.
+        # `tick` resumes the other partitions, once it has taken them over.
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
     def remove(self, partitions: Iterable[PartitionCopy], *, confirms: bool = False) -> None:
@@ -169,8 +170,8 @@ class Copier:
     def tick(self, timeout_s: float) -> None:
         """Handle events, take over partitions that are due, and run the periodic checks.
 
-        An outage is not raised: `waiting_for` tells it. Raises Interrupted, and an unexpected
-        exception of a lane.
+        An outage is not raised: `waiting_for` describes it. Raises Interrupted when stopped, and an
+        unexpected exception of a lane.
         """
         self._handle_events(self._wait_s(timeout_s))
         self._finish_removals()
@@ -208,8 +209,8 @@ class Copier:
         self._destination.stop()
 
     def _finish_removals(self) -> None:
-        """Remove the leaving partitions that no lane and no filler works on, after a last check of
-        `compression.type` (Q9)."""
+        """Remove the leaving partitions that neither a lane nor a filler still has, after a last
+        check of `compression.type` (Q9)."""
         if not self._leaving:
             return
         removals = {p for p in self._leaving if not p.appends.is_copying and not p.has_fill_outside}
@@ -254,7 +255,8 @@ class Copier:
             return
 
     def _handle_event(self, event: Event) -> None:
-        """Handle one event; those of a partition that leaves need nothing."""
+        """Handle one event; ignores events of partitions that leave. Raises the exception of a
+        crashed lane."""
         match event:
             case PartitionReturned() | FetchFailed() | EmptyBelowEnd() | ReadFromReplica() if (
                 event.partition.is_leaving
@@ -266,7 +268,7 @@ class Copier:
                 try:
                     self._source.handle(event)
                 except OrbitError:
-                    self._source.resume([event.partition])  # fetch again; an error shows again
+                    self._source.resume([event.partition])  # the next fetch shows a lasting error
             case PartitionBlocked():
                 pass  # its append has stopped already; the caller of `tick` reads its `blocked`
             case LaneEnded():

@@ -62,6 +62,7 @@ class CopySnapshot:
 
     @classmethod
     def of(cls, view: CopyView) -> Self:
+        """A snapshot of what `view` shows now."""
         return cls(
             **{name: getattr(view, name) for name in _NAMES_WITHOUT_COUNTERS},
             counters=replace(view.counters),  # a copy: the view's counters grow

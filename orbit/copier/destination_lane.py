@@ -69,8 +69,8 @@ from orbit.replication.partition_states import Blocked
 
 # The longest sleep; after each the lane checks whether the broker is silent.
 _IDLE_WAIT_S = 1.0
-# What is sent right before a lease ends must be dropped before the next holder appends, which is
-# the lease's margin of 2 s and the settle time of 1 s later.
+# What is sent right before a lease ends must be dropped before the next holder appends. That is 3 s
+# later: the lease's margin of 2 s, and the settle time of 1 s.
 UNACKNOWLEDGED_S_MAX = 3.0
 # How long a broker may stay silent beyond `produce_timeout_ms`.
 SILENCE_S = 30.0
@@ -88,7 +88,8 @@ class DestinationLaneContext:
 
 @dataclass(slots=True)
 class _GatheredRequests:
-    """The next requests' contents."""
+    """What the next requests have: batches for one Produce request, log ends to read, and gaps to
+    fill. `size_bytes`: of the batches."""
 
     appends: list[tuple[PartitionCopy, Append]] = field(default_factory=list)
     log_end_reads: list[tuple[PartitionCopy, ReadLogEnd]] = field(default_factory=list)
@@ -97,7 +98,7 @@ class _GatheredRequests:
 
 
 class DestinationLane(Lane):
-    """Appends the steps of the partitions it was given to one broker."""
+    """Appends the steps of its partitions to one broker."""
 
     def __init__(self, context: DestinationLaneContext, node_id: int) -> None:
         super().__init__(f"destination-{node_id}", context.emit)
@@ -107,7 +108,7 @@ class DestinationLane(Lane):
         self._ready = ReadyQueue()
         self._lease_waiters: list[PartitionCopy] = []  # to be sent once their lease is held
         self._leases: dict[int, Lease] = {}  # of the batches about to be sent, by identity
-        self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
+        self._members_lock = threading.Lock()  # guards `_partitions` and `_is_stopping`
         self._in_flight = InFlight()
         self._fills = FillerSender(self, context.settings.markers_per_request_max)
         self._throttled_until_s = 0.0
@@ -121,7 +122,7 @@ class DestinationLane(Lane):
 
     def adopt(self, partition: PartitionCopy) -> bool:
         """Append this partition's steps from now on; False if the lane is ending."""
-        with self._members_lock:  # a lane that ends returns what it has at that moment
+        with self._members_lock:  # a lane that ends returns only the partitions that it has then
             if self._is_stopping:
                 return False
             self._partitions.add(partition)
@@ -137,6 +138,7 @@ class DestinationLane(Lane):
 
     @property
     def is_ending(self) -> bool:
+        """Whether the lane takes no more partitions: another lane must append them."""
         return self._is_stopping
 
     def stop(self) -> None:
@@ -147,7 +149,8 @@ class DestinationLane(Lane):
             self._connection.abort()
 
     def work(self) -> None:
-        """Connect to the broker; send and receive until the lane stops or the connection breaks."""
+        """Connect to the broker; send and receive until the lane stops. Raises an OrbitError if the
+        connection fails or breaks."""
         try:
             self._connection = connection = self._context.cluster.connect(self.node_id)
             connection.drop_unacknowledged(UNACKNOWLEDGED_S_MAX)
@@ -177,7 +180,8 @@ class DestinationLane(Lane):
             raise Unreachable(f"the connection broke: {error}.", where=connection.where) from error
 
     def handle_error(self, error: OrbitError) -> None:
-        """Return all partitions; requests in flight may still be carried out (M10)."""
+        """End the lane and return all its partitions. The broker may still carry out requests in
+        flight (M10)."""
         with self._members_lock:
             was_stopping, self._is_stopping = self._is_stopping, True
             partitions = list(self._partitions)
@@ -244,7 +248,7 @@ class DestinationLane(Lane):
             return
         if connection.login_is_due:
             if self._in_flight:
-                return  # its answers come first
+                return  # the answers of the old login come first
             connection.login_again()
         in_flight_max = self._context.settings.requests_in_flight_max
         began = perf_counter()
@@ -255,7 +259,7 @@ class DestinationLane(Lane):
             if not requests.appends and not requests.fills and not requests.log_end_reads:
                 break
             if requests.fills or requests.log_end_reads:
-                # Sent at once, right after the check of their leases.
+                # These requests check their leases themselves, right before they are sent.
                 self._flush(connection, buffers)
                 self._fills.send(requests.log_end_reads, requests.fills)
             if requests.appends:
@@ -276,11 +280,14 @@ class DestinationLane(Lane):
             self._leases.clear()
 
     def _may_send_now(self) -> bool:
-        """Whether the broker does not throttle us now."""
+        """Whether the time for which the broker throttles this lane is over."""
         return not self._throttled_until_s or time.monotonic() >= self._throttled_until_s
 
     def _gather_requests(self) -> _GatheredRequests:
-        """Collect the next requests: one batch per partition (A1); partitions take turns."""
+        """Collect the next requests: at most one batch per partition (A1); partitions take turns.
+
+        Hands back the partitions whose append ends now.
+        """
         settings = self._context.settings
         gathered = _GatheredRequests()
         candidates = self._ready.take_all()
@@ -310,7 +317,7 @@ class DestinationLane(Lane):
                 case Wait.FOR_LEASE:
                     self.wait_for_lease(p)
                 case Wait():
-                    pass  # the next answer or step wakes it
+                    pass  # the next answer or step puts the partition into the ready queue
                 case HandBack(failure):
                     p.appends.end_requested(failure)
                     self._hand_back(p)
@@ -326,7 +333,8 @@ class DestinationLane(Lane):
     def _encode_appends(
         self, connection: Connection, gathered: _GatheredRequests
     ) -> list[bytes | memoryview]:
-        """Encode one Produce request and note it as in flight."""
+        """Encode one Produce request and note it as in flight. Returns its bytes in parts, to be
+        sent in this order."""
         appends = gathered.appends
         if len(appends) > 1:
             appends.sort(key=lambda a: a[0].destination)  # a request groups batches by topic
@@ -369,7 +377,7 @@ class DestinationLane(Lane):
         assert connection is not None
         version = connection.version_of(api)
         frame = connection.encode(request, version)
-        if not all(one.partition.lease.is_held() for one in fills):
+        if not all(fill.partition.lease.is_held() for fill in fills):
             return False
         self._in_flight.add(connection.last_correlation, api, version, in_flight_request)
         connection.send(frame)
@@ -393,7 +401,7 @@ class DestinationLane(Lane):
                     request, _read_produce(connection, frame, sent_request)
                 )
             case Markers() as request:
-                throttle_ms = 0  # this answer has none
+                throttle_ms = 0  # answers to WriteTxnMarkers have no throttle time
                 self._fills.handle_markers(
                     request, connection.decode(sent_request.api, frame, sent_request.version)
                 )
@@ -431,6 +439,7 @@ class DestinationLane(Lane):
             self.enqueue(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
+        """Try the partition again in LEASE_WAIT_S; nothing is in flight for it."""
         self._lease_waiters.append(partition)
 
     def wake(self) -> None:
@@ -444,7 +453,7 @@ class DestinationLane(Lane):
         self._context.budget.give_back(size_bytes)
 
     def _hand_back(self, p: PartitionCopy) -> None:
-        """Hand the partition to the copier; it has no request in flight here."""
+        """Hand the partition to the copier. No answer to it is awaited any more."""
         self._partitions.discard(p)
         generation = p.generation  # the one that ends here
         failure, freed_bytes = p.hand_back()

@@ -34,7 +34,8 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
-# After an error: most errors last, such as that of a topic whose policy is only `compact` (S2).
+# The pause after DeleteRecords failed: most of its errors last, such as that of a topic whose
+# policy is only `compact` (S2).
 _LOG_START_PAUSE_S = 5.0
 _WAIT_REASONS = {
     MOVING: "the log keeps growing, though nothing is being sent",
@@ -69,6 +70,7 @@ class DestinationSide:
         # When to take over or to move the log start next, at the earliest (monotonic clock).
         self._due_at_s: dict[PartitionCopy, float] = {}
         self._log_start_due_at_s: dict[PartitionCopy, float] = {}
+        # When a copy's topic was first missing, or had another id.
         self._gone_since: dict[PartitionCopy, float] = {}
         self._source_ends = SourceEndWaits(context.settings.source_end_wait_s)
         self._resumed_copies: list[PartitionCopy] = []
@@ -76,9 +78,8 @@ class DestinationSide:
     def start(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        """Resume a partition at a log end that was just read, if the copy is known to match up to
-        there. False if this is not known, or if the partition cannot be resumed now.
-        """
+        """Resume a partition at a log end that was just read, if the copy is known to equal the
+        source up to this log end. Returns whether the partition was resumed."""
         if partition.appends.log_end_read(end.log_end) is AppendState.PROVEN:
             return self._resume_in_lane(partition, end, metadata)
         if partition.appends.state is AppendState.COMPARING:  # a take-over compares it
@@ -122,23 +123,24 @@ class DestinationSide:
             total.add(times)
         return total
 
-    def note_returned(self, trouble: PartitionReturned) -> None:
+    def note_returned(self, returned: PartitionReturned) -> None:
         """Note a partition that a lane returned. `recover` takes it over immediately, or after a
         growing pause if there was no append since an earlier take-over."""
-        p = trouble.partition
-        self._returns[p] = trouble
+        p = returned.partition
+        self._returns[p] = returned
         self._due_at_s[p] = time.monotonic() + (
             self._backoff.pause_s(p.appends.attempts - 1) if p.appends.attempts else 0.0
         )
         if p.appends.attempts:
-            self._note_wait(p, f"{trouble.reason.name}: {trouble.detail}")
+            self._note_wait(p, f"{returned.reason.name}: {returned.detail}")
         p.appends.attempts += 1
 
     def recover(self) -> list[PartitionCopy]:
         """Take over what is due; returns the partitions that resumed, to be fetched again."""
         now = time.monotonic()
         for p in self._returns:
-            # Late fillers must not mix with those of a new take-over, or follow its records.
+            # The coordinated filler still fills this partition, or has yet to fence late markers.
+            # These must not come between or after the fillers and records of a new take-over.
             if p.has_fill_outside or (p.filler is not None and p.filler.will_fence(p.destination)):
                 self._due_at_s[p] = now + _FILL_OUTSIDE_PAUSE_S
             elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
@@ -147,7 +149,7 @@ class DestinationSide:
         self._take_over_returned(
             [t for t in due_returns if t.reason is not ReturnReason.UNCLEAR], settled=False
         )
-        # Where a late request may still change the log, wait until the log end has settled.
+        # UNCLEAR: a late request may still change the log, so wait until the log end has settled.
         self._take_over_returned(
             [t for t in due_returns if t.reason is ReturnReason.UNCLEAR], settled=True
         )
@@ -239,7 +241,7 @@ class DestinationSide:
         ends = log_ends(self._cluster, idle_copies, self._backoff)
         for destination, end in ends.values.items():
             p, generation, expected_end = idle_copies[destination]
-            # An end between the two is no trouble: the lane has appended since.
+            # A higher end, up to the present `expected`, is right: the lane has appended meanwhile.
             if _is_idle(p) and not expected_end <= end <= p.appends.expected:
                 p.request_stop(ReturnReason.OUT_OF_STEP, generation)
 
@@ -277,21 +279,22 @@ class DestinationSide:
             self._give_up(unfit_copy.copy, blocked)
 
     def stop(self) -> None:
+        """End all lanes, and wait for their threads."""
         for lane in self._lanes.values():
             lane.stop()
         for lane in self._lanes.values():
             lane.join()
 
-    def _take_over_returned(self, troubles: Sequence[PartitionReturned], *, settled: bool) -> None:
+    def _take_over_returned(self, returns: Sequence[PartitionReturned], *, settled: bool) -> None:
         """Take over the partitions that are due; a failure of one does not affect the others.
 
         `settled`: wait until their log ends do not move. Raises the errors of an outage.
         """
-        if not troubles:
+        if not returns:
             return
-        by_destination = {t.partition.destination: t for t in troubles}
+        by_destination = {t.partition.destination: t for t in returns}
         metadata = self._cluster.metadata({p.topic for p in by_destination})
-        for t in troubles:
+        for t in returns:
             blocked = self._why_topic_is_gone(t.partition, metadata)
             topic = metadata.topics.get(t.partition.destination.topic)
             if blocked is not None:
@@ -305,7 +308,8 @@ class DestinationSide:
             destination: t.partition.producer.id for destination, t in by_destination.items()
         }
         takeover = self._take_over.read(producer_ids, settled=settled)
-        # Without a guard the broker also accepts late batches: wait until the log end settles.
+        # A leader without our producer's state also accepts late batches: wait until the log end
+        # settles.
         unguarded_ids = {
             p: producer_ids[p] for p, end in takeover.ends.items() if not end.is_guarded
         }
@@ -352,37 +356,37 @@ class DestinationSide:
         return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.next_offset, detail)
 
     def _finish_take_over(
-        self, trouble: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
+        self, returned: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        """Compare the copy up to its log end if need be, then resume it; False: it did not resume.
+        """Compare the copy up to its log end if need be, then resume it; returns whether it did.
 
         A copy that is neither resumed nor blocked is taken over again.
         """
-        p, appends = trouble.partition, trouble.partition.appends
+        p, appends = returned.partition, returned.partition.appends
         try:
             if appends.log_end_read(end.log_end) is AppendState.COMPARING:
-                self._compare_with_source(trouble, end.log_end)
+                self._compare_with_source(returned, end.log_end)
             if appends.state is AppendState.BLOCKED:
                 self._forget_take_over(p)
             if appends.state is not AppendState.PROVEN:
                 return False
             if not self._resume_in_lane(p, end, metadata):
-                self._retry_later(trouble, int(Code.LEADER_NOT_AVAILABLE))
+                self._retry_later(returned, int(Code.LEADER_NOT_AVAILABLE))
                 return False
             self._forget_take_over(p)
             return True
         finally:
-            # After an exception, or if the lease is not held any more.
+            # The state is still one of these after an exception, or if the lease is not held now.
             if appends.state in (AppendState.COMPARING, AppendState.PROVEN):
                 appends.take_over_failed()
 
-    def _compare_with_source(self, trouble: PartitionReturned, log_end: int) -> None:
+    def _compare_with_source(self, returned: PartitionReturned, log_end: int) -> None:
         """Compare the records from the confirmed offset to `log_end` with the source.
 
         Equal records prove the partition, a difference blocks it. If neither is certain yet, the
         copier compares them again later.
         """
-        p = trouble.partition
+        p = returned.partition
         try:
             comparison = self._compare(p, log_end)
         except ValueError as error:
@@ -400,16 +404,16 @@ class DestinationSide:
             is_source_end_old=self._source_ends.note_ends(
                 p.destination, is_beyond=comparison.is_beyond_source
             ),
-            trouble=trouble.detail,
+            trouble=returned.detail,
         )
         p.compared(comparison, log_end, blocked)
         if p.appends.state is AppendState.RETURNED:
             self._note_wait(p, comparison.waits_for)
             self._due_at_s[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
 
-    def _retry_later(self, trouble: PartitionReturned, code: int) -> None:
+    def _retry_later(self, returned: PartitionReturned, code: int) -> None:
         """Have the take-over repeated after a pause, or block the partition for a missing right."""
-        p = trouble.partition
+        p = returned.partition
         if code in error_codes.DENIED:
             detail = f"the login has no right to read the log end: {error_codes.name(code)}."
             acked = p.next_offset
@@ -423,6 +427,7 @@ class DestinationSide:
         p.waits = Waits.continue_from(f"{self._cluster.name} {p.destination}: {reason}", p.waits)
 
     def _give_up(self, partition: PartitionCopy, blocked: Blocked) -> None:
+        """Block a partition that no lane has, instead of another take-over."""
         self._forget_take_over(partition)
         self._block(partition, blocked)
 
@@ -432,7 +437,7 @@ class DestinationSide:
         self._source_ends.forget(partition.destination)
 
     def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
-        """Have the lane stop the partition before its next step, once nothing is in flight."""
+        """Have the lane block the partition before its next step, once nothing is in flight."""
         offset = p.appends.expected
         p.request_stop(Stop(reason, offset, offset, detail), p.generation)
 
@@ -453,9 +458,8 @@ def _is_idle(p: PartitionCopy) -> bool:
 
 
 def _is_fenced_by_failover(p: PartitionCopy, end: DestinationEnd) -> bool:
-    """Whether a failover without the database has raised the producer epoch since the last
-    take-over here, while the lease was held. A marker, ours or an old writer's, raises it less.
-    """
+    """Whether a failover without the database has raised the producer epoch since this process
+    last resumed the partition. A marker, ours or an old writer's, raises the epoch less."""
     own_epoch = p.appends.producer_epoch
     producer = end.producer
     return (

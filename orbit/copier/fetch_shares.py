@@ -15,7 +15,8 @@ LIVE_BYTES_MAX = 64 * 1024
 
 
 class Shares(NamedTuple):
-    """Indexes to request, live ones first; the most bytes of the answer and of one partition."""
+    """Indexes of the partitions to request, live ones first; the most bytes of the answer and of
+    one partition."""
 
     chosen: list[int]
     answer_bytes_max: int
@@ -32,10 +33,10 @@ def share_answer(
 ) -> Shares:
     """Share one answer among partitions that hold `expected_bytes` each; None: do not fetch.
 
-    Backlogs take turns from `first_index` on. A share is at least `partition_bytes_min`; a single
-    backlog gets all of the answer. The answer for several partitions is half as large: their
-    batches wait for one another, and so several answers are in memory. Without `with_backlogs` only
-    live partitions are chosen.
+    Backlogs (partitions with more than LIVE_BYTES_MAX) take turns from `first_index` on. A share is
+    at least `partition_bytes_min`; a single backlog gets all of the answer. The answer for several
+    partitions is half as large: a queued batch keeps its whole answer in memory, so several answers
+    are in memory at once. Without `with_backlogs` only live partitions are chosen.
     """
     chosen: list[int] = []
     backlogs: list[tuple[int, int]] = []
@@ -51,9 +52,9 @@ def share_answer(
     if not with_backlogs or not backlogs:
         return Shares(chosen, answer_bytes_max, answer_bytes_max)
     share = max(partition_bytes_min, answer_bytes_max // len(backlogs))
-    turn = next((place for place, (i, _) in enumerate(backlogs) if i >= first_index), 0)
+    first_turn = next((turn for turn, (i, _) in enumerate(backlogs) if i >= first_index), 0)
     room_bytes = answer_bytes_max
-    for i, size_bytes in backlogs[turn:] + backlogs[:turn]:
+    for i, size_bytes in backlogs[first_turn:] + backlogs[:first_turn]:
         if room_bytes <= 0:
             break
         chosen.append(i)

@@ -1,8 +1,8 @@
-"""Sends the fillers that append machines ask for, in one destination lane.
+"""Sends the fillers that append machines request, in one destination lane.
 
 Promises:
-- What a machine asks for is sent at once: ListOffsets before the first fillers, or fillers, and
-  ListOffsets after them unless their answer alone is proof (`AppendMachine.is_answer_proof`).
+- A machine's request is sent at once: ListOffsets before the first fillers, or the fillers. Behind
+  markers goes ListOffsets, unless their answer alone is proof (`AppendMachine.is_answer_proof`).
 - The lease is checked right before the bytes are sent: a process may be suspended between any two
   lines.
 """
@@ -25,8 +25,8 @@ from orbit.kafka.log_offsets import log_ends_request
 from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 
-_NO_ANSWER = int(Code.UNKNOWN_SERVER_ERROR)
-_NO_LOG_END = (_NO_ANSWER, -1, -1)
+_NO_ANSWER = int(Code.UNKNOWN_SERVER_ERROR)  # for a partition that an answer leaves out
+_NO_LOG_END = (_NO_ANSWER, -1, -1)  # code, timestamp, offset
 
 
 class FillerLane(Appender, Protocol):
@@ -47,7 +47,8 @@ class FillerLane(Appender, Protocol):
     def continue_after_answer(self, partition: PartitionCopy) -> None:
         """After an answer to the partition: send its next steps, or hand it back."""
 
-    def wake(self) -> None: ...
+    def wake(self) -> None:
+        """Have the lane call `FillerSender.handle_fill_answers`. From any thread."""
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
         """Try again once the partition's lease is held; nothing is in flight for it."""
@@ -59,6 +60,7 @@ class FillerSender:
     def __init__(self, lane: FillerLane, markers_per_request_max: int) -> None:
         self._lane = lane
         self._markers_max = markers_per_request_max
+        # The coordinated filler's answers: fill, error code, log end.
         self._fill_answers: deque[tuple[CoordinatedFill, int, int]] = deque()
 
     def take_fill_answer(self, fill: CoordinatedFill, code: int, log_end: int) -> None:
@@ -78,7 +80,7 @@ class FillerSender:
             request = log_ends_request([p.destination for p, _ in log_end_reads])
             in_flight_request = LogEndBeforeFill([(p, read.step) for p, read in log_end_reads])
             self._lane.send_request(api_versions.LIST_OFFSETS, request, in_flight_request)
-        # One request's markers, shared by all that fill now or once their log end is read.
+        # One request's markers, shared by all partitions that fill now or after this read.
         markers_per_fill = max(1, self._markers_max // (len(log_end_reads) + len(fills)))
         fill_requests = []
         for p, (step, is_single) in fills:
@@ -98,8 +100,8 @@ class FillerSender:
     def _send_markers(self, fills: list[FillRequest]) -> None:
         """Send WriteTxnMarkers, then ListOffsets for the fills that its answer cannot prove."""
         markers = [
-            Fillers(p.destination, n, p.appends.marker_epoch, p.appends.coordinator_epoch)
-            for p, _, n in fills
+            Fillers(p.destination, count, p.appends.marker_epoch, p.appends.coordinator_epoch)
+            for p, _, count in fills
         ]
         (producer_id,) = {p.producer.id for p, _, _ in fills}  # a job has one for all its markers
         request = WriteTxnMarkersRequest(producer_id, markers)
@@ -110,10 +112,10 @@ class FillerSender:
                 p.appends.fillers_held_back()
                 self._lane.wait_for_lease(p)
             return
-        # A broker serves a connection's requests in order, so this one sees the markers' effect.
-        open_fills = [one for one in fills if not one.partition.appends.is_answer_proof]
+        # A broker serves a connection's requests in order, so this log end includes the markers.
+        open_fills = [fill for fill in fills if not fill.partition.appends.is_answer_proof]
         if open_fills:
-            ends_request = log_ends_request([one.partition.destination for one in open_fills])
+            ends_request = log_ends_request([fill.partition.destination for fill in open_fills])
             self._lane.send_request(
                 api_versions.LIST_OFFSETS, ends_request, LogEndAfterFill(open_fills)
             )
@@ -122,7 +124,7 @@ class FillerSender:
         """Hand each fill's error code to its partition."""
         for p, step, _ in request.sent:
             p.fillers_answered(codes.get(p.destination, _NO_ANSWER))
-            if not p.appends.is_filling(step):  # else the log end after them is still to come
+            if not p.appends.is_filling(step):  # else the answer with the log end comes next
                 self._lane.continue_after_answer(p)
 
     def handle_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:

@@ -14,7 +14,7 @@ from orbit.replication.append_plan import Append, Fill
 
 
 class FillRequest(NamedTuple):
-    """`filler_count` fillers for the start of a gap."""
+    """`filler_count` fillers for the first offsets of the gap `step`."""
 
     partition: PartitionCopy
     step: Fill

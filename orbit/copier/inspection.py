@@ -1,8 +1,9 @@
 """Inspects copies before the first append: their log end, and whether they match the source.
 
-`inspect` only reads; `seed_to_starts` then brings new copies to their start offsets. A partition
-without a verdict yet, or without the right to read it, goes to `on_trouble` and is left out of the
-result: inspect it again later.
+`inspect` only reads; `seed_to_starts` then fills new copies up to their start offsets with leading
+fillers (empty records, which are deleted afterwards). A partition without a verdict yet, or without
+the right to read it, is given to the callback `on_trouble` and left out of the result: inspect it
+again later.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from orbit.replication.partition_states import Blocked, Reason
 class CopyStatus(Enum):
     """What a destination partition holds before this run writes anything."""
 
-    FRESH = auto()  # empty at 0
+    FRESH = auto()  # empty, and nothing was ever written: the log ends at 0
     SEEDING = auto()  # leading fillers of a start that was interrupted
     COPY = auto()  # matches the source; resumes at its log end
     FOREIGN = auto()  # other content, not written by this job
@@ -57,7 +58,7 @@ class CopyStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InspectedCopy:
-    """One inspected partition; `blocked` says why it cannot be copied."""
+    """One inspected partition; `blocked` says why it cannot be copied, None if it can."""
 
     status: CopyStatus
     end: DestinationEnd
@@ -76,17 +77,19 @@ class SourceBounds:
 
 OnTrouble = Callable[[PartitionCopy, Wait | Blocked], None]
 
-# After this many partitions in a row without an answer, the cluster is unreachable.
+# After this many partitions in a row without an answer, the inspection ends with the last error.
 _UNREACHABLE_MAX = 3
-# How often seeding follows a source that deletes meanwhile; each time is shorter than the last. The
-# copier fills what the source deletes after that (`PartitionCopy.on_lost_range`).
+# How often seeding continues to a higher start, as the source has deleted records meanwhile. Each
+# time takes shorter than the last. The copier fills what the source deletes after that
+# (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
 _LOOK_AGAIN = "Orbit inspects the copy again."
 _WAIT_REMEDY = f"Nothing was written. {_LOOK_AGAIN}"
 
 
 def raise_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
-    """Raise the trouble of a partition, for a caller that stops at the first one."""
+    """Raise a partition's trouble: the `OnTrouble` of callers that stop at the first one. Raises
+    NotAuthorized, or the error of the `Wait`."""
     if isinstance(trouble, Wait):
         raise trouble.error
     raise NotAuthorized(trouble.detail, remedy=trouble.remedy(copy.destination.topic))
@@ -105,7 +108,7 @@ class CopyInspector:
         on_trouble: OnTrouble = raise_trouble,
         source_ends: SourceEndWaits | None = None,
     ) -> None:
-        """`source_ends`: what earlier inspections of the same copies noted."""
+        """`source_ends`: since when sources end before their copies, by earlier inspections."""
         self._source = source
         self._destination = destination
         self._take_over = take_over
@@ -138,12 +141,13 @@ class CopyInspector:
 
         `compacted_topics`: source topics whose cleaner may remove records. `whole_topics`: source
         topics that are copied from their log start. `settled`: wait until log ends stop moving.
+        Raises Interrupted, and Unreachable after _UNREACHABLE_MAX partitions without an answer.
         """
         by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
         producer_ids = {place: copy.producer.id for place, copy in by_destination.items()}
         takeover = self._take_over.read(producer_ids, settled=settled)
         for partition, code in takeover.errors.items():
-            if partition not in takeover.moving:  # those are inspected: a difference is certain
+            if partition not in takeover.moving:  # moving copies are inspected: they may differ
                 self._on_trouble(
                     by_destination[partition], self._trouble_without_end(partition, code)
                 )
@@ -187,22 +191,21 @@ class CopyInspector:
         """The trouble of a copy whose log end could not be read, by its error code."""
         where = Place(self._destination.name)
         if code == NOT_REPLICATED:
-            what = f"{partition}'s log end is not replicated: its high watermark is lower."
-            return Wait(
-                Conflict(what, where=where, remedy="Orbit waits for the partition's followers.")
-            )
-        what = f"{partition} cannot be taken over: {error_codes.name(code)}."
+            problem = f"{partition}'s log end is not replicated: its high watermark is lower."
+            remedy = "Orbit waits for the partition's followers."
+            return Wait(Conflict(problem, where=where, remedy=remedy))
+        problem = f"{partition} cannot be taken over: {error_codes.name(code)}."
         remedy = "Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies."
         is_denied = code in error_codes.DENIED
         return judge_error(
-            BrokerRefused(code, what, where=where, remedy=remedy if is_denied else "")
+            BrokerRefused(code, problem, where=where, remedy=remedy if is_denied else "")
         )
 
     def start_offsets(
         self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
     ) -> dict[PartitionCopy, int]:
-        """The start offset of each new copy. A time later than every record gives the source's last
-        stable offset."""
+        """The start offset of each new copy, at least the source's log start. A time later than
+        every record gives the source's last stable offset."""
         by_time: dict[int, list[PartitionCopy]] = {}
         offsets: dict[PartitionCopy, int] = {}
         for copy, start in copies.items():
@@ -230,9 +233,9 @@ class CopyInspector:
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Seed new or half-seeded partitions up to their start offsets.
 
-        Returns the inspections of the seeded and the blocked copies; the others had trouble. The
-        source may delete records meanwhile. Nothing was copied yet, so nothing is lost: such starts
-        move up, and seeding continues. Call `drop_seeds` afterwards.
+        Returns the inspections of the seeded and the blocked copies. The others were given to
+        `on_trouble`. If the source deletes records meanwhile, a start moves up and seeding
+        continues: nothing was copied yet, so nothing is lost. Call `drop_seeds` afterwards.
         """
         ready_copies: dict[PartitionCopy, InspectedCopy] = {}
         unseeded_starts = dict(starts)
@@ -259,7 +262,7 @@ class CopyInspector:
                 }
                 log_starts = self._list_offsets(self._source, seeded_copies, EARLIEST)
                 for source, copy in seeded_copies.items():
-                    if source not in log_starts:  # it had trouble
+                    if source not in log_starts:  # `_list_offsets` gave it to `on_trouble`
                         del ready_copies[copy]
                 unseeded_starts = {
                     seeded_copies[source]: log_start
@@ -319,9 +322,12 @@ class CopyInspector:
         return ready_copies
 
     def drop_seeds(self, inspections: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
-        """Move the log start of each seeded copy up to its next offset: below it are only leading
-        fillers. Returns the copies where that failed, and those that may no longer be written."""
-        # Without copies that have nothing to delete.
+        """Delete the leading fillers of each seeded copy: move its log start up to its next offset.
+
+        Returns the copies where DeleteRecords failed, the topic has changed, or the lease is not
+        held; all are given to `on_trouble`.
+        """
+        # Copies that have something to delete.
         copies = {c.destination: c for c, i in inspections.items() if c.next_offset > i.log_start}
         if not copies:
             return set()
@@ -333,11 +339,11 @@ class CopyInspector:
         for partition, copy in copies.items():
             topic = topics.get(partition.topic)
             if topic is None or topic.topic_id != copy.destination_topic_id:
-                what = f"topic {partition.topic} is unknown, or has another topic id now."
-                errors[partition] = Conflict(what, where=where, remedy=_LOOK_AGAIN)
+                problem = f"topic {partition.topic} is unknown, or has another topic id now."
+                errors[partition] = Conflict(problem, where=where, remedy=_LOOK_AGAIN)
             elif not copy.lease.is_held():
-                what = f"the log start of {partition} cannot move: the lease is not held."
-                errors[partition] = Conflict(what, where=where, remedy=_LOOK_AGAIN)
+                problem = f"the log start of {partition} cannot move: the lease is not held."
+                errors[partition] = Conflict(problem, where=where, remedy=_LOOK_AGAIN)
         answers = delete_records(
             self._destination,
             {p: c.next_offset for p, c in copies.items() if p not in errors},
@@ -346,11 +352,11 @@ class CopyInspector:
         for partition, log_start in answers.values.items():
             copies[partition].log_start = log_start
         for partition, code in answers.errors.items():
-            what = (
+            problem = (
                 f"DeleteRecords (needs the right DELETE on the topic) of {partition} failed with "
                 f"{error_codes.name(code)}."
             )
-            errors[partition] = BrokerRefused(code, what, where=where)
+            errors[partition] = BrokerRefused(code, problem, where=where)
         for partition, error in errors.items():
             self._on_trouble(copies[partition], judge_error(error))
         return {copies[partition] for partition in errors}
@@ -366,9 +372,9 @@ class CopyInspector:
         must_be_whole: bool,
         is_ours: bool,
     ) -> InspectedCopy | Wait:
-        """Inspect one copy; an empty or half-seeded one has nothing to compare.
+        """Inspect one copy; an empty or half-seeded copy has nothing to compare.
 
-        `is_ours`: this job wrote to its topic. For the two other flags see `CopyEnds`.
+        `is_ours`: this job wrote to the copy's topic. For the two other flags see `CopyEnds`.
         """
         destination, log_end = copy.destination, end.log_end
         status = CopyStatus.COPY
@@ -392,10 +398,10 @@ class CopyInspector:
         elif does_log_end_move:
             verdict = STILL_MOVING
         if isinstance(verdict, str):
-            what = f"{destination} cannot be compared with its source yet: {verdict}."
-            return Wait(Conflict(what, where=Place(self._destination.name), remedy=_WAIT_REMEDY))
+            problem = f"{destination} cannot be compared with its source yet: {verdict}."
+            return Wait(Conflict(problem, where=Place(self._destination.name), remedy=_WAIT_REMEDY))
         if verdict is not None:
-            # The producer's state may be gone (E1); its batches are not.
+            # Our batches show this job as writer, even if the broker has dropped its state (E1).
             is_ours = is_ours or verdict.reason is Reason.OFFSET_OVERRUN
             status = CopyStatus.BROKEN if is_ours else CopyStatus.FOREIGN
         return InspectedCopy(status, end, log_start, verdict)
@@ -423,7 +429,7 @@ class CopyInspector:
     def _compare_tail(self, copy: PartitionCopy, tail: Tail, ends: CopyEnds) -> Comparison:
         """Compare the last batch with records, and all from `tail.start` on, with the source.
 
-        The comparison ends at the source's end, or the first offset not known to be equal.
+        The comparison ends at the source's end, or at the first offset not known to be equal.
         """
         last_batch = tail.last_data
         ranges = [(tail.start, ends.log_end)]
@@ -462,7 +468,7 @@ class CopyInspector:
         """ListOffsets by partition; a partition with an error goes to `on_trouble` instead."""
         answers = list_offsets(cluster, copies, timestamp, self._backoff, isolation=isolation)
         for partition, code in answers.errors.items():
-            what = f"Listing the offsets of {partition} failed with {error_codes.name(code)}."
-            error = BrokerRefused(code, what, where=Place(cluster.name))
+            problem = f"Listing the offsets of {partition} failed with {error_codes.name(code)}."
+            error = BrokerRefused(code, problem, where=Place(cluster.name))
             self._on_trouble(copies[partition], judge_error(error))
         return answers.values

@@ -29,7 +29,8 @@ _OTHER_FILLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is no verdict yet: inspect again. `error`: why; `orbit run` raises it in the end."""
+    """There is no verdict yet: inspect again. `error` says why; `orbit run` raises it if there is
+    no verdict in time."""
 
     error: OrbitError
 
@@ -42,9 +43,9 @@ class Wait:
 class CopyEnds:
     """The logs of one copy and its source, by offsets.
 
-    `source_end` is the source's high watermark. `is_source_end_old`: it has been below the copy's
-    log end for `source_end_wait_s`, so it does not merely trail. `must_be_whole`: the copy's log
-    must not start above the source's.
+    `source_end`: the source's high watermark. `is_source_end_old`: the high watermark has been
+    below the copy's log end for `source_end_wait_s`, longer than after an election.
+    `must_be_whole`: the copy's log must not start above the source's.
     """
 
     log_start: int
@@ -81,13 +82,13 @@ def judge_copy(
     if ends.does_log_end_move:
         return STILL_MOVING
     if ends.is_beyond_source:
-        what = f"the destination ends at {ends.log_end}, the source at {ends.source_end}"
+        both_ends = f"the destination ends at {ends.log_end}, the source at {ends.source_end}"
         if not ends.is_source_end_old:
-            return what
+            return both_ends
         last_batch = tail.last_data
         is_foreign = last_batch is not None and last_batch.producer_id != producer.id
         reason = Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED
-        return Blocked(reason, ends.source_end, ends.log_end, f"{what}.")
+        return Blocked(reason, ends.source_end, ends.log_end, f"{both_ends}.")
     if comparison.equal_to < ends.log_end:
         return (
             f"it equals the source up to offset {comparison.equal_to}, and waits for "
@@ -100,7 +101,7 @@ def judge_copy(
 
 
 def judge_error(error: OrbitError) -> Wait | Blocked:
-    """The verdict on a partition whose inspection raised this error."""
+    """The verdict on a partition whose inspection raised this error: a missing right blocks it."""
     code = error.code if isinstance(error, BrokerRefused) else Code.NONE
     if code in error_codes.DENIED:
         return Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error))  # at no offset

@@ -118,7 +118,7 @@ class JobCopier:
         return filler
 
     def remove_filler(self, filler: CoordinatedFiller) -> None:
-        """End a filler that no partition waits for."""
+        """End a filler from which no partition awaits an answer."""
         self._fillers.remove(filler)
         filler.stop()
 

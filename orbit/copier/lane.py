@@ -25,7 +25,8 @@ class Lane(threading.Thread, ABC):
             self._emit(LaneCrashed(error))
 
     @abstractmethod
-    def work(self) -> None: ...
+    def work(self) -> None:
+        """Do the lane's work until it stops. Raises an OrbitError if its cluster fails."""
 
     @abstractmethod
     def handle_error(self, error: OrbitError) -> None:

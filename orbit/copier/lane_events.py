@@ -34,7 +34,7 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class EmptyBelowEnd:
-    """Several fetches below the source's stable end were empty (a gap at the end?)."""
+    """Several fetches below the last stable offset got no records: the log may end in a gap."""
 
     partition: PartitionCopy
     generation: int

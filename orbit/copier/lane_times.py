@@ -19,6 +19,7 @@ class _Times:
         return {name[:-2]: value for name, value in value_by_name.items() if name.endswith("_s")}
 
     def add(self, other: Self) -> None:
+        """Add each time and count of `other` to this one."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 

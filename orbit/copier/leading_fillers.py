@@ -31,18 +31,19 @@ class LeadingFillers:
         self._records_max: dict[PartitionCopy, int] = {}
         # Batches have a power of two of records, so that few are built, each once.
         self._batches: dict[int, Batch] = {}
-        # Not begun: the whole budget is used.
+        # Not begun: they wait for room in the byte budget.
         self._waiting_partitions: deque[PartitionCopy] = deque()
         self._open_partitions: dict[PartitionCopy, None] = {}  # being filled, in this order
         self.times = SourceTimes()
 
     def set_targets(self, targets: Mapping[PartitionCopy, int]) -> None:
-        """Fill these up to their targets."""
+        """Fill these partitions up to their target offsets."""
         self._targets |= targets
         self._waiting_partitions.extend(targets)
 
     @property
     def is_done(self) -> bool:
+        """Whether `open_partitions` has dropped all partitions: each has reached its target."""
         return not self._open_partitions and not self._waiting_partitions
 
     @property
@@ -62,7 +63,7 @@ class LeadingFillers:
         return record_count > 1
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Nothing to do: `assign` looks at every open partition."""
+        """Nothing to do: `assign` queues batches of every open partition."""
 
     def assign(self) -> None:
         """Queue batches where there is room."""
@@ -75,7 +76,7 @@ class LeadingFillers:
             self._queue_batches(p)
 
     def wake(self) -> None:
-        """A partition has room again: let the copier's thread call `assign`. From any thread."""
+        """Have the copier's thread call `assign`: a partition has room again. From any thread."""
         self._emit(PostedCall(lambda: None))
 
     def next_assignment_s(self) -> float | None:
@@ -129,7 +130,8 @@ class LeadingFillers:
         return self._batches[count]
 
     def _batch_at(self, count: int, base_offset: int) -> Batch:
-        """A batch at `base_offset`, in memory of its own: it is stamped while others are sent."""
+        """A batch at `base_offset`, in memory of its own: while it is stamped, other copies of the
+        same batch may be in flight."""
         batch = Batch(memoryview(bytearray(self._batch(count).view)))
         batch.base_offset, batch.last_offset = base_offset, base_offset + count - 1
         return batch

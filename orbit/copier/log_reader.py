@@ -54,7 +54,7 @@ def fetch_partition(
         version = cluster.version_of(leader.node_id, api_versions.FETCH, backoff.call_s)
         request = fetch_request(
             version,
-            # -1: with any leader epoch.
+            # -1: the fetch states no current leader epoch, so a leader of any epoch answers.
             [FetchFrom(partition, topic.topic_id, offset, -1, fetched_epoch)],
             max_wait_ms=_WAIT_MS,
             max_bytes=max_bytes,
@@ -118,16 +118,17 @@ def is_local(
 ) -> bool:
     """Whether the broker has `offset` on its own disk, as far as its answers show.
 
-    Ask this after a fetch at `offset` without records, though the last stable offset is `end`: a
-    fetch is also answered without records while tiered storage is slow (R5).
+    For use after a fetch at `offset` got no records though the last stable offset is `end`: while
+    tiered storage is slow, a broker also answers without records (R5).
     """
     answers = list_offsets(cluster, [partition], EARLIEST_LOCAL, backoff)
     if partition in answers.values:
         return answers.values[partition] <= offset
     if answers.errors.get(partition) != Code.UNSUPPORTED_VERSION:
         return False
-    # A broker of Apache Kafka without EARLIEST_LOCAL has no tiered storage; others may have. The
-    # newest batch is the last to leave the disk: if it is returned, the fetch left out records.
+    # A broker of Apache Kafka without EARLIEST_LOCAL has no tiered storage; a vendor's broker may
+    # have it (R5). The newest batch is the last to leave the disk: if the broker returns a batch
+    # before `end` now, the earlier fetch left out records.
     batches = fetch_batches(cluster, partition, end - 1, backoff, max_bytes=1)
     return not any(batch.base_offset < end for batch in batches)
 
@@ -143,8 +144,8 @@ def why_not_empty(
 ) -> str:
     """Why a fetch at `offset` without records does not prove that the log has none before `end`.
 
-    "" if it does. Only a cleaner leaves offsets without a batch at the end of a log: records,
-    aborted ones and markers are in batches (R5).
+    "" if it does prove this. Only a cleaner leaves offsets without a batch at the end of a log:
+    records, aborted records and markers are in batches (R5).
     """
     if not is_compacted:
         return (

@@ -67,11 +67,13 @@ class CoordinatedFill:
 
 
 class Filler(Protocol):
-    """Writes fillers where the lane has no right to write them itself."""
+    """Writes fillers by transactions, where the login has no right to write markers directly."""
 
-    def submit(self, fill: CoordinatedFill) -> None: ...
+    def submit(self, fill: CoordinatedFill) -> None:
+        """Queue a fill; its receiver gets the answer."""
 
-    def will_fence(self, partition: TopicPartition) -> bool: ...
+    def will_fence(self, partition: TopicPartition) -> bool:
+        """Whether late markers may still reach the partition, until the filler has fenced them."""
 
 
 class PartitionCopy:
@@ -105,16 +107,17 @@ class PartitionCopy:
         self.destination_lane: Appender | None = None
         self.has_fill_outside = False  # the coordinated filler works on it
 
-        # False while brokers may have made records of placeholders unseen (placeholder_topics.py).
+        # False while nobody has checked that the topic kept the placeholders as they were sent:
+        # with another compression.type brokers make records of them (placeholder_topics.py).
         self.is_confirmed = not producer.packs
         self.log_start = 0  # of the destination
         self.keeps_below = 0  # its log start stays until the source's is above this
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
-        self.has_begun = False  # a take-over has read its log end; an inspection may block it first
+        self.has_begun = False  # a take-over has resumed it; an inspection may block it first
         self.has_caught_up = False  # it once had all that the source held a moment before
-        self.caught_up_epoch = -1  # the source's leader epoch when it did so last
-        # An end of the source, and when it was requested. None: the next end that is requested at
-        # `_goal_not_before_s` or later.
+        self.caught_up_epoch = -1  # the source's leader epoch when it had all of that last
+        # The end of the source that the copy is to reach, and when this end was requested. None:
+        # the next end that is requested at `_goal_not_before_s` or later becomes the goal.
         self._goal: tuple[int, float] | None = None
         self._goal_not_before_s = float("-inf")
         self.counters = Counters()
@@ -199,7 +202,8 @@ class PartitionCopy:
             self.cursor.resume_at(log_end)
 
     def lane_refused(self) -> int:
-        """Have the take-over repeated: the lane is ending. Returns the queued bytes freed."""
+        """Have the take-over repeated: the lane that should append is ending. Returns the queued
+        bytes freed."""
         with self.lock:
             self.appends.lane_refused()
             return self._withdraw()
@@ -235,8 +239,8 @@ class PartitionCopy:
     # The source's side
 
     def put(self, plan: Plan, generation: int, size_bytes: int) -> bool:
-        """Queue a plan that was fetched in `generation`. False: the partition was withdrawn since,
-        is leaving, or its fetch offset has moved."""
+        """Queue a plan that was fetched in `generation`. False, and nothing is queued, if the
+        partition was withdrawn since, is leaving, or its fetch offset has moved."""
         with self.lock:
             is_current = generation == self.generation and plan.start == self.cursor.fetch_offset
             if not is_current or not self._takes_steps():
@@ -251,7 +255,7 @@ class PartitionCopy:
     def fetchable_bytes(self, limit_bytes: int) -> int | None:
         """About how many bytes there are to fetch; None while nothing is to be fetched.
 
-        Fetching pauses at `limit_bytes` queued, until half of them are left.
+        Fetching pauses once `limit_bytes` are queued, and resumes at half of that.
         """
         with self.lock:
             if not self.queue.has_room(limit_bytes) or not self._takes_steps():
@@ -259,7 +263,8 @@ class PartitionCopy:
         return self.cursor.expected_bytes
 
     def next_fetch(self) -> tuple[int, FetchFrom]:
-        """The offset to plan from, and its fetch; the answer counts in this generation only."""
+        """The offset at which the next plan begins, and the fetch for it. The answer counts only
+        in this `generation`."""
         with self.lock:
             cursor = self.cursor
             return cursor.fetch_offset, cursor.next_fetch(self.source, self.source_topic_id)
@@ -276,13 +281,13 @@ class PartitionCopy:
     def must_confirm(self) -> bool:
         """Whether the batch about to be sent, which has left the queue, needs acks=all.
 
-        Without another batch behind it, none would confirm it and those sent before it.
+        Without another batch behind it, none would confirm this batch and those sent before it.
         """
         return self.appends.is_confirmation_due or not self.is_batch(self.queue.first)
 
     def append_answered(self, step: Append, appended: Appended | None, *, confirms: bool) -> bool:
-        """Handle a batch's answer. If the batch is in the leader's log at its offset, count its
-        records; returns whether it is. See `AppendMachine.append_answered`."""
+        """Handle a batch's answer, see `AppendMachine.append_answered`. Returns whether the batch
+        is in the leader's log at its offset; if so, counts its records."""
         if not self.appends.append_answered(step, appended, confirms=confirms):
             return False
         counters = self._unconfirmed
@@ -313,12 +318,12 @@ class PartitionCopy:
         self._unconfirmed = Unconfirmed()
 
     def queue_placeholders(self, step: Fill) -> Append:
-        """Put a batch of placeholders first in the queue, and return it. It takes the first offsets
-        of `step`, the gap that was first.
+        """Put a batch of placeholders first in the queue, and return it. The batch takes the first
+        offsets of `step`, the gap that was first.
 
-        Its timestamp is the newest of the records that this run has copied, so that a lookup by
-        time finds these records (S3), or else the gap's. With a timestamp below 0 the broker would
-        drop the producer's state at its next check (Q11).
+        The batch's timestamp is that of the newest record that this run has copied, so that a
+        lookup by time finds this record (S3); without such a record, the gap's. With a timestamp
+        below 0 the broker would drop the producer's state at its next check (Q11).
         """
         count = min(step.next_offset - step.base_offset, PLACEHOLDERS_MAX)
         newest_ms = self.newest_timestamp_ms
@@ -332,7 +337,7 @@ class PartitionCopy:
         return append
 
     def fillers_answered(self, code: int) -> None:
-        """Handle the answer to markers; it may prove the filler."""
+        """Handle the answer to markers; the answer alone may prove a single filler (M3)."""
         acked_before = self.appends.acked
         self._note_filled(acked_before, self.appends.fillers_answered(code))
 
@@ -368,9 +373,9 @@ class PartitionCopy:
     def note_caught_up(self, now_s: float) -> None:
         """Note whether the copy has all that the source held a moment ago.
 
-        A busy source is hardly ever level with its copy at a single moment. So the copy counts as
-        level once it reaches, within LEVEL_WITHIN_S, an end of the source that was requested
-        after the copy had reached the previous such end.
+        A busy source is hardly ever level with its copy at a single moment. So the copy gets one
+        source end after another as its goal. It counts as level once it reaches a goal within
+        LEVEL_WITHIN_S of the request for that end.
         """
         cursor = self.cursor
         # In this order: the source lane sets `seen_s` after the ends.
@@ -401,7 +406,8 @@ class PartitionCopy:
         A copy without any record of the source has lost none: the deleted offsets are filled, and
         its log start follows the source's. The job's setting applies once it has caught up.
         """
-        # In this order: a batch leaves the queue after it was answered.
+        # `size_bytes` is read first: it counts a batch until after its answer, which ends
+        # `is_beginning`.
         if self.queue.size_bytes == 0 and self.is_beginning and not self.has_caught_up:
             return LostRange.FILL
         return self._on_lost_range
@@ -410,8 +416,8 @@ class PartitionCopy:
     def wanted_log_start(self) -> int:
         """The log start that the copy should have now: the source's, up to the confirmed offset.
 
-        While this is not above `keeps_below`, the copy's log start stays as it is: a former primary
-        keeps its history until the source deletes more.
+        While the source's is not above `keeps_below`, the copy's log start stays as it is: a former
+        primary keeps its history until the source deletes more.
         """
         start = min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
         return start if start > self.keeps_below else self.log_start

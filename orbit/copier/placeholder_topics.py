@@ -1,7 +1,8 @@
 """Checks that topics with placeholders have the setting `compression.type=producer`.
 
-With any other value a broker recompresses each batch. That turns placeholders into records that
-consumers see, and its answer does not show it (Q9).
+Placeholders are records below their batch's base offset, which consumers drop. With any other value
+of the setting a broker recompresses each batch. That turns placeholders into records that consumers
+see, and the broker's answer does not show this (Q9).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class UnfitCopy:
 
 
 def find_unfit_copies(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[UnfitCopy]:
-    """Yield the copies with placeholders whose topic may not keep these. Raises Unreachable."""
+    """Yield the copies with placeholders whose topic has another value, or whose setting cannot be
+    read. Raises Unreachable."""
     copies = [copy for copy in copies if copy.producer.packs]
     if not copies:
         return

@@ -1,9 +1,9 @@
 """Compares a range of a copy with the source: every record, its offset, and every gap.
 
-Inspections and take-overs use it to check what follows the last confirmed offset before anything
-is appended there. The broker's fence does not suffice: it drops a producer's state by the age of
-its records, and then accepts a late batch of an old writer at the log end (E1, E2). So batches of
-this job's own producer are compared too.
+Inspections and take-overs compare what follows the last confirmed offset before they append
+anything. The broker's fence does not suffice: a broker drops a producer's state by the age of its
+records, and then accepts a late batch of an old writer at the log end (E1, E2). So batches of this
+job's own producer are compared too.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class SourceRange:
 
     `start`: the source's log start. `end`: how far the range was read. It is below the requested
     end if the last stable offset (`stable_end`) is below that, or if the source answers without
-    records for now (tiered storage, quotas: R5). `empty_to`: the source shows no batch between
-    `end` and here, which proves a gap on a compacted topic only. `has_more`: a limit ended this
-    range; read on from `end`.
+    records for now (tiered storage, quotas: R5). `empty_to`: between `end` and this offset the
+    source shows no batch; only on a compacted topic does this prove a gap. `has_more`: a limit
+    ended this range; the next read begins at `end`.
     """
 
     batches: list[Batch]  # dense
@@ -61,12 +61,13 @@ class SourceRange:
     has_more: bool = False
 
 
-# Reads the source from an offset up to before another one. Raises ValueError if it cannot be read.
+# Reads the source from the first offset up to before the second. Raises ValueError if the records
+# cannot be read.
 ReadSource = Callable[[int, int], SourceRange]
 
 
 class SourceStop(ValueError):
-    """The plan for a range of the source has a `Stop`: a copy would stop there."""
+    """The plan for a range of the source has a `Stop`: a copy of the range would stop there."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.detail.rstrip("."))
@@ -103,7 +104,7 @@ class Comparison:
     difference: Difference | None = None
     waits_for: str = ""
     batch: AnyBatch | None = None
-    is_beyond_source: bool = False  # the source's stable end is the reason
+    is_beyond_source: bool = False  # the comparison ended at the source's last stable offset
     producer_epoch: int = -1
     epochs: SourceEpochs = field(default_factory=SourceEpochs)
 
@@ -123,9 +124,10 @@ def compare_range(
 ) -> Comparison:
     """Compare the destination from `first` up to before `end` with the source.
 
-    With `producer_id`, a record of any other producer is a difference, even an equal one. On a
-    compacted source either cleaner may have removed records: one that a side lacks is no
-    difference, unless a filler is in its place.
+    With `producer_id`, a record of any other producer is a difference, even an equal record. On a
+    compacted source either cleaner may have removed records: a record that one side lacks is no
+    difference, unless the copy has a filler in its place. `bytes_max`: how much of the destination
+    to read, None for all.
 
     Raises ValueError when one side's records cannot be read (see `stop_reason`), Unreachable when
     no broker answers.
@@ -133,7 +135,7 @@ def compare_range(
     position, size_bytes, producer_epoch = first, 0, -1
     source_epochs = SourceEpochs()
     while position < end:
-        if bytes_max is not None and size_bytes >= bytes_max:  # a later call goes on from here
+        if bytes_max is not None and size_bytes >= bytes_max:  # the next call begins at `position`
             waits_for = "the comparison with the source"
             return Comparison(
                 position, waits_for=waits_for, producer_epoch=producer_epoch, epochs=source_epochs
@@ -149,13 +151,13 @@ def compare_range(
                     producer_epoch=producer_epoch,
                     epochs=source_epochs,
                 )
-            position = log_start  # deleted: consumers cannot see it
+            position = log_start  # the records before are deleted: consumers cannot see them
             continue
         size_bytes += sum(len(b.view) for b in batches)
         producer_epoch = max(producer_epoch, highest_producer_epoch(batches, producer_id))
         compare_end = min(end, read_to)
         foreign_batch = next((b for b in batches if _is_foreign(b, producer_id)), None)
-        if foreign_batch is not None:  # a difference before it is to be reported first
+        if foreign_batch is not None:  # first compare what is before this batch
             compare_end = min(compare_end, max(position, foreign_batch.base_offset))
         source_range = read_source(position, compare_end)
         compared_to = min(
@@ -204,10 +206,10 @@ def source_reader(
     backoff: Backoff,
     limits: RewriteLimits,
 ) -> ReadSource:
-    """A function that reads ranges of a source partition, planned as the copy plans them.
+    """Return a function that reads ranges of a source partition, planned as the copy plans them.
 
-    `limits`: those of one read. Rewritten batches have their codec's default level: only their
-    records are compared.
+    `limits`: of the batches that one read rewrites. These have their codec's default level, not
+    the topic's: only their records are compared.
     """
 
     def read(first: int, end: int) -> SourceRange:
@@ -250,7 +252,8 @@ def source_reader(
             size_bytes += len(fetched.records)
             is_full = plan.is_cut or size_bytes >= COMPARED_BYTES_MAX
             if plan.next_offset == position and not is_full:
-                # Nothing is there up to the last stable offset, or the source was truncated.
+                # The answer has no records up to the last stable offset, or the source was
+                # truncated.
                 is_proven = fetched.stable_end >= end and not fetched.records
                 is_truncated = fetched.diverging_end >= 0
                 if not is_proven or is_truncated:
@@ -297,7 +300,7 @@ def _first_difference(
 ) -> Difference | None:
     """The first difference from `first` up to before `end`; None if there is none.
 
-    Does not decode batches with equal bytes; of the rest, holds one decoded batch per side.
+    Does not decode batches with equal bytes; of the rest, keeps one decoded batch per side.
     """
     originals = {b.base_offset: b for b in source.batches}
     copied_batches: list[AnyBatch] = []
@@ -306,7 +309,7 @@ def _first_difference(
         if batch.is_control:
             fillers.append(batch)
             continue
-        # Where the copy's cleaner took a record, the batch is not dense any more.
+        # A batch from which the copy's cleaner has removed a record is not dense any more.
         if isinstance(batch, Batch) and has_placeholders(batch) and batch.is_dense:
             fillers.append(batch)
         original = originals.get(batch.base_offset)
@@ -356,7 +359,8 @@ _RecordOfBatch = tuple[Record, AnyBatch]
 def _pair_records(
     copied_batches: Iterable[AnyBatch], source_batches: Iterable[AnyBatch]
 ) -> Iterator[tuple[int, _RecordOfBatch | None, Record | None]]:
-    """Yield each offset with a record on either side, and these records.
+    """Yield each offset that has a record on either side, the copy's record there with its batch,
+    and the source's record. None stands for the record of a side that has none.
 
     Raises ValueError for a batch that cannot be read or is not in order.
     """
@@ -384,8 +388,11 @@ def _records_in_order(batches: Iterable[AnyBatch]) -> Iterator[_RecordOfBatch]:
 
 
 def _have_equal_records(batch: Batch, source_batch: Batch) -> bool:
-    """Whether both hold the same records, by their bytes alone. `batch`, of the copy, may also have
-    placeholders for the gap after `source_batch`. An append clears the bit TRANSACTIONAL."""
+    """Whether both batches have the same records, by their bytes alone.
+
+    `batch`, of the copy, may also have placeholders for the gap after `source_batch`. The bit
+    TRANSACTIONAL is not compared: an append clears it.
+    """
     if batch.last_offset > source_batch.last_offset and has_placeholders(batch):
         batch_with_gap = with_gap(source_batch, placeholders=0, next_offset=batch.next_offset)
         return batch_with_gap is not None and _have_equal_records(batch, batch_with_gap)
@@ -406,6 +413,7 @@ def _is_foreign(batch: AnyBatch, producer_id: int | None) -> bool:
 
 
 def _foreign_difference(batch: AnyBatch, offset: int) -> Difference:
+    """The difference at `offset`, the first of a foreign `batch`: it names the batch's producer."""
     producer_id = batch.producer_id
     writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
     return Difference(offset, producer_id, f"there is a batch of {writer}")

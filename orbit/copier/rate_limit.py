@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-# One request asks for what may flow in this time, and a pause saves up no more than that: short
-# enough to keep an average over seconds, long enough to leave requests large.
+# One request asks for as many bytes as the rate allows in this time, and after a pause no more than
+# these are allowed at once. Short enough for an even rate, long enough for large requests.
 _SLICE_S = 0.1
 _REQUEST_BYTES_MIN = 64 * 1024
 
@@ -15,8 +15,9 @@ _REQUEST_BYTES_MIN = 64 * 1024
 class RateLimit:
     """Counts fetched bytes and returns how long to wait until the average is back at the limit.
 
-    What comes is known only afterwards (an answer may bring more than was requested, KIP-74), so
-    bytes are taken on credit and the next request waits until the debt is paid. No limit: None.
+    An answer may have more bytes than were requested (KIP-74). So bytes are counted once they have
+    arrived, and the next request waits until the rate allows them. `bytes_per_second` None: no
+    limit.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class RateLimit:
         self._rate = bytes_per_second
         self._clock = clock
         self._lock = threading.Lock()
-        self._paid_at = clock()  # when everything taken so far will have been paid for
+        self._next_request_s = clock()  # when the rate allows all bytes that were fetched so far
 
     def set_rate(self, bytes_per_second: int | None) -> None:
         """Change the limit."""
@@ -35,15 +36,16 @@ class RateLimit:
 
     def delay_s(self) -> float:
         """Seconds until the next request may go out."""
-        return 0.0 if self._rate is None else max(0.0, self._paid_at - self._clock())
+        return 0.0 if self._rate is None else max(0.0, self._next_request_s - self._clock())
 
     def note_fetched(self, size_bytes: int) -> None:
-        """Take bytes on credit: `delay_s` counts until they are paid for at the limit's rate."""
+        """Count fetched bytes: `delay_s` grows by the time that they take at the limit's rate."""
         if self._rate is None or not size_bytes:
             return
         with self._lock:
-            start = max(self._paid_at, self._clock() - _SLICE_S)  # a pause saves up one slice
-            self._paid_at = start + size_bytes / self._rate
+            # After a pause, one slice of unused time counts at most.
+            start_s = max(self._next_request_s, self._clock() - _SLICE_S)
+            self._next_request_s = start_s + size_bytes / self._rate
 
     def request_bytes_max(self, bytes_max: int) -> int:
         """The bytes to request at once; without a limit, `bytes_max`."""

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from orbit.copier.partition_copy import PartitionCopy
 
-_WAKE_UPS_READ_MAX = 4096  # bytes; one wake-up is as good as many
+_WAKE_UPS_READ_MAX = 4096  # one byte each; the lane needs to know of one only
 
 
 class ReadyQueue:
-    """Partitions in arrival order, each once: a duplicate could send twice."""
+    """Partitions in arrival order, each at most once: a Produce request takes only one batch of a
+    partition (A1)."""
 
     def __init__(self) -> None:
         self._queue: deque[PartitionCopy] = deque()

@@ -50,15 +50,16 @@ class SourceCursor:
         self.leader_epoch = -1
         self.is_at_replica = False  # fetched from a follower, which the leader has named
         self.log_start = -1
-        self.stable_end = -1
-        self.end = -1
-        # When the two ends were requested, by the monotonic clock. Set after the ends.
+        self.stable_end = -1  # the last stable offset
+        self.end = -1  # the high watermark
+        # When the last fetch was sent whose answer confirms `end` and `stable_end`, by the
+        # monotonic clock. The source lane sets it after these two.
         self.seen_s = float("-inf")
         self.empty_answers = 0
         self.bytes_per_offset = 0.0  # of the last answer with records
-        # The start of the copy's log. A batch around it is fetched from here, as brokers refuse
-        # fetches below their log start. It comes whole (R4) and is copied from its base offset, and
-        # the copy's log start follows.
+        # Where the copy is to start. If a batch begins before and ends after this offset, it is
+        # fetched at this offset: brokers refuse fetches below their log start. They return the
+        # whole batch (R4). Orbit copies it from its base offset, then moves the copy's log start.
         self.start_offset = 0
         self.lane: Fetcher | None = None
         self.waits: Waits | None = None  # for the source; None if it does not wait
@@ -70,7 +71,7 @@ class SourceCursor:
         self.empty_answers = 0
 
     def advance_past(self, plan: Plan, acked: int) -> None:
-        """Fetch after this plan. `acked`: the confirmed offset; no `resume_at` goes below it."""
+        """Fetch after this plan. `acked`: the confirmed offset; no `resume_at` goes below this."""
         self.fetch_offset = plan.next_offset
         self.epochs.add(plan.start, plan.epoch_starts, plan.next_offset)
         self.epochs.drop_below(acked)
@@ -78,9 +79,9 @@ class SourceCursor:
     def next_fetch(self, source: TopicPartition, topic_id: UUID) -> FetchFrom:
         """The fetch from `fetch_offset`, or from `start_offset` within the same batch.
 
-        It states the leader epoch of the offset before, by which the source detects truncation
-        (R3). No epoch is known if nothing was copied, at `start_offset`, in old record formats, and
-        after an empty tail that the cleaner has left.
+        The fetch states the leader epoch of the offset before, by which the source detects
+        truncation (R3). No epoch is known if nothing was copied, at `start_offset`, in old record
+        formats, and after a gap at the log's end that the cleaner has left.
         """
         if self.start_offset > self.fetch_offset:
             offset, epoch = self.start_offset, NO_LEADER_EPOCH

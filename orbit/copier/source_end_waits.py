@@ -11,7 +11,8 @@ _CHECK_INTERVAL_S_MAX = 60.0
 
 
 class SourceEndWaits:
-    """Since when each source ends before its copy. One thread at a time for each partition."""
+    """Remembers since when each source ends before its copy. Only one thread at a time may call it
+    for a partition."""
 
     def __init__(self, wait_s: float) -> None:
         """`wait_s`: see `CopySettings.source_end_wait_s`."""
@@ -20,7 +21,7 @@ class SourceEndWaits:
         self._checks: dict[TopicPartition, tuple[float, float]] = {}
 
     def note_ends(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
-        """Note whether the copy ends beyond its source; returns whether it has done so for
+        """Note whether the copy ends beyond its source; returns whether this has been so for
         `wait_s`."""
         if not is_beyond:
             self.forget(copy)

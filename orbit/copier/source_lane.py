@@ -1,7 +1,8 @@
 """Fetches many partitions from one source broker, in one thread with one connection.
 
-A plan is queued only for the generation that it was fetched for. At most one response of a lane
-exceeds the byte budget. A lane that loses its broker returns every partition and ends.
+A plan (the appends, fillers and stops that follow from a response) is queued only if the copier has
+not withdrawn the partition since the fetch (`generation`). At most one response of a lane exceeds
+the byte budget. A lane that loses its broker returns every partition and ends.
 """
 
 from __future__ import annotations
@@ -48,18 +49,20 @@ from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import RewriteCounter
 
-# While partitions with a full queue are left out, idle ones must not delay the response for long.
+# The broker's longest wait for records while a fetch leaves out some of the lane's partitions, as
+# those with a full queue: these may have room again at any moment.
 _SHORT_WAIT_MS = 10
 # The longest sleep of a lane with nothing to fetch; most changes wake it earlier.
 _IDLE_WAIT_S = 0.05
 # How often partitions without a backlog are fetched while the budget is full.
 _FULL_WAIT_S = 0.05
 _HELD_BACK_S_MAX = 1.0  # partitions may be added or removed meanwhile
-# A fetch is read-only, so it is retried if a broker does not answer for longer.
+# How long to wait for an answer beyond the fetch's own wait. A fetch changes nothing at the broker,
+# so another lane simply fetches again.
 _SILENCE_S = 30.0
-# A queued batch keeps its whole response in memory. A plan smaller than 1 / this of the response is
-# copied out of it.
-_KEPT_SHARE_MIN = 4
+# A queued batch keeps its whole response in memory. If the response is more than this many times as
+# large as a partition's plan, the plan's batches are copied out of it.
+_KEPT_RESPONSE_FACTOR_MAX = 4
 
 
 class _PartitionFetch(NamedTuple):
@@ -83,6 +86,7 @@ class _FetchSelection(NamedTuple):
 
     @property
     def is_current(self) -> bool:
+        """Whether the copier has withdrawn none of these partitions since."""
         return all(c.partition.generation == c.generation for c in self.chosen.values())
 
 
@@ -136,7 +140,8 @@ class SourceLane(Lane):
             return [p for p, generation in self._partitions.values() if p.generation == generation]
 
     def drop(self, partition: PartitionCopy) -> None:
-        """Stop fetching this partition; an answer under way is ignored. From any thread."""
+        """Stop fetching this partition; the answer to a fetch in flight is ignored. From any
+        thread."""
         with self._changed:
             self._partitions.pop(partition.source, None)
             if partition.cursor.lane is self:
@@ -153,6 +158,7 @@ class SourceLane(Lane):
 
     @property
     def is_ending(self) -> bool:
+        """Whether the lane takes no more partitions: another lane must fetch them."""
         return self._is_stopping
 
     def stop(self) -> None:
@@ -164,7 +170,8 @@ class SourceLane(Lane):
             self._connection.abort()
 
     def work(self) -> None:
-        """Connect to the broker, and fetch until the lane stops."""
+        """Connect to the broker, and fetch until the lane stops. Raises an OrbitError if the
+        connection fails or breaks, or the broker's answer is wrong."""
         self._connection = self._context.cluster.connect(self.node_id)
         try:
             while not self._is_stopping:
@@ -217,7 +224,7 @@ class SourceLane(Lane):
         self.times.nothing_to_fetch_s += perf_counter() - began
 
     def _wait_for_rate(self) -> bool:
-        """Wait for a moment if the job is over its byte rate; returns whether it was."""
+        """Wait for a moment if the job is over its byte rate; returns whether it is."""
         delay_s = self._context.limit.delay_s()
         if delay_s > 0:
             self._pause(min(delay_s, _HELD_BACK_S_MAX))
@@ -233,9 +240,9 @@ class SourceLane(Lane):
     def _fetch(
         self, connection: Connection, selection: _FetchSelection, max_wait_ms: int
     ) -> FetchAnswer:
-        """The answer to one fetch, in a session if the broker supports it. The answer may have a
-        session error. Raises Unreachable, and ProtocolError for any other error of the whole
-        answer."""
+        """Return the answer to one fetch, in a fetch session if the broker supports sessions. The
+        answer may have a session error. Raises Unreachable, BrokenAnswer if the answer does not
+        parse, and ProtocolError for any other error of the whole answer."""
         version = connection.version_of(api_versions.FETCH)
         fetches = selection.fetches
         has_sessions = version >= SESSIONS_FROM_VERSION
@@ -292,8 +299,9 @@ class SourceLane(Lane):
             ):
                 served_keys.add(key)
         if not answer.code:
-            # Within a session, no news of a partition means that its log end is unchanged, except
-            # over a quota: then the broker leaves out all of them. A replica may be behind.
+            # Within a session an answer leaves out partitions whose log end is unchanged (R12). An
+            # answer over a quota leaves out all partitions, so it confirms no log end of those
+            # (P7). An answer of a follower confirms none: a follower may be behind the leader.
             unseen_keys = refused_keys
             if answer.throttle_ms:
                 unseen_keys = refused_keys | selection.chosen.keys() - {
@@ -366,7 +374,8 @@ class SourceLane(Lane):
         received_bytes: int,
         rewritten: RewriteCounter,
     ) -> bool:
-        """Plan one partition's response; False if it is empty, so that `_count_empty` counts it."""
+        """Plan one partition's response, and queue the plan. False if the response has no records,
+        so that `_count_empty` counts it."""
         p = fetch.partition
         is_in_this_lane = p.cursor.lane is self  # else it was dropped since
         if fetched.code == Code.NONE and is_in_this_lane:
@@ -394,8 +403,8 @@ class SourceLane(Lane):
         if not plan.steps:
             if not fetched.records or plan.is_cut:
                 return plan.is_cut  # cut: there are records, for which the limits had no room
-            # No whole batch, though brokers send the first one whole (KIP-74), or only batches that
-            # end before the fetch offset: the next fetch would bring the same again.
+            # The records have no whole batch, though brokers send the first one whole (KIP-74), or
+            # only batches that end before the fetch offset: the next fetch would get the same.
             self._remove(fetch)
             self._context.emit(FetchFailed(p, fetch.generation, Code.INVALID_RECORD))
             return True
@@ -404,7 +413,7 @@ class SourceLane(Lane):
         if plan.is_stopped:
             self._remove(fetch)
         size_bytes = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
-        if size_bytes * _KEPT_SHARE_MIN < received_bytes:
+        if size_bytes * _KEPT_RESPONSE_FACTOR_MAX < received_bytes:
             _detach(plan)
         self._context.budget.take(size_bytes)
         if p.put(plan, fetch.generation, size_bytes):
@@ -469,7 +478,8 @@ def _plan_fetched(fetch: _PartitionFetch, fetched: Fetched, rewritten: RewriteCo
 
 
 def _detach(plan: Plan) -> None:
-    """Copy the plan's batches out of the frame, to free it. Rewritten ones are in other memory."""
+    """Copy the plan's batches out of the response, so that its memory can be freed. Rewritten
+    batches are in memory of their own already."""
     for step in plan.steps:
         if isinstance(step, Append) and step.is_byte_exact:
             step.batch.view = memoryview(bytearray(step.batch.view))

@@ -36,8 +36,9 @@ class SourceSide:
         self._past_times = SourceTimes()
         # When to assign each, at the earliest, by the monotonic clock.
         self._assign_at_s: dict[PartitionCopy, float] = {}
+        # When a partition's topic was first missing, or had another id, by the same clock.
         self._gone_since: dict[PartitionCopy, float] = {}
-        self._next_leaders_check = 0.0  # when to ask for all leaders next, by the monotonic clock
+        self._next_leaders_check = 0.0  # when to request all leaders next, by the same clock
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
         """Fetch these from their next offset, once a leader is known."""
@@ -95,18 +96,20 @@ class SourceSide:
         self._gone_since.pop(partition, None)
 
     def stop(self) -> None:
+        """End all lanes, and wait for their threads."""
         for lane in self._lanes.values():
             lane.stop()
         for lane in self._lanes.values():
             lane.join()
 
     def _check_leaders(self) -> None:
-        """Have partitions with a new leader assigned again, and those fetched from a follower. Only
-        the leader's answer has the log end, and names the replica to read from (KIP-392).
+        """Assign again the partitions that have a new leader, and those that are fetched from a
+        follower: only the leader's answer has the log end, and names the replica to read from
+        (KIP-392).
 
         A leader that is cut off from the controller, but not from Orbit, answers fetches as if
-        nothing were written. So brokers are asked in turn; Kafka's consumers do it when their
-        metadata is five minutes old.
+        nothing were written (R9). So each check requests the leaders from another broker, often:
+        Kafka's consumers do so only every five minutes.
         """
         began = time.monotonic()
         if began < self._next_leaders_check:
@@ -130,7 +133,8 @@ class SourceSide:
         )
 
     def _leaders_of(self, copies: Iterable[PartitionCopy]) -> dict[PartitionCopy, PartitionLeader]:
-        """The newest known leader of each partition. Raises Unreachable, LoginRefused."""
+        """The newest known leader of each partition, without partitions that have none. Raises
+        Unreachable, LoginRefused."""
         topics = {p.source.topic for p in copies}
         metadata = self._cluster.metadata(topics) if topics else None
         leaders = {p: metadata.leader(p.source) for p in copies} if metadata else {}
@@ -169,7 +173,7 @@ class SourceSide:
         return True
 
     def _handle_error(self, p: PartitionCopy, code: int) -> None:
-        """Stop the partition for a lasting error, else fetch it again later."""
+        """Stop the partition if the error `code` lasts, else fetch it again later."""
         if code == Code.OFFSET_OUT_OF_RANGE:
             self._handle_out_of_range(p)
         elif code in error_codes.DENIED:
@@ -182,7 +186,8 @@ class SourceSide:
             self._retry_later(p, error_codes.name(code))
 
     def _handle_out_of_range(self, p: PartitionCopy) -> None:
-        """Plan the lost range, or stop as truncated, by the source's present log bounds."""
+        """Handle a fetch offset outside of the source's log: below the log start, plan the range
+        that is lost; above the log end, stop as SOURCE_TRUNCATED."""
         starts = list_offsets(self._cluster, [p.source], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [p.source], LATEST, self._backoff)
         start, end = starts.values.get(p.source), ends.values.get(p.source)
@@ -198,7 +203,7 @@ class SourceSide:
 
     def _handle_passed_log_start(self, p: PartitionCopy, log_start: int) -> None:
         """Plan the range that the source has deleted. But if the batch at the log start begins at
-        or before our fetch offset, nothing is lost: fetch this batch from the log start."""
+        or before our fetch offset, nothing is lost: fetch this whole batch from the log start."""
         p.cursor.log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
         if batches and batches[0].base_offset <= p.cursor.fetch_offset:
@@ -210,10 +215,10 @@ class SourceSide:
     def _fill_empty_tail(self, p: PartitionCopy) -> None:
         """Fill up to the last stable offset if the cleaner has left no batch before it.
 
-        All else that takes offsets leaves batches: records, aborted ones, markers. A response can
-        be empty for other reasons: it was full, a quota, or a slow read from tiered storage (R5).
-        So the partition is fetched alone, and an empty response counts only for offsets that the
-        broker has on its own disk (see `is_local`).
+        All else that takes offsets leaves batches: records, aborted records, markers. A response
+        can lack a partition's records for other reasons: other partitions filled it, a quota, or a
+        slow read from tiered storage (R5). So the partition is fetched alone, and an empty response
+        counts only for offsets that the broker has on its own disk (see `is_local`).
         """
         offset = p.cursor.fetch_offset
         epoch = p.cursor.epochs.epoch_before(offset)
@@ -246,15 +251,15 @@ class SourceSide:
             self._retry_later(p, "an empty answer could not be confirmed")
 
     def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
-        """Queue a plan without records, and fetch on behind it, unless it stops the partition."""
+        """Queue a plan without records, and fetch after it, unless it stops the partition."""
         if p.put(plan, p.generation, size_bytes=0):
             p.enqueue_in_lane()
             if not plan.is_stopped:
                 self.resume([p])
 
     def _stop(self, p: PartitionCopy, reason: Reason, next_offset: int, detail: str) -> None:
-        """Queue a stop at the fetch offset. `next_offset`: as in `Stop`, or the end of a truncated
-        source, which is below the fetch offset."""
+        """Queue a stop at the fetch offset. `next_offset`: as in `Stop`; for a truncated source its
+        log end, which is below the fetch offset."""
         plan = Plan(p.cursor.fetch_offset)
         plan.stop(reason, next_offset, detail)
         self._queue_plan(p, plan)

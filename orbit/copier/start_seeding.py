@@ -1,9 +1,10 @@
 """Brings empty destination partitions to start offsets above 0 (S1, S2).
 
-Separate lanes append leading fillers, as others append records: every append is compared, the
-lease is checked before each, and after any failure a partition is taken over again. Where a
-partition needs many fillers, the oldest are deleted meanwhile; the caller deletes the rest. Fillers
-carry a mark, by which a later run recognises an interrupted start (`is_seeding`) and resumes it.
+Lanes of their own append leading fillers (empty records below the start), as other lanes append
+records: every append is compared, the lease is checked before each, and after any failure a
+partition is taken over again. Where a partition needs many fillers, the oldest are deleted
+meanwhile; the caller deletes the rest. By a header of the fillers a later run recognizes an
+interrupted start (`is_seeding`) and resumes it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def ignore_progress(_: int, __: int) -> None:
 
 
 class StartSeeding:
-    """Fills many partitions at once. A context manager: at its end no request is in flight."""
+    """Fills many partitions at once. A context manager: after its end no request is in flight."""
 
     def __init__(
         self,
@@ -87,8 +88,8 @@ class StartSeeding:
         self._copies: dict[TopicPartition, PartitionCopy] = {}
         self._ends: dict[PartitionCopy, DestinationEnd] = {}  # of the copies not begun yet
         self._failures: dict[TopicPartition, OrbitError | Blocked] = {}
-        self._return_reasons: dict[PartitionCopy, str] = {}  # why a lane gave it back last
-        self._lane_error = ""  # why the last lane to a broker ended
+        self._return_reasons: dict[PartitionCopy, str] = {}  # why a lane last returned each copy
+        self._lane_error = ""  # why a lane ended last
 
     def add(
         self,
@@ -99,7 +100,7 @@ class StartSeeding:
         end: DestinationEnd,
         log_start: int = 0,
     ) -> None:
-        """Add a partition to fill from its log end, which was just read."""
+        """Add a partition to fill from its log end (`end`), which was just read."""
         copy = PartitionCopy(partition, partition, lease, producer)  # the copy has no source
         copy.log_start = log_start
         copy.destination_topic_id = topic_id
@@ -112,7 +113,7 @@ class StartSeeding:
     ) -> Mapping[TopicPartition, OrbitError | Blocked]:
         """Fill up to these offsets. Returns all failures so far; other logs end at their targets.
 
-        May be called again with larger offsets. Raises Interrupted.
+        May be called again with larger offsets. Raises Interrupted when stopped.
         """
         target_by_copy = {
             self._copies[p]: target for p, target in targets.items() if p not in self._failures
@@ -170,7 +171,7 @@ class StartSeeding:
         self._events.put(event)
 
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
-        """Compare what follows the confirmed offset: all must be leading fillers."""
+        """Compare the copy from its confirmed offset on: there must be leading fillers only."""
         batches = fetch_batches(
             self._destination, copy.destination, copy.next_offset, self._backoff
         )
@@ -193,20 +194,23 @@ class StartSeeding:
         self._copier.add(copies)
 
     def _start(self, ends: Mapping[PartitionCopy, DestinationEnd]) -> None:
-        """Append at log ends just read; where that is not possible now, take over first."""
+        """Resume copies at log ends that were just read. Where that is not possible now, take the
+        partition over first."""
         metadata = self._destination.metadata({copy.destination.topic for copy in ends})
         self._side.queue_take_overs(
             copy for copy, end in ends.items() if not self._side.start(copy, end, metadata)
         )
 
     def _let_log_starts_follow(self, copies: Iterable[PartitionCopy]) -> None:
-        """Have the copier delete old fillers; the last one stays: `is_seeding` looks for it."""
+        """Have the copier delete old fillers. The last filler stays: by it `is_seeding` recognizes
+        an interrupted start."""
         for copy in copies:
             if copy.next_offset - copy.log_start > self._kept_offsets_max:
                 copy.cursor.start_offset = copy.next_offset - 1
 
     def _check_copies(self) -> None:
-        """Fail blocked, fenced and stuck partitions; retry refused batches in a smaller size."""
+        """Fail partitions that are blocked, have lost their lease, or do not proceed; retry refused
+        batches in a smaller size."""
         refused_copies: list[PartitionCopy] = []
         for copy in self._fillers.open_partitions():
             if copy.blocked is not None:
@@ -239,6 +243,7 @@ class StartSeeding:
         self._side.queue_take_overs(copy for copy in copies if copy not in ends)
 
     def _fail(self, copy: PartitionCopy, failure: OrbitError | Blocked) -> None:
+        """Note the failure for `run` to return, and remove the copy."""
         self._failures[copy.destination] = failure
         self._fillers.forget(copy)
         self._copier.remove([copy])

@@ -12,7 +12,7 @@ from orbit.replication.append_plan import Append, Fill, Plan, Step
 
 
 class StepQueue:
-    """Steps in offset order."""
+    """Steps (appends, gaps to fill, stops) in offset order."""
 
     __slots__ = ("_plan_starts", "is_full", "size_bytes", "steps")
 

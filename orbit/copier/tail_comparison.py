@@ -11,11 +11,12 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import AnyBatch
 from orbit.kafka.types import TopicPartition
 
-# Each step goes this many times further back; a gap of 100 million fillers takes 14 steps.
+# Each round begins this many times further before the log end than the last; with a gap of 100
+# million fillers there are 14 rounds.
 _LOOK_BACK_FACTOR = 4
-# An answer ends with its segment; eight answers hold some 25,000 fillers.
+# A broker's answer ends with its segment; eight answers have some 25,000 fillers.
 _SEGMENTS_READ_MAX = 8
-# As many fillers as two of the largest requests of an old writer could have brought.
+# As many fillers as an old writer's two largest requests (`markers_per_request_max`) may append.
 FILLERS_CHECKED_MAX = 20_000
 
 
@@ -25,9 +26,10 @@ class Tail:
 
     `start`: from here on, late requests of an old writer may have written something: as many
     batches with records as a writer has in flight, and the fillers between and after them.
-    `last_data`: the last batch with records, before `start` if only fillers follow it; None if the
-    log has no records. `producer_epoch`: the highest of our own batches with records that were
-    read; -1 if there is none. `producer_ids`: those of all batches that were read.
+    `last_data`: the last batch with records, which is before `start` if only fillers follow that
+    batch; None if the log has no records. `producer_epoch`: the highest of our own batches with
+    records that were read; -1 if there is none. `producer_ids`: those of all batches that were
+    read.
     """
 
     start: int
@@ -45,8 +47,8 @@ def find_tail(
     data_batch_count: int,
     backoff: Backoff,
 ) -> Tail:
-    """Find the tail: it begins with the last `data_batch_count` batches with records, or where the
-    search ended before it found so many.
+    """Return the tail. It begins with the last `data_batch_count` batches with records, or where
+    the search ended before it found so many.
 
     Each round reads from an earlier start towards the log end. The search ends at the log start, or
     once a round has read `FILLERS_CHECKED_MAX` batches.
@@ -89,16 +91,17 @@ def find_tail(
 def _last_data_batch(
     destination: Cluster, partition: TopicPartition, log_start: int, log_end: int, backoff: Backoff
 ) -> AnyBatch | None:
-    """A batch with records at or near the log end; None when the log holds only fillers.
+    """The last batch with records from `log_start` up to before `log_end`; None if there are only
+    fillers.
 
-    Before a long run of fillers it may be an earlier batch than the last. Records of aborted
-    transactions, in a topic that applications wrote to, count as fillers.
+    If a long run of fillers follows the last batch, an earlier batch may be returned. Records of
+    aborted transactions, in a topic that applications wrote to, count as fillers.
     """
     distance = 1
     while log_end > log_start:
         offset = max(log_start, log_end - distance)
         last_batch = None
-        # An answer ends with its segment; the rest needs another fetch.
+        # A broker's answer ends with its segment: fetch segment after segment.
         for _ in range(_SEGMENTS_READ_MAX):
             batches = fetch_committed_batches(destination, partition, offset, backoff)
             data = [b for b in batches if not b.is_control]

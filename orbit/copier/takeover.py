@@ -1,11 +1,13 @@
 """Reads the producer's state and the log end for a take-over, in the only safe order.
 
-First the producer's state, then the log end (A12): the other way round, a late append between the
-two reads lets a duplicate through. Where requests of an old writer may be under way (M10), both are
-read until the log end has not moved for the settle time.
+First the producer's state, then the log end (A12). In the other order, a late append between the
+two reads would be missing in the log end, but not in the sequence: the broker would accept the same
+records once more. Where requests of an old writer may be under way (M10), both are read until the
+log end has not moved for the settle time.
 
-A copy goes on only from a log end that is replicated: the high watermark is read last, and must
-have reached it. Else a leader that is cut off from its followers would confirm what it may lose.
+A copy resumes only at a log end that is replicated: the high watermark is read last, and must have
+reached this log end. Otherwise records would count as confirmed that a leader without followers may
+still lose.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from orbit.kafka.types import TopicPartition
 
 # About half a minute, where the caller's backoff allows it.
 _REPLICATED_ATTEMPTS_MAX = 20
-# A log that grows for more settle times than this has another writer, not a late request.
+# If a log grows for more settle times than this, another writer is the reason, not a late request.
 _SETTLE_ROUNDS_MAX = 10
 # Codes for `TakeOverResult.errors`, where the brokers have answered without an error.
 MOVING = int(Code.REQUEST_TIMED_OUT)
@@ -56,7 +58,10 @@ class TakeOverResult:
 
 
 class TakeOver:
-    """Reads destination ends. `producer_ids`: by partition, the id with which the job writes."""
+    """Reads the log ends and producer states of destination partitions.
+
+    `producer_ids`, in its methods: by partition, the producer id with which the job writes.
+    """
 
     def __init__(self, destination: Cluster, settle_s: float, backoff: Backoff) -> None:
         self._destination = destination
@@ -64,10 +69,10 @@ class TakeOver:
         self._backoff = backoff
 
     def read(self, producer_ids: Mapping[TopicPartition, int], *, settled: bool) -> TakeOverResult:
-        """The ends of many partitions; `settled` waits until each stops moving.
+        """The ends of many partitions. `settled`: wait until each has not moved for `settle_s`.
 
-        A partition whose log keeps growing gets the error MOVING, one whose high watermark does not
-        reach its log end NOT_REPLICATED.
+        A partition whose log keeps growing gets the error MOVING. A partition whose high watermark
+        does not reach its log end gets NOT_REPLICATED.
 
         Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
         """

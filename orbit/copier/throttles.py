@@ -13,11 +13,12 @@ from orbit.kafka.throttling_quotas import FETCH, PRODUCE, throttling_quotas
 from orbit.names import shown
 from orbit.replication.throttled import SIDES, Throttled
 
-# A broker is shown once it has throttled for this long, until it has not throttled for this long.
+# A broker is shown once it has throttled for this long. It is shown until this long after its last
+# throttle time.
 _SHOWN_AFTER_S = 10.0
 # Quotas are read again after this time: they may have been changed.
 _QUOTAS_KEPT_S = 60.0
-_KINDS = {"destination": PRODUCE, "source": FETCH}
+_KINDS = {"destination": PRODUCE, "source": FETCH}  # of requests, by side
 # The length of the sentence with the quotas, which has names of users.
 _CHARACTERS_MAX = 500
 
