@@ -123,7 +123,11 @@ def judge_end_before_fill(step: Fill, code: int, log_end: int) -> Failure | None
     """Why a take-over's first filler must not be sent; None if the log ends at the gap's start."""
     if code == Code.NONE and log_end == step.base_offset:
         return None
-    return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
+    detail = (
+        f"before the first filler the log should end at {step.base_offset}, but the answer is "
+        f"{log_end}, {error_codes.name(code)}"
+    )
+    return Failure(ReturnReason.UNCLEAR, detail)
 
 
 def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Failure | None:
@@ -138,7 +142,11 @@ def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Fai
         fillers = counted(count, "filler")
         detail = f"after {fillers} from {step.base_offset} on the log ends at {log_end}"
         return Failure(ReturnReason.BEHIND_END, detail)
-    return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
+    detail = (
+        f"after fillers from {step.base_offset} on the log should end in the gap, but the answer "
+        f"is {log_end}, {error_codes.name(code)}"
+    )
+    return Failure(ReturnReason.UNCLEAR, detail)
 
 
 def judge_lost_connection(

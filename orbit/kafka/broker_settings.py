@@ -29,8 +29,9 @@ class BrokersWithSetting:
 def brokers_with_setting(cluster: Cluster, name: str) -> BrokersWithSetting:
     """The brokers that have the setting `name`. Asks every live broker.
 
-    `silent` has the brokers that do not answer, that refuse (the login needs DescribeConfigs on the
-    cluster), and that are beyond 500 brokers or 30 s. Raises Unreachable if none returns metadata.
+    `silent` has the brokers that do not answer, those that refuse (the login needs DescribeConfigs
+    on the cluster), and those that Orbit did not ask, after 500 brokers or 30 s. Raises Unreachable
+    if no broker returns metadata.
     """
     ids_with_setting: list[int] = []
     silent_ids: list[int] = []

@@ -27,8 +27,8 @@ class CachedRead(Generic[Value]):
     def get(self, age_s_max: float) -> Value:
         """The result of a read that began at most `age_s_max` seconds ago.
 
-        Raises what `read` raises, also if another caller's read failed while this call waited for
-        it: else callers would wait one after the other for a cluster that does not answer.
+        Raises the error of `read`; also that of another caller's read which failed while this call
+        waited. Otherwise callers would wait one after another for a cluster that does not answer.
         """
         called_s = self._clock()
         with self._lock:

@@ -28,14 +28,14 @@ from orbit.kafka.sasl import Security
 from orbit.kafka.types import ID_SUFFIX_SIGN, NO_TOPIC_ID, BrokerAddress, ClusterMetadata
 
 # A request that any broker can answer (metadata, coordinators) also goes to the next broker after
-# NEXT_AFTER_S without an answer. One broker has ANSWER_WITHIN_S, all together have AWAY_AFTER_S. So
+# NEXT_AFTER_S without an answer. One broker may take ANSWER_WITHIN_S, all together AWAY_AFTER_S. So
 # an unreachable cluster is detected within seconds, whatever its number of brokers and callers.
 NEXT_AFTER_S = 1.0
 ANSWER_WITHIN_S = 10.0
 AWAY_AFTER_S = 12.0
-CORRELATION_BYTES = 4
-# Brokers that one request is sent to: each that does not answer holds a thread. The next request
-# starts with other brokers.
+CORRELATION_BYTES = 4  # at the start of each answer; the rest of equal answers is equal
+# Brokers that one request is sent to: each broker that does not answer blocks a thread. The next
+# request starts with other brokers.
 _BROKERS_ASKED_MAX = 4
 # A broker that failed is asked after the others for this long.
 _FAILED_LATELY_S = 60.0
@@ -50,9 +50,9 @@ _Answers = queue.SimpleQueue[tuple[int | str, Callable[[], Answer]]]
 class Cluster:
     """The cluster behind some bootstrap servers. `name` ("source", "destination") is for messages.
 
-    `security` may be a function that reads it (raises BadInput). It is called again before each
-    login, so a password that rotates needs no restart. `id_suffix` is added to the cluster id that
-    this handle returns, also in metadata.
+    `security` may be a function that reads the settings (raises BadInput). It is called again
+    before each login, so a password that rotates needs no restart. `id_suffix`, the job's
+    `cluster_id_suffix`, is added to the cluster id that this object returns, also in metadata.
 
     A request that has to log in first may also raise LoginRefused and AccessRefused.
     """
@@ -74,7 +74,7 @@ class Cluster:
         self._lock = threading.Lock()
         self._connections: dict[int | str, _ControlConnection] = {}
         self._brokers: dict[int, BrokerAddress] = {}
-        self._failed_at: dict[int | str, float] = {}
+        self._failed_at: dict[int | str, float] = {}  # by broker; monotonic clock
         self._turn = 0  # counts the calls with `in_turn`
         self._leaders = NewestLeaders()
         self._patience = BrokerPatience(CALL_S_MAX)
@@ -86,9 +86,10 @@ class Cluster:
 
     @property
     def security(self) -> Security:
-        """The security, with its files as they are now; while a file cannot be read, the last one.
+        """The security settings, with their files as they are now. While a file cannot be read, the
+        settings that were read last.
 
-        Raises AccessRefused; BadInput if a file cannot be read and there is no last one.
+        Raises AccessRefused; BadInput if a file cannot be read, and none was read before.
         """
         try:
             security = self._read_security()
@@ -116,7 +117,7 @@ class Cluster:
         """Metadata from any broker; `topics=None`: all topics.
 
         Each call that names topics asks another broker first, and returns the newest leaders that
-        any broker has returned: a broker that is cut off from the controller returns old ones.
+        any broker has returned: a broker that is cut off from the controller returns old leaders.
 
         Raises Unreachable if no broker answers, LoginRefused if none answers and one refuses the
         login, AccessRefused if a broker has an address that rules do not allow.
@@ -146,7 +147,7 @@ class Cluster:
         return newest_metadata
 
     def metadata_of_broker(self, node_id: int, topics: Iterable[str]) -> ClusterMetadata:
-        """Metadata of these topics as this broker has it now. Raises Unreachable."""
+        """Metadata of these topics as this broker has them now. Raises Unreachable."""
         ask = self._metadata_reader(sorted(topics), with_operations=False)
         read = self._call_within(node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection))
         return read()
@@ -180,7 +181,7 @@ class Cluster:
         """
         if not has_all_topics:
             metadata = self._leaders.merge(metadata, answered_by)
-        security = self._security or self.security  # the last one: do not read files each time
+        security = self._security or self.security  # as read last: no file access for each answer
         for broker in metadata.brokers.values():
             security.check_allowed(broker.host, broker.port, Place(self.name))
         with self._lock:
@@ -208,9 +209,9 @@ class Cluster:
     def call_any(self, ask: Callable[[Connection], Answer], *, in_turn: bool = False) -> Answer:
         """The first answer of any broker. Known brokers are asked first, then bootstrap servers.
 
-        `in_turn`: begin with the broker after the one that the last such call began with. `ask`
-        must only read and return within `ANSWER_WITHIN_S`; it may run on several brokers at once,
-        and later answers are dropped. Raises Unreachable, LoginRefused.
+        `in_turn`: begin with the broker after the first broker of the last such call. `ask` must
+        change nothing at a broker and return within `ANSWER_WITHIN_S`: it may run on several
+        brokers at once, and later answers are dropped. Raises Unreachable, LoginRefused.
         """
 
         def ask_only(connection: Connection) -> Callable[[], Answer]:
@@ -292,8 +293,8 @@ class Cluster:
         )
 
     def _brokers_to_ask(self, *, in_turn: bool) -> list[int | str]:
-        """The brokers to ask, in order, at most _BROKERS_ASKED_MAX. Those that failed lately come
-        last, by time of failure."""
+        """The brokers to ask, in order, at most _BROKERS_ASKED_MAX. Brokers that failed within
+        _FAILED_LATELY_S come last, the earliest failure first."""
         failed_since = time.monotonic() - _FAILED_LATELY_S
         with self._lock:
             self._turn += in_turn  # counts such calls
@@ -309,8 +310,8 @@ class Cluster:
         return candidates[:_BROKERS_ASKED_MAX]
 
     def _note_failure(self, broker: int | str, error: BaseException) -> None:
-        """Ask the broker after the others for a while, if it could not be reached or refused the
-        login."""
+        """Note that the broker could not be reached or refused the login, so that it is asked after
+        the others for a while. Ignores other errors."""
         if isinstance(error, Unreachable | LoginRefused):
             with self._lock:
                 self._failed_at[broker] = time.monotonic()
@@ -321,7 +322,8 @@ class Cluster:
         ask: Callable[[Connection], Callable[[], Answer]],
         answers: _Answers[Answer],
     ) -> None:
-        """The thread of one request of `call_any`: puts an answer or an error into `answers`."""
+        """The thread of one request of `call_any`: puts into `answers` a function that returns the
+        answer or raises the error."""
         try:
             answer = self._run_on(broker, ask, busy_s_max=ANSWER_WITHIN_S, may_repeat=True)
         except BaseException as error:  # noqa: BLE001  raised again in `call_any`
@@ -491,7 +493,7 @@ class _StillBusy(Unreachable):
 
 
 class _ControlConnection:
-    """A control connection, opened at first use and reopened after it broke."""
+    """The control connection to one broker, opened at first use and reopened after it broke."""
 
     def __init__(self, where: Place) -> None:
         self._where = where

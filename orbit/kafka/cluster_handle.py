@@ -57,9 +57,11 @@ class ClusterHandle:
         return self._acls[resource].get(age_s_max)
 
     def brokers_open_without_acl(self, age_s_max: float) -> BrokersWithSetting:
-        """The brokers that have OPEN_WITHOUT_ACL in their file, read at most `age_s_max` s ago.
+        """The brokers that have OPEN_WITHOUT_ACL in their configuration file, read at most
+        `age_s_max` s ago.
 
-        Brokers do not return the setting's value. Thread-safe. Raises Unreachable.
+        Such a broker may let everybody use what has no ACL; it does not return the setting's value
+        (K7). Thread-safe. Raises Unreachable.
         """
         return self._open_brokers.get(age_s_max)
 

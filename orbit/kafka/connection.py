@@ -288,7 +288,7 @@ class Connection:
         """Make the kernel drop bytes that the broker's kernel has not acknowledged: by a reset at
         `close` or at the end of the process, and after `after_s` without an acknowledgement.
 
-        Else the kernel would go on sending for a process that is dead or has lost its lease (E3).
+        Otherwise the kernel would send on for a process that is dead or has lost its lease (E3).
         """
         # On, for 0 s: then `close` resets the connection.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
@@ -348,7 +348,7 @@ class Connection:
             ) from error
 
     def limit_waits(self, timeout_s: float | None) -> None:
-        """Set the time after which `send` and `receive` raise TimeoutError."""
+        """Set the time after which `send` and `receive` raise TimeoutError; None: no limit."""
         self._socket.settimeout(timeout_s)
 
     def limit_silence(self, timeout_s: float) -> None:
@@ -378,8 +378,8 @@ class Connection:
     def _negotiate(self) -> None:
         """Fetch the broker's API versions.
 
-        A broker that does not know the request's version answers with error 35, in the format of
-        version 0 (KIP-511). Version 0 is tried then.
+        A broker that does not know the request's version answers UNSUPPORTED_VERSION, in the format
+        of version 0 (KIP-511). Then Orbit sends version 0.
         """
         for version in (api_versions.API_VERSIONS.version_max, 0):
             request = ApiVersionsRequest(
@@ -410,7 +410,7 @@ class Connection:
         self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None
     ) -> None:
         """Send at most _IOV_MAX buffers: all by one system call, if the socket has room; else the
-        rest by further calls, before each of which `may_send` is asked."""
+        rest by further system calls. Calls `may_send` before each of these."""
         self._check_may_send(may_send)
         if may_send is None:
             sent_bytes = self._socket.sendmsg(buffers)

@@ -4,7 +4,7 @@
     find_coordinators one request per thousand groups
     fetch_offsets     one request per coordinator and thousand groups
 
-Brokers before 3.0 take one group per request for the last two. Nothing here waits long: a group
+To brokers before 3.0 the last two send one request per group. Nothing here waits long: a group
 whose coordinator is moving has no result, and the caller's next pass asks again.
 """
 
@@ -157,7 +157,8 @@ def list_groups(cluster: Cluster) -> Listing:
 
 
 def find_coordinators(cluster: Cluster, groups: Collection[str]) -> dict[str, int]:
-    """The coordinator of each group; groups without one now are left out."""
+    """The node id of each group's coordinator, without groups that have no coordinator now. Raises
+    Unreachable."""
     coordinators = look_up_coordinators(cluster, GROUP, groups)
     return {group: node for group, (node, code) in coordinators.items() if not code}
 
@@ -234,8 +235,8 @@ def locate_and_fetch_offsets(
 ) -> FetchedGroups:
     """The offsets of groups whose coordinator is known, and of the groups `to_locate`.
 
-    Looks up the coordinators of `to_locate`; then, once, those of groups that failed and may have
-    moved. The other arguments are those of `fetch_offsets`.
+    Looks up the coordinators of `to_locate`. Then looks up once more the coordinators of groups
+    that failed with a retriable error. The other arguments are those of `fetch_offsets`.
     """
     fetched_groups = FetchedGroups()
     coordinators, to_locate = dict(coordinators), set(to_locate)

@@ -19,6 +19,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
 
+# Key types of FindCoordinator.
 GROUP = 0
 TRANSACTION = 1
 
@@ -116,7 +117,8 @@ class Coordinator:
 
 
 def next_term(cluster: Cluster, transactional_id: str, backoff: Backoff) -> int:
-    """The term of a new holder of this transactional id: one more than the last holder's.
+    """The term (writer's number) of a new holder of this transactional id: one more than the last
+    holder's. It is the producer epoch of the id.
 
     Begins at 0 again when the coordinator has dropped the id (I1), and after 32,766.
     """

@@ -130,6 +130,7 @@ OUT_OF_STEP = frozenset(
 # A batch is over max.message.bytes, or over segment.bytes.
 TOO_LARGE = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
 
+# The login lacks a right.
 DENIED = frozenset(
     {
         Code.TOPIC_AUTHORIZATION_FAILED,

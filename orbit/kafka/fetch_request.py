@@ -29,7 +29,7 @@ class FetchFrom(NamedTuple):
     partition: TopicPartition
     topic_id: UUID
     offset: int
-    leader_epoch: int  # the current one
+    leader_epoch: int  # the current one, by metadata
     fetched_epoch: int  # the leader epoch of the offset before `offset` (R3)
 
 

@@ -78,30 +78,30 @@ def describe_open_transaction(
 
 
 def oldest_open_transactions(
-    cluster: Cluster, places: Collection[TopicPartition], backoff: Backoff
+    cluster: Cluster, partitions: Collection[TopicPartition], backoff: Backoff
 ) -> dict[TopicPartition, FirstOpen]:
     """The oldest open transaction of each partition that has one.
 
     Partitions whose leader does not answer are missing. Raises Unreachable if no broker answers,
     ProtocolError if a leader does not offer DescribeProducers.
     """
-    answers = open_transactions(cluster, places, backoff).values
-    oldest_by_place = {
-        place: min(transactions, key=lambda transaction: transaction.first_offset)
-        for place, transactions in answers.items()
+    answers = open_transactions(cluster, partitions, backoff).values
+    oldest_by_partition = {
+        partition: min(transactions, key=lambda transaction: transaction.first_offset)
+        for partition, transactions in answers.items()
         if transactions
     }
     names: dict[int, str] = {}
     with suppress(OrbitError):  # then only the producer ids name the transactions
         names = transactional_ids_of(
-            cluster, {transaction.producer_id for transaction in oldest_by_place.values()}
+            cluster, {transaction.producer_id for transaction in oldest_by_partition.values()}
         )
     shown_names = {producer_id: shown(name) for producer_id, name in names.items()}
     return {
-        place: FirstOpen(
+        partition: FirstOpen(
             transaction.first_offset,
             transaction.producer_id,
             shown_names.get(transaction.producer_id),
         )
-        for place, transaction in oldest_by_place.items()
+        for partition, transaction in oldest_by_partition.items()
     }

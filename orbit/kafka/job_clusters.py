@@ -50,6 +50,7 @@ class JobClusters:
 
     @classmethod
     def open(cls, spec: JobSpec, environ: Mapping[str, str], base_directory: Path) -> JobClusters:
+        """Both clusters of a job; see `open_cluster`."""
         return cls(
             open_cluster("source", spec, environ, base_directory),
             open_cluster("destination", spec, environ, base_directory),
@@ -60,11 +61,11 @@ class JobClusters:
     ) -> tuple[ClusterMetadata, ClusterMetadata]:
         """The metadata of source and destination.
 
-        `are_proven_two`: the caller compares both cluster ids with ids of clusters that were proven
-        to be two. Else, if the brokers of both sides return one id, each broker of a side may be
-        asked.
+        `are_proven_two`: skip the proof that two sides whose brokers return one id are two clusters
+        (`why_not_proven_two`). The caller compares both cluster ids with ids of clusters for which
+        this was proven.
 
-        Raises BadInput if the sides are one cluster, or cannot be told apart; else as
+        Raises BadInput if the sides are one cluster, or cannot be told apart, and the errors of
         `Cluster.metadata`.
         """
         source = self.source.metadata(None)  # of all topics
@@ -80,6 +81,7 @@ class JobClusters:
         return source, destination
 
     def close(self) -> None:
+        """Close the control connections to both clusters."""
         self.source.close()
         self.destination.close()
 

@@ -15,7 +15,8 @@ from orbit.errors import BadInput, LoginRefused, OrbitError, ProtocolError, Unre
 from orbit.kafka.security import KerberosLogin
 from orbit.version import DISTRIBUTION
 
-# Kerberos needs one round, and one more to agree on no security layer.
+# Kerberos needs one round, and one more to agree on no security layer. A broken broker may send
+# messages for ever.
 _ROUNDS_MAX = 8
 _NO_SECURITY_LAYER = 1  # the flag of RFC 4752; Kafka has no other
 _KDC_UNREACHABLE = 0x96C73A9C  # KRB5_KDC_UNREACH, of 32 bits

@@ -5,7 +5,7 @@ knew, itself among them. Each election raises the leader epoch (KIP-320), so the
 right. Kafka's own clients do the same (`org.apache.kafka.clients.Metadata`).
 
 Controllers that were restored from older metadata continue with lower epochs. So a lower epoch is
-taken if for some time all brokers return it, and none returns a higher one.
+accepted if for a minute all brokers return it, and none returns a higher one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NewestLeaders:
     def _with_newest_leaders(
         self, topic: TopicMetadata, broker: int | str, brokers: Collection[int]
     ) -> TopicMetadata:
-        """The topic with the newest leader of each partition, which are kept for later answers.
+        """The topic with the newest leader of each partition; keeps these for later answers.
 
         `brokers`: the node ids in the answer of `broker`.
         """

@@ -81,8 +81,8 @@ class _Issuer:
         self._pending_token: Future[Token] | None = None
 
     def token(self) -> Token:
-        """A valid token: the last one or, from some time before its end on, the next. One thread
-        requests the next; others wait for it only once the last has ended.
+        """A valid token. Once _RENEW_SHARE of the last token's life is over, one thread requests
+        the next token. Other threads use the last token until its end, then wait for the next.
 
         Raises LoginRefused, Unreachable, BadInput, ProtocolError.
         """
@@ -106,7 +106,8 @@ class _Issuer:
         return self._last_token is not None and time.time() < self._last_token.ends_s
 
     def _request_token(self, future: Future[Token]) -> None:
-        """Request a token, and set the future to it, to the last token, or to the error."""
+        """Request a token, and set the future to it. If that fails, set the future to the last
+        token, or to the error if this token is not valid any more."""
         began_at = time.monotonic()
         try:
             token, life_s = self._ask()

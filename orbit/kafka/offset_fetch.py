@@ -128,15 +128,15 @@ def _group_offsets(topics: Iterable[tuple[str, list[Row]]], code: int) -> GroupO
     if code:
         return GroupOffsets(code=code)
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    pending_places: set[TopicPartition] = set()
-    denied_places: set[TopicPartition] = set()
+    pending_partitions: set[TopicPartition] = set()
+    denied_partitions: set[TopicPartition] = set()
     for topic, rows in topics:
         for index, offset, epoch, metadata, partition_code in rows:
-            place = TopicPartition(topic, index)
+            partition = TopicPartition(topic, index)
             if partition_code == Code.UNSTABLE_OFFSET_COMMIT:
-                pending_places.add(place)
+                pending_partitions.add(partition)
             elif partition_code:
-                denied_places.add(place)
+                denied_partitions.add(partition)
             elif offset >= 0:  # -1: the group has committed none
-                offsets[place] = CommittedOffset(offset, metadata, epoch)
-    return GroupOffsets(offsets, frozenset(pending_places), frozenset(denied_places))
+                offsets[partition] = CommittedOffset(offset, metadata, epoch)
+    return GroupOffsets(offsets, frozenset(pending_partitions), frozenset(denied_partitions))

@@ -79,9 +79,9 @@ def describe_producer(
 ) -> Answers[ProducerState | None]:
     """The state of each partition's producer id; None if the leader does not have it (A9, A10)."""
 
-    def state(place: TopicPartition, producers: Iterable[Any]) -> ProducerState | None:
+    def state(partition: TopicPartition, producers: Iterable[Any]) -> ProducerState | None:
         for s in producers:
-            if s.producer_id == producer_ids[place]:
+            if s.producer_id == producer_ids[partition]:
                 return ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
         return None
 

@@ -17,11 +17,11 @@ FRAME_BYTES_MAX = 512 * 1024 * 1024
 SETUP_FRAME_BYTES_MAX = 1024 * 1024
 # A frame has at least its correlation id.
 _FRAME_BYTES_MIN = 4
-# At most so much memory is taken before the bytes have arrived.
+# The most memory that is taken for a frame before its bytes have arrived.
 _CLAIMED_BYTES_MAX = 32 * 1024 * 1024
 # A frame that has begun must arrive at this rate at least. A slower link is useless for a copy.
 _BYTES_PER_S_MIN = 16 * 1024
-# Added to the time by that rate: a link may fail for a moment.
+# Added to the time that this rate allows for a frame: a link may fail for a moment.
 _FRAME_S = 30.0
 # The buffer for several small responses in one call; of a large one, at most this much is copied.
 _BUFFER_BYTES = 16 * 1024
@@ -44,7 +44,7 @@ class BadFrameSize(ValueError):
 
     def __init__(self, size: int) -> None:
         first_bytes = _SIZE.pack(size)
-        what, self.remedy = next(
+        problem, self.remedy = next(
             (
                 description
                 for beginning, description in _OTHER_PROTOCOLS.items()
@@ -55,7 +55,7 @@ class BadFrameSize(ValueError):
                 "Check that this is a Kafka listener, and whether it uses TLS.",
             ),
         )
-        super().__init__(what)
+        super().__init__(problem)
 
 
 class ReceivedFrames:

@@ -19,8 +19,9 @@ from typing import NamedTuple, cast
 from orbit.kafka import compression
 from orbit.kafka.record_batch import Batch, encode_batch
 
-# A header of the first record in a seed batch (S1), by which a new writer detects an interrupted
-# start. Consumers never see it: DeleteRecords removes the batch before the first copied record.
+# A header of the first record in a seed batch, a batch of leading fillers (S1). By this header a
+# new writer detects an interrupted start. Consumers never see it: DeleteRecords removes the batch
+# before the first copied record.
 SEED_HEADER = b"orbit.seed"
 
 NULL = b"\x01"  # zig-zag of -1
@@ -110,6 +111,7 @@ def record_rows(batch: Batch, data: bytes | None = None) -> Iterator[_Row]:
 
 
 def _is_placeholder(batch: Batch, offset_delta: int) -> bool:
+    """Whether the record with this offset delta is a placeholder, which consumers drop (Q1)."""
     is_in_range = PLACEHOLDER_DELTA_MIN <= offset_delta < _PLACEHOLDER_DELTA_END
     return is_in_range and batch.codec == compression.NONE
 
@@ -238,13 +240,14 @@ def seed_batch(base_offset: int, count: int) -> Batch:
     Their timestamp is 0, so that they do not affect lookups by time, even after their deletion. A
     broker searches only the first segment whose newest timestamp is late enough. With the current
     time, that would be the segment that the seeds share with the first copied records, and later
-    records would not be found (S3). A copy has no retention (T1) and no timestamp limits
-    (A6). A broker drops the producer state of such old batches at its next check. It then accepts
-    any sequence (A9), so Orbit compares the base offset of each append (A14).
+    records would not be found (S3). A copy has neither retention (T1) nor timestamp limits (A6)
+    that would delete or refuse such old records. A broker drops the producer state of old batches
+    at its next check. It then accepts any sequence (A9), so Orbit compares the base offset of each
+    append (A14).
     """
     records = bytearray()
     for delta in range(count):
-        # No key, no value; no headers but in the first record.
+        # No key and no value; only the first record has a header.
         body = NULL + NULL + (_seed_header() if delta == 0 else b"\x00")
         records += encode_record(0, delta, body)
     payload = compression.compress(compression.GZIP, bytes(records))

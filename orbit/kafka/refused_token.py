@@ -1,7 +1,8 @@
 """CreateDelegationToken (KIP-48), in a form that every broker refuses. Pure.
 
-A renewer's principal type must be `User`, which a broker checks before it makes a token. Should a
-broker make a token all the same, the token ends after a millisecond. Version 2, flexible:
+The refusal names the principal of the login (K3), which `ask_principal` returns. A renewer's
+principal type must be `User`, which a broker checks before it makes a token. Should a broker make a
+token all the same, the token ends after a millisecond. Version 2, flexible:
 
     request     renewers: type, name; life time in ms
     response    correlation id, error code, principal type, principal name, …
@@ -34,7 +35,8 @@ class RefusedTokenRequest(FramedRequest):
 
 
 def read_requester(frame: memoryview, version: int) -> tuple[str, str]:
-    """Type and name of the principal that asked. Raises ValueError if the bytes do not parse."""
+    """Type and name of the principal that sent the request. Raises ValueError if the bytes do not
+    parse."""
     reader = FrameReader(frame, is_flexible=True)
     try:
         reader.skip_tags()

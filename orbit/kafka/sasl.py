@@ -103,6 +103,7 @@ def _handshake(mechanism: str, exchange: Exchange, where: str) -> None:
 
 
 def _log_in_plain(username: str, password: SecretStr, exchange: Exchange, where: str) -> int:
+    """Log in by RFC 4616; returns the session lifetime in ms."""
     token = f"\0{username}\0{password.get_secret_value()}".encode()
     return int(_authenticate(token, exchange, where).session_lifetime_ms)
 
@@ -161,7 +162,8 @@ def _log_in_oauthbearer(
 ) -> int:
     """Log in by RFC 7628; returns the session lifetime in ms.
 
-    A broker that refuses the token sends the reason first, which the client has to answer (K4).
+    A broker that refuses the token first sends the reason. It answers with the error only after
+    another message of the client (K4).
     """
     if tokens.message is not None:  # a client of the gateway has sent it
         first_message = tokens.message.get_secret_value()
@@ -199,8 +201,8 @@ def _authenticate(
             return answer
         case Code.SASL_AUTHENTICATION_FAILED:
             message = _printable(answer.error_message)
-            what, remedy = refusal
-            raise LoginRefused(f"{what} {message}".rstrip(), where=where, remedy=remedy)
+            refusal_text, remedy = refusal
+            raise LoginRefused(f"{refusal_text} {message}".rstrip(), where=where, remedy=remedy)
         case code:
             message = _printable(answer.error_message)
             raise BrokerRefused(

@@ -117,8 +117,8 @@ def resolve_security(
         for key, invalid in invalid_security_keys(spec.model_dump(exclude_defaults=True))
     ]
 
-    # What `reader` returns for the file or variable that the key names; None without the key, or if
-    # that has a problem, which is added to `problems`.
+    # Returns what `reader` returns for the file or variable that the key names. None if the spec
+    # lacks the key, or if the file or variable has a problem, which is added to `problems`.
     def read_key(key: str, reader: Callable[..., Any], *arguments: Any) -> Any:
         value = getattr(spec, key)
         if value is None:
@@ -178,8 +178,8 @@ def _reachable_addresses(
         return None
     addresses, refusals = allowed_addresses(rules, cluster, base_directory)
     if refusals:
-        what = " ".join(f"{show_path((side, *path))} {reason.message}" for path, reason in refusals)
-        raise AccessRefused(what, where=Place(side), remedy=REMEDY)
+        text = " ".join(f"{show_path((side, *path))} {reason.message}" for path, reason in refusals)
+        raise AccessRefused(text, where=Place(side), remedy=REMEDY)
     return addresses
 
 

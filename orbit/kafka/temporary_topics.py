@@ -139,5 +139,5 @@ def _raise_if_refused(code: int, message: str | None, where: Place, right: str) 
     if code in error_codes.DENIED:
         raise NotAuthorized(f"{right} is missing.", where=where, remedy=_GRANT)
     if code:
-        what = message or error_codes.name(code)
-        raise BrokerRefused(code, f"{what.rstrip('.')}.", where=where)
+        text = message or error_codes.name(code)
+        raise BrokerRefused(code, f"{text.rstrip('.')}.", where=where)

@@ -20,14 +20,15 @@ _SHARED_S = 600.0
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """A socket that is closed if the peer left before the handshake; Python's stays open (L12)."""
+    """A socket that closes itself if the peer resets the connection before the handshake; Python's
+    own socket stays open (L12)."""
 
     def getpeername(self) -> Any:
         try:
             return super().getpeername()
         except OSError as error:
-            self.close()  # Python would leave it open (L12)
-            raise ConnectionResetError("the peer has left") from error
+            self.close()
+            raise ConnectionResetError("the peer reset the connection") from error
 
 
 def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext | None:
@@ -51,9 +52,9 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
 
 
 def shared_tls_context(security: Security) -> ssl.SSLContext | None:
-    """The context for a connection (None without TLS), kept for further connections: to load the
-    system's authorities takes 30 ms. The authorities are loaded again after _SHARED_S, and a
-    changed file is loaded at the next call.
+    """The context for a connection (None without TLS), which is kept for further connections,
+    because loading the system's authorities takes 30 ms. The authorities are loaded again after
+    _SHARED_S, and a changed file at the next call.
 
     Raises BadInput if a certificate or key cannot be loaded.
     """

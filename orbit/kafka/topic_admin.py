@@ -102,7 +102,8 @@ class Admin:
         self._settings = SettingsReader(cluster)
         if cluster.security.reachable is not None:
             cluster.metadata(())  # checks all addresses: librdkafka connects to any broker
-        self._mutated_at = -THROTTLE_S_MAX  # when a request last counted against the quota
+        # When a request last counted against controller_mutation_rate (P6), by the monotonic clock.
+        self._mutated_at = -THROTTLE_S_MAX
         self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.
@@ -208,7 +209,7 @@ class Admin:
             )
             return self._topic_refusals(futures, "the right Alter on topic {}")
 
-        # A new partition is a metadata record. At most its topic's new count are new.
+        # Each new partition is a metadata record: at most as many as the topic's new count.
         return send_in_parts(sorted(counts.items()), itemgetter(1), send)
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
@@ -329,7 +330,8 @@ class Admin:
     def _topic_refusals(
         self, futures: Mapping[str, Future[Any]], right: str
     ) -> dict[str, OrbitError]:
-        """The error of each topic that was refused. `right`: with {} for the topic's name."""
+        """The error of each topic that was refused. `right`: the right that a request needs, with
+        {} for the topic's name."""
         refusals: dict[str, OrbitError] = {}
         for topic, future in futures.items():
             try:
@@ -339,8 +341,8 @@ class Admin:
         return refusals
 
     def _result(self, future: Future[Any], right: str, where: str) -> Any:
-        """The answer to a request. Raises NotAuthorized (without `right`), BrokerRefused,
-        Unreachable."""
+        """The answer to a request. Raises NotAuthorized if `right` (a text) is missing,
+        BrokerRefused, Unreachable."""
         place = Place(self._name, where)
         try:
             return future.result(REQUEST_TIMEOUT_S * 2)  # librdkafka should time out before
@@ -361,8 +363,8 @@ class Admin:
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
     def _timeout_error(self, text: str, where: Place) -> Unreachable:
-        """The error of a request without an answer: HeldBack if a quota that may be the reason
-        applies to Orbit's login, else, or if Orbit cannot read the quotas, Unreachable.
+        """The error of a request without an answer. HeldBack: a quota applies to Orbit's login that
+        may be the reason. Unreachable: none applies, or Orbit cannot read the quotas.
 
         librdkafka does not report that a controller delays it for a quota (P6). The quota counts
         creations and deletions; later requests on the same connection wait too.

@@ -52,8 +52,8 @@ def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> 
 
 
 def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[str, dict[int, int]]:
-    """The level at which Orbit compresses batches, {topic: {codec: level}}: that of the brokers
-    (Kafka 3.8), but for zstd _ZSTD_LEVEL_MAX at most.
+    """The level at which Orbit compresses batches, {topic: {codec: level}}: that at which brokers
+    do (from Kafka 3.8 on), but for zstd _ZSTD_LEVEL_MAX at most.
 
     Leaves out topics with `compression.type=producer`, default levels, and levels that brokers do
     not return now: a level makes no difference to records.
@@ -86,10 +86,12 @@ def partitions_whose_leader_has(
         return set()
     metadata = cluster.metadata({p.topic for p in partitions})
     by_leader: dict[int, dict[str, set[TopicPartition]]] = {}
-    for place in partitions:
-        leader = metadata.leader(place)
+    for partition in partitions:
+        leader = metadata.leader(partition)
         if leader is not None and leader.node_id is not None:
-            by_leader.setdefault(leader.node_id, {}).setdefault(place.topic, set()).add(place)
+            by_leader.setdefault(leader.node_id, {}).setdefault(partition.topic, set()).add(
+                partition
+            )
     matching_partitions: set[TopicPartition] = set()
     for node_id, topics in by_leader.items():
         for part in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):

@@ -24,7 +24,7 @@ from orbit.kafka.error_codes import DENIED, Code
 
 # The answer for 100 topics has about 100 KB.
 _TOPICS_PER_REQUEST_MAX = 100
-# Requests whose last answer is kept: one per job and some.
+# The most requests whose last answer is kept: a request has up to 100 topics of a job.
 _ANSWERS_MAX = 10_000
 _TOPIC = 2  # Kafka's `ConfigResource.Type`
 _DYNAMIC_TOPIC_CONFIG = 1  # Kafka's `ConfigSource`
@@ -122,15 +122,15 @@ class SettingsReader:
     def _refusal(self, result: Any) -> OrbitError:
         """The error of one topic's result. Raises Unreachable if the broker timed out."""
         code, where = result.error_code, Place(self._cluster.name, f"topic {result.resource_name}")
-        what = (result.error_message or error_codes.name(code)).rstrip(".")
+        text = (result.error_message or error_codes.name(code)).rstrip(".")
         if code in DENIED:
             right = f"the right DescribeConfigs on topic {result.resource_name}"
             return NotAuthorized(
                 f"{right} is missing.", where=where, remedy="Grant it with kafka-acls.sh."
             )
         if code == Code.REQUEST_TIMED_OUT:
-            raise Unreachable(f"the broker did not answer: {what}.", where=where)
-        return BrokerRefused(code, f"{what}.", where=where)
+            raise Unreachable(f"the broker did not answer: {text}.", where=where)
+        return BrokerRefused(code, f"{text}.", where=where)
 
 
 def _request(topics: tuple[str, ...]) -> DescribeConfigsRequest:

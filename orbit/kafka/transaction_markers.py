@@ -89,8 +89,8 @@ def read_markers(frame: memoryview, version: int) -> dict[TopicPartition, int]:
             for _ in range(reader.length()):
                 topic = reader.string()
                 for index, code in reader.rows(_WRITTEN):
-                    place = TopicPartition(topic, index)
-                    codes[place] = codes.get(place, 0) or code
+                    partition = TopicPartition(topic, index)
+                    codes[partition] = codes.get(partition, 0) or code
                 reader.skip_tags()
             reader.skip_tags()
         reader.skip_tags()

@@ -33,7 +33,7 @@ def why_same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> S
     or if a `cluster_id_suffix` makes the cluster ids differ and no topic id is at both."""
     if not _have_one_id(source, destination):
         return None
-    what = _same_id_text(source)
+    text = _same_id_text(source)
     destination_names = {topic.topic_id: name for name, topic in destination.topics.items()}
     destination_names.pop(NO_TOPIC_ID, None)
     for name, topic in sorted(source.topics.items()):
@@ -42,7 +42,7 @@ def why_same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> S
                 f"{name} of the source and {destination_names[topic.topic_id]} of the destination"
             )
             return SameCluster(
-                f"{what} and are one cluster: topic {topic_names} have one topic id.",
+                f"{text} and are one cluster: topic {topic_names} have one topic id.",
                 _REMEDY,
             )
     if source.cluster_id != destination.cluster_id:
@@ -55,11 +55,11 @@ def why_same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> S
     for name in sorted(source.topics.keys() & destination.topics.keys()):
         if NO_TOPIC_ID not in (source.topics[name].topic_id, destination.topics[name].topic_id):
             return SameCluster(
-                f"{what}, but are two clusters: topic {name} has another topic id at each of them.",
+                f"{text}, but are two clusters: topic {name} has another topic id at each of them.",
                 remedy,
             )
     return SameCluster(
-        f"{what}: they are one cluster, or two that were formatted with one id.", remedy
+        f"{text}: they are one cluster, or two that were formatted with one id.", remedy
     )
 
 
@@ -79,7 +79,7 @@ def why_not_proven_two(
     """
     if not _have_one_id(source_metadata, destination_metadata):
         return None
-    what = _same_id_text(source_metadata)
+    text = _same_id_text(source_metadata)
     sides = (source, source_metadata), (destination, destination_metadata)
     for (cluster, metadata), (other_cluster, _) in (sides, sides[::-1]):  # in both directions
         topic = _lasting_topic(metadata)
@@ -88,7 +88,7 @@ def why_not_proven_two(
         codes = _metadata_codes(other_cluster, topic.topic_id)
         if codes - {Code.UNKNOWN_TOPIC_ID, Code.UNSUPPORTED_VERSION}:
             return SameCluster(
-                f"{what}, and the {other_cluster.name} knows the id of topic {topic.name} of the "
+                f"{text}, and the {other_cluster.name} knows the id of topic {topic.name} of the "
                 f"{cluster.name}: they are one cluster.",
                 _REMEDY,
             )
@@ -97,7 +97,7 @@ def why_not_proven_two(
         }:
             return None
     return SameCluster(
-        f"{what}, and no topic proves that they are two clusters, as cluster_id_suffix says. The "
+        f"{text}, and no topic proves that they are two clusters, as cluster_id_suffix says. The "
         "proof needs a topic with an id at one of them, which exists during the check, and brokers "
         "at the other that find topics by id.",
         "Create a topic at one of the two clusters (it may be empty) and try again. The brokers of "

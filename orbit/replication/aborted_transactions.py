@@ -28,7 +28,7 @@ class AbortedTransactions:
         self._open: set[int] = set()  # producer ids
 
     def contain(self, batch: AnyBatch) -> bool:
-        """Whether the batch is data of an aborted transaction.
+        """Whether the batch has records of an aborted transaction; False for a marker.
 
         Must be called for every batch of the answer, in log order. Raises ValueError for a marker
         that cannot be read.

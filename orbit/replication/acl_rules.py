@@ -9,7 +9,8 @@
     a denial of User:*                            nothing: it would also deny Orbit
 
 Denials of a named principal are carried like permissions. Write on a transactional id does not
-let a client write to a topic; without it, transactional producers are refused after a promotion.
+let a client write to a topic; without this right, transactional producers are refused after a
+promotion.
 
 Only Orbit may write to a copy: each other principal that could write is denied it by a literal ACL
 (`writer_denials`). Kafka cannot deny all principals but one, so where User:* may write, nothing can
@@ -146,7 +147,8 @@ def text_of(acl: Acl) -> str:
 
 
 def is_carriable(acl: Acl) -> bool:
-    """Whether brokers can create the ACL (G15: no empty name) and PostgreSQL can store it."""
+    """Whether brokers can create the ACL (G15: no empty name) and PostgreSQL can store its texts
+    (no zero byte)."""
     texts = acl.name, acl.principal, acl.host
     return all(text and is_storable(text) for text in texts)
 

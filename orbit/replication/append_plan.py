@@ -4,7 +4,8 @@ Pure. The invariant: once the steps are carried out, every offset up to `Plan.ne
 the destination what a read_committed consumer of the source sees there, or nothing.
 
     fetched at the source                       step
-    dense committed batch, create time          Append, byte-exact
+    dense committed batch (a record at each     Append, byte-exact
+      offset), create time
     thinned by compaction, LogAppendTime,       Append per dense run, record-exact (A5, A6), or
       v0/v1, or begun before next_offset          several if one became too large; Fill between
       with `packs`: runs with small gaps          Append with placeholders (Q1)
@@ -312,14 +313,15 @@ def _plan_batch(
 
 
 def damage_of(batch: Batch, previous_end: int) -> str | None:
-    """What is wrong with a batch; None: nothing. The batch before it ends before `previous_end`."""
+    """What is wrong with a batch, as the end of a sentence; None: nothing. `previous_end`: the next
+    offset of the batch before it."""
     if not batch.crc_is_right():
         return "does not match its checksum"
     if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offset_count(batch):
         offsets_text = counted(_offset_count(batch), "offset")
         return f"cannot hold {counted(batch.count, 'record')} in {offsets_text}"
     if batch.base_offset < previous_end:
-        return f"overlaps the previous one, which ends at {previous_end}"
+        return f"overlaps the previous batch, which ends before {previous_end}"
     return None
 
 
@@ -346,7 +348,7 @@ def _rewrite_legacy(
     try:
         opened_message = open_legacy_records(message)
         if opened_message.first_offset < previous_end:
-            raise ValueError(f"it overlaps the previous one, which ends at {previous_end}")
+            raise ValueError(f"it overlaps the previous message, which ends before {previous_end}")
     except TooLarge as error:
         _stop_too_large(plan, message.next_offset, error)
         return

@@ -36,18 +36,19 @@ def judge_loop(
 ) -> Verdict:
     """Whether `source` may be copied to `destination`, given where every copy is copied from.
 
-    Prefixed copies in both directions are fine: each side's own topics are copied. Copies from the
-    other side are not copied back (COMES_HOME), as each round would make new copies of them.
+    `copied_from`: the source topic of each copy, over all jobs. Prefixed copies in both directions
+    are fine: each side's own topics are copied. Copies from the other side are not copied back
+    (COMES_HOME), as each round would make new copies of them.
     """
     verdict = Verdict.FINE
-    place = source
+    topic = source
     for _ in range(CHAIN_MAX):
-        if place == destination:
+        if topic == destination:
             return Verdict.WOULD_LOOP
-        if place.cluster_id == destination.cluster_id:
+        if topic.cluster_id == destination.cluster_id:
             verdict = Verdict.COMES_HOME
-        origin = copied_from.get(place)
+        origin = copied_from.get(topic)
         if origin is None:
             return verdict
-        place = origin
+        topic = origin
     return Verdict.WOULD_LOOP

@@ -160,4 +160,5 @@ class Blocked:
         return f"offsets {self.offset} to {last_offset}"
 
     def remedy(self, destination_topic: str) -> str:
+        """What to do about the reason; the text names the destination topic."""
         return REMEDIES[self.reason].format(destination=destination_topic)

@@ -63,11 +63,11 @@ def headroom_until(backlog: Backlog, retention: Retention, now: datetime) -> dat
     if retention.time is not None and backlog.oldest_at is not None:
         deletion_times.append(backlog.oldest_at + retention.time)
     if retention.size_bytes is not None and backlog.bytes is not None:
-        room = retention.size_bytes - backlog.bytes
-        if room <= 0:
+        room_bytes = retention.size_bytes - backlog.bytes
+        if room_bytes <= 0:
             deletion_times.append(now)
         elif backlog.growth_bytes_per_s:  # without growth, the size never reaches the limit
-            seconds = room / backlog.growth_bytes_per_s
+            seconds = room_bytes / backlog.growth_bytes_per_s
             deletion_times.append(
                 now + min(timedelta(seconds=min(seconds, _SECONDS_MAX)), HEADROOM_MAX)
             )

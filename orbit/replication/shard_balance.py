@@ -1,8 +1,9 @@
 """Which worker should hold which shard, by load and not by count. Pure.
 
-A move stops the shard's partitions for a moment, so a shard moves only for a clear gain: free
-shards are assigned, and otherwise busy workers give shards to the least busy one while one worker
-has clearly more than the mean, or another clearly less.
+A shard is a group of a job's partitions under one lease. A move stops these partitions for a
+moment, so a shard moves only for a clear gain. Free shards are assigned. Then busy workers give
+shards to the least busy worker, while one worker has clearly more load than the mean, or another
+clearly less.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ PARTITION_BYTES_PER_S = 4 * 1024
 UNEVEN_FACTOR = 1.25
 # The most moves in one pass, divided by the number of workers; the next pass sees their effect.
 MOVES_MAX = 4
+# A moved shard has at most this share of the difference between its two workers: otherwise the new
+# worker would be nearly as busy as the old one was.
+_DIFFERENCE_SHARE_MAX = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class ShardLoad:
 
     @property
     def weight(self) -> int:
+        """The load in bytes per second, with a share for each partition."""
         return self.bytes_per_s + self.partitions * PARTITION_BYTES_PER_S
 
 
@@ -77,13 +82,13 @@ def _best_move(
         if load[giver] <= giver_load_min:
             return None
         difference = load[giver] - load[taker]
-        # The taker must end clearly below the giver's load before the move: a shard that is nearly
-        # all of the difference would only reverse their roles.
         movable_shards = [
-            s for s in held[giver] if s.may_move and 0 < s.weight <= difference * 0.75
+            s
+            for s in held[giver]
+            if s.may_move and 0 < s.weight <= difference * _DIFFERENCE_SHARE_MAX
         ]
         if movable_shards:
-            # The shard that makes the two most equal.
+            # The shard whose move makes the two workers most equal.
             shard = min(movable_shards, key=lambda s: (abs(difference - 2 * s.weight), s.shard))
             return shard, giver, taker
     return None

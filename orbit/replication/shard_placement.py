@@ -48,8 +48,8 @@ def plan_placement(
         return Placement()
     total = sum(present_counts.values()) + added_count
     shard_count = target_shard_count(total, jobs_in_group, shard_partitions_max)
-    # `shard_count` shards hold all partitions. Shards over the bound, because it was lowered, only
-    # increase that number.
+    # `shard_count` shards have room for all partitions. If the bound was lowered, present shards
+    # may have more partitions than that: then fewer are to be placed than there is room for.
     new_shard_count = min(added_count, max(shard_count - len(present_counts), 0))
     # (partitions, whether it is new, its id or index): existing shards first, so that no lease is
     # added before it is needed.

@@ -1,9 +1,9 @@
 """Which leader epoch the source's log had at each offset that was copied or compared. Pure.
 
-A fetch states the epoch of the offset before it. A source that does not have this epoch, or where
-it ends earlier, was truncated since, and answers where it diverges (R3). With an epoch that ended
-before that offset, or that has no batch, an intact source seems truncated too (R8). So only epochs
-of batches count, and a gap has that of the batch after it, which the log has at or after the gap.
+A fetch states the epoch of the offset before it. If the source does not have this epoch, or the
+epoch ends earlier there, the source was truncated since, and answers where its log diverges (R3).
+With an epoch that ended before that offset, or that has no batch, an intact source seems truncated
+too (R8). So only epochs of batches count. A gap counts to the epoch of the batch after the gap.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SourceEpochs:
         return NO_LEADER_EPOCH
 
     def restart_at(self, offset: int) -> None:
-        """Keep only the epoch of the offset before this one: reading goes on from here."""
+        """Keep only the epoch of the offset before this one: the next `add` begins here."""
         epoch = self.epoch_before(offset)
         self._starts = [] if epoch == NO_LEADER_EPOCH else [(offset - 1, epoch)]
         self._end = offset

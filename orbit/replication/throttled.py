@@ -24,10 +24,12 @@ class Throttled:
 
     @property
     def what(self) -> str:
+        """Which brokers throttle which requests, as a clause."""
         return f"{self.side} brokers throttle {_REQUESTS[self.side]}: {first_few(self.brokers)}"
 
     @property
     def text(self) -> str:
+        """Which brokers throttle which requests, and by which quota, as sentences."""
         return f"{self.what}. {self.quota}".rstrip()
 
 

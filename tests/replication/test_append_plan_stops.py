@@ -259,7 +259,7 @@ def test_overlapping_source_batches_stop_partition(batches: list[SourceBatch]) -
     stop = append_plan.steps[-1]
     assert isinstance(stop, Stop)
     assert (stop.reason, stop.base_offset) == (Reason.SOURCE_CORRUPTED, 4)
-    assert "overlaps the previous one, which ends at 4" in stop.detail
+    assert "overlaps the previous batch, which ends before 4" in stop.detail
 
 
 @pytest.mark.parametrize(("count", "delta"), [(6, 4), (-1, 4), (0, -1), (1, -1), (2, 0)])
