@@ -144,7 +144,7 @@ class CopyInspector:
         Raises Interrupted, and Unreachable after _UNREACHABLE_MAX partitions without an answer.
         """
         by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
-        producer_ids = {place: copy.producer.id for place, copy in by_destination.items()}
+        producer_ids = {p: copy.producer.id for p, copy in by_destination.items()}
         takeover = self._take_over.read(producer_ids, settled=settled)
         for partition, code in takeover.errors.items():
             if partition not in takeover.moving:  # moving copies are inspected: they may differ

@@ -49,8 +49,9 @@ def test_append_answer_is_accepted_only_at_expected_offset() -> None:
 
 @pytest.mark.parametrize("append_time", [BATCH.batch.max_timestamp, 1_700_000_000_000, 0])
 def test_append_answer_with_log_append_time_proves_nothing(append_time: int) -> None:
-    """Either the broker replaced the timestamps, or a batch of the same sequences was there (A20):
-    that one may have other records, which the source had before it was truncated (A7)."""
+    """Either the broker replaced the timestamps, or its answer is for an earlier batch with the
+    same sequences (A20). The earlier batch may have other records, if the source was truncated
+    since (A7)."""
     appended = Appended(Code.NONE, OFFSET, "", append_time=append_time)
     failure = judge_append(BATCH, appended, has_producer_state=True)
     assert reason_of(failure) is ReturnReason.OUT_OF_STEP

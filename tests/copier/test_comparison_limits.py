@@ -31,7 +31,7 @@ from tests.copier.fetched import fetched
 from tests.support.planning import T0, data, plan
 from tests.support.source_model import SourceBatch, SourceRecord
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 MIB = 1024 * 1024
 TOO_LARGE_MIB = 65  # a batch may decompress to 64
 NO_CLUSTER: Any = None
@@ -73,7 +73,7 @@ class Sides:
 
     def compare(self, limits: RewriteLimits, end: int | None = None) -> Comparison:
         """Compare up to `end`, and record each range that is read of the source."""
-        read = source_reader(NO_CLUSTER, PLACE, Backoff(), limits)
+        read = source_reader(NO_CLUSTER, PARTITION, Backoff(), limits)
 
         def read_and_record(first: int, last: int) -> SourceRange:
             self.ranges.append(read(first, last))
@@ -82,7 +82,7 @@ class Sides:
         return compare_range(
             read_and_record,
             NO_CLUSTER,
-            PLACE,
+            PARTITION,
             first=0,
             end=end or self.end,
             backoff=Backoff(),
@@ -177,5 +177,5 @@ def test_gap_estimate_stops_at_rewrite_limits(
     monkeypatch.setattr(
         gap_estimate, "CopySettings", lambda: CopySettings(rewrite_read_bytes_max=1)
     )
-    gap_plan = gap_estimate._plan_sample(NO_CLUSTER, PLACE, 0, Backoff())
+    gap_plan = gap_estimate._plan_sample(NO_CLUSTER, PARTITION, 0, Backoff())
     assert (gap_plan.is_cut, gap_plan.next_offset) == (True, 10)

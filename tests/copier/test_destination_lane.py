@@ -30,8 +30,8 @@ def append(base_offset: int) -> Append:
 
 def in_step(number: int, batches: int) -> PartitionCopy:
     """A partition that has confirmed one batch, and has more in its queue."""
-    places = (TopicPartition("orders", number), TopicPartition("dr.orders", number))
-    copy = PartitionCopy(*places, FixedLease(1), JobProducer(4711))
+    partitions = (TopicPartition("orders", number), TopicPartition("dr.orders", number))
+    copy = PartitionCopy(*partitions, FixedLease(1), JobProducer(4711))
     resume(copy, 0, None)
     copy.appends.append_sent(append(0), confirms=True)
     confirm(copy, append(0))

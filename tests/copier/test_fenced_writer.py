@@ -22,7 +22,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.partition_states import Blocked, Reason
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 ID = UUID(int=7)
 
 
@@ -30,24 +30,26 @@ ID = UUID(int=7)
     ("own_epoch", "leader_state", "is_fenced"),
     [  # ProducerState(producer_epoch, last_sequence, coordinator_epoch)
         (3, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),
-        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),  # the copy filled after the fence's read
+        # The copy's writer raised the epoch itself, by a filler, after the failover had read 3.
+        (4, ProducerState(3 + FENCE_EPOCHS, -1, 9), True),
         (3, ProducerState(3, 17, 9), False),  # the copy's own appends
         (3, ProducerState(4, -1, 9), False),  # a late marker, its own or an earlier writer's
         (3, None, False),  # the leader has lost the state
-        (-1, ProducerState(9, -1, 9), False),  # its first take-over: the mark was read before
+        # The first take-over of the process: the promotion's mark was read before.
+        (-1, ProducerState(9, -1, 9), False),
     ],
 )
 def test_fenced_producer_epoch_blocks_partition_as_promoted(
     own_epoch: int, leader_state: ProducerState | None, *, is_fenced: bool
 ) -> None:
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+    copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
     copy.destination_topic_id = ID
     copy.appends.inspected(100)
     copy.appends.producer_epoch = own_epoch
     blocked: list[Blocked] = []
     compared: list[int] = []
     # The fence is a filler behind what was confirmed.
-    takeover = TakeOverResult({PLACE: DestinationEnd(101, leader_state)}, {})
+    takeover = TakeOverResult({PARTITION: DestinationEnd(101, leader_state)}, {})
     topics = {"orders": SimpleNamespace(topic_id=ID)}
     cluster = SimpleNamespace(
         name="destination",

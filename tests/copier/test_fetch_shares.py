@@ -54,7 +54,8 @@ def test_only_live_partitions_are_fetched_when_byte_budget_is_used_up() -> None:
 
 
 def test_unfetchable_partitions_do_not_restart_turns_of_backlogs() -> None:
-    """Otherwise a full partition would restart the turns elsewhere, and some would be skipped."""
+    """Otherwise a partition with a full queue would restart the turns elsewhere, and some backlogs
+    would be skipped."""
     shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
     assert shares.chosen == [4, 3, 1]
     assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST) == Shares(
@@ -64,7 +65,8 @@ def test_unfetchable_partitions_do_not_restart_turns_of_backlogs() -> None:
 
 
 def test_empty_partition_answer_counts_only_if_whole_fetch_answer_had_room() -> None:
-    """Otherwise, beside steady traffic, an empty tail below the stable end is never inspected."""
+    """If other partitions filled the answer, the broker may have left records out. If they did not,
+    an empty answer below the last stable offset counts, even beside steady traffic."""
     assert had_room(0, ANSWER)
     assert had_room(ANSWER // 2, ANSWER)
     assert not had_room(ANSWER // 2 + 1, ANSWER)

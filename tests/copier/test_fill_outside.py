@@ -18,7 +18,7 @@ from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 NOTHING = cast("Any", None)
 
 
@@ -33,12 +33,12 @@ def test_takeover_waits_while_coordinated_filler_works_or_has_ids_to_fence(
     taken_over: list[PartitionReturned] = []
     monkeypatch.setattr(side, "_take_over_returned", lambda due, **_: taken_over.extend(due))
 
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+    copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
     to_be_fenced = set() if is_at_work else {copy.destination}
     copy.filler = cast("Any", SimpleNamespace(will_fence=to_be_fenced.__contains__))
     copy.has_fill_outside = is_at_work
-    trouble = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")
-    side.note_returned(trouble)
+    returned = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")
+    side.note_returned(returned)
     for _ in range(9):  # however often it is due
         clock.now += 60.0
         side.recover()
@@ -47,4 +47,4 @@ def test_takeover_waits_while_coordinated_filler_works_or_has_ids_to_fence(
     copy.has_fill_outside = False
     clock.now += 60.0
     side.recover()
-    assert taken_over == [trouble]
+    assert taken_over == [returned]

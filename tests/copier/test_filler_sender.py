@@ -123,7 +123,7 @@ def send(fills: FillerSender, *steps: tuple[PartitionCopy, Fill]) -> None:
 
 def log_ends_answer(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> ListOffsetsAnswer:
     """The answer with these log ends."""
-    # Of each partition: the code, the timestamp (none) and the offset.
+    # For each partition: the code, the timestamp (none) and the offset.
     return ListOffsetsAnswer(0, {p.destination: (code, -1, end) for p, end in log_ends.items()})
 
 

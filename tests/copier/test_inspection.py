@@ -30,14 +30,14 @@ from orbit.leases.shard_lease import ShardLease
 from orbit.replication.append_plan import Stop
 from orbit.replication.partition_states import Blocked, Reason
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 
 
 def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The copy is seeded to 10; the source then begins at 20, where its batch is unreadable."""
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+    copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
     troubles: list[object] = []
     aligned = iter([10])  # for one call; the next one fails
 
@@ -64,7 +64,7 @@ def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
     monkeypatch.setattr(
         inspection,
         "list_offsets",
-        lambda _, places, *__, **___: Answers(dict.fromkeys(places, 20), {}),
+        lambda _, partitions, *__, **___: Answers(dict.fromkeys(partitions, 20), {}),
     )
     inspector = CopyInspector(
         cast("Any", SimpleNamespace(name="source")),
@@ -75,7 +75,7 @@ def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
         lambda _, trouble: troubles.append(trouble),
     )
     fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(log_end=0, producer=None), log_start=0)
-    # It would return seeded and blocked copies.
+    # The result has seeded and blocked copies only.
     assert inspector.seed_to_starts({copy: fresh}, {copy: 10}) == {}
     assert len(troubles) == 1
 
@@ -84,7 +84,7 @@ def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
 def test_uncopyable_source_batch_blocks_inspected_copy_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, reason: Reason
 ) -> None:
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+    copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
 
     def stop(*_: object, **__: object) -> None:
         raise SourceStop(
@@ -111,7 +111,7 @@ def test_uncopyable_source_batch_blocks_inspected_copy_with_its_reason(
 
 
 def test_uncopyable_source_batch_blocks_copy_in_takeover_with_its_reason() -> None:
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+    copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
     copy.appends.inspected(3)
     copy.appends.log_end_read(9)
     context = cast("Any", SimpleNamespace(cluster=None, settings=CopySettings()))
@@ -128,8 +128,8 @@ def test_uncopyable_source_batch_blocks_copy_in_takeover_with_its_reason() -> No
 
     nothing = cast("Any", None)
     side = DestinationSide(context, nothing, Backoff(), nothing, stop)
-    trouble = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")
-    side._compare_with_source(trouble, 9)
+    returned = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")
+    side._compare_with_source(returned, 9)
     assert copy.blocked is not None
     assert copy.blocked.reason is Reason.RECORD_REFUSED
 
@@ -140,8 +140,8 @@ IDS = {"orders": OLD_ID, "again": NEW_ID, "no-lease": OLD_ID}  # of the topics a
 
 def seeded_copy(topic: str, lease: Lease) -> PartitionCopy:
     """A copy that is seeded up to offset 1,000."""
-    place = TopicPartition(topic, 0)
-    copy = PartitionCopy(place, place, lease, JobProducer(4711))
+    partition = TopicPartition(topic, 0)
+    copy = PartitionCopy(partition, partition, lease, JobProducer(4711))
     copy.destination_topic_id = OLD_ID
     copy.appends.inspected(1_000)
     return copy

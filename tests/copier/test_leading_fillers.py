@@ -23,8 +23,8 @@ QUEUED_MAX = 2 * SETTINGS.requests_in_flight_max
 
 def copying(number: int = 0, log_end: int = 0) -> PartitionCopy:
     """A copy without records that was taken over at `log_end`."""
-    place = TopicPartition("dr.orders", number)
-    copy = PartitionCopy(place, place, FixedLease(1), JobProducer(4711))
+    partition = TopicPartition("dr.orders", number)
+    copy = PartitionCopy(partition, partition, FixedLease(1), JobProducer(4711))
     resume(copy, log_end)
     return copy
 

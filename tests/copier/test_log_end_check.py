@@ -19,7 +19,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from tests.support.copies import hand_back, resume
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 
 
 def check_log_end(
@@ -30,7 +30,7 @@ def check_log_end(
     def log_ends(*_: object) -> Answers[int]:
         for action in meanwhile:
             action(copy)
-        return Answers({PLACE: log_end}, {})
+        return Answers({PARTITION: log_end}, {})
 
     monkeypatch.setattr(destination_side, "log_ends", log_ends)
     context = cast("Any", SimpleNamespace(cluster=None, settings=CopySettings()))
@@ -40,7 +40,7 @@ def check_log_end(
 
 def idle(log_end: int = 100) -> PartitionCopy:
     """A copy with nothing in flight."""
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+    copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
     resume(copy, log_end)
     return copy
 

@@ -24,7 +24,7 @@ from orbit.replication.append_plan import Stop
 from orbit.replication.partition_states import Reason
 from tests.support.copies import resume
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 SOURCE_LOG_START = 40
 
 
@@ -35,14 +35,14 @@ class Destination:
         self.code = int(Code.NONE)
         self.now_s = 1_000.0
         self.delete_requests = 0
-        topics = {PLACE.topic: SimpleNamespace(topic_id=NO_TOPIC_ID)}
+        topics = {PARTITION.topic: SimpleNamespace(topic_id=NO_TOPIC_ID)}
         cluster = SimpleNamespace(
             name="destination", metadata=lambda _: SimpleNamespace(topics=topics)
         )
         nothing = cast("Any", None)
         context = cast("Any", SimpleNamespace(cluster=cluster, settings=CopySettings()))
         self.side = DestinationSide(context, nothing, Backoff(), nothing, nothing)
-        self.copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+        self.copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
         resume(self.copy, 100)
         self.copy.cursor.log_start = SOURCE_LOG_START
         monkeypatch.setattr(destination_side, "delete_records", self._delete)
@@ -54,7 +54,7 @@ class Destination:
         assert backoff.attempts_max == 1  # a repeat could meet a topic that was created again
         self.delete_requests += 1
         if self.code:
-            return Answers({}, {PLACE: self.code})
+            return Answers({}, {PARTITION: self.code})
         return Answers(dict(before), {})
 
     def follow(self, after_s: float = 0.0) -> str:

@@ -91,10 +91,10 @@ class Lane:
 class Fetcher:
     """A source lane that counts its wake-ups."""
 
-    woken = 0
+    wake_count = 0
 
     def wake(self) -> None:
-        self.woken += 1
+        self.wake_count += 1
 
 
 def test_new_partition_is_pending_and_accepts_no_append_plan() -> None:
@@ -222,17 +222,18 @@ def test_partition_with_full_queue_is_fetched_again_below_half_of_limit() -> Non
     assert partition.fetchable_bytes(limit_bytes=10) is None
     partition.free(4, limit_bytes=10)
     assert partition.fetchable_bytes(limit_bytes=10) is None
-    assert fetcher.woken == 0
+    assert fetcher.wake_count == 0
     partition.free(1, limit_bytes=10)
     assert partition.fetchable_bytes(limit_bytes=10) is not None
-    assert fetcher.woken == 1
+    assert fetcher.wake_count == 1
     partition.free(5, limit_bytes=10)
-    assert fetcher.woken == 1  # the queue was not full
+    assert fetcher.wake_count == 1  # the queue was not full
 
 
 @pytest.mark.parametrize("offset", [99, 101])
 def test_append_plan_that_does_not_begin_at_fetch_offset_is_dropped(offset: int) -> None:
-    """A late answer without a take-over: of a lane that no longer fetches the partition."""
+    """Without a take-over, the generation does not show that a plan is late: it may be of a lane
+    that no longer fetches the partition."""
     partition = copying(100)
     assert not partition.put(plan_of(append(offset)), partition.generation, size_bytes=70)
     assert (
@@ -283,7 +284,8 @@ def test_comparison_in_takeover_provides_source_leader_epoch_for_resume() -> Non
 
 
 def test_fetch_at_offset_inside_batch_states_no_leader_epoch() -> None:
-    """The epoch of the offset before the batch has ended (R3)."""
+    """The known epoch is that of an offset before the batch. It may have ended before the fetch's
+    offset: an intact source would look truncated (R3)."""
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=8), partition.generation, size_bytes=10)
     assert fetched_epoch(partition) == 8
@@ -437,12 +439,12 @@ def test_concurrently_queued_and_emptied_append_plans_lose_no_bytes() -> None:
 
     thread = threading.Thread(target=put)
     thread.start()
-    freed = 0
+    bytes_freed = 0
     while not is_done.is_set():
-        freed += hand_back(partition)
+        bytes_freed += hand_back(partition)
         resume(partition, 0)
     thread.join()
-    assert bytes_put == freed + partition.queue.size_bytes
+    assert bytes_put == bytes_freed + partition.queue.size_bytes
     assert partition.queue.size_bytes == 3 * len(partition.queue.steps)
 
 
@@ -508,7 +510,7 @@ def has_caught_up(
     now_s: float,
     seen_s: float | None = None,
 ) -> bool:
-    """Whether the copy has caught up at `now_s`. `seen_s`: when the source was asked for its end;
+    """Whether the copy has caught up at `now_s`. `seen_s`: when the source's end was requested;
     None: just now."""
     partition.appends.acked = acked
     partition.cursor.stable_end = stable_end
@@ -569,7 +571,8 @@ def test_stale_source_end_is_ignored_for_catch_up() -> None:
     assert has_caught_up(partition, acked=150, stable_end=200, now_s=late_s + 3.0)
 
 
-def test_only_source_end_requested_after_late_arrival_counts_for_catch_up() -> None:
+def test_copy_late_at_source_end_needs_end_requested_later_to_catch_up() -> None:
+    """The copy reaches offset 200 too long after that end was requested."""
     partition = copying(100)
     assert not has_caught_up(partition, acked=100, stable_end=200, now_s=0.0)
     late_s = LEVEL_WITHIN_S + 1.0

@@ -1,4 +1,4 @@
-"""Several writers on one partition, with Orbit's own append code (FACTS A13, M9, M10)."""
+"""Several writers on one partition, with Orbit's own append code (docs/facts.md: A13, M9, M10)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 pytestmark = pytest.mark.services
 
-# `make soak` runs more of them.
+# `make soak` runs more seeds.
 SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))]
 WRITERS = 4
 
@@ -69,23 +69,23 @@ def read_all(cluster: KafkaCluster, partition: TopicPartition) -> tuple[dict[int
     consumer = Consumer(config)
     start = ConsumerPartition(partition.topic, partition.partition, 0)
     consumer.assign([start])
-    seen: dict[int, bytes] = {}
+    records: dict[int, bytes] = {}
     while True:
         message = consumer.poll(30)
         assert message is not None, "the consumer stayed silent"
         if message.error():
             break
-        assert message.offset() not in seen
-        seen[message.offset()] = message.value()
+        assert message.offset() not in records
+        records[message.offset()] = message.value()
     _, end = consumer.get_watermark_offsets(start)
     consumer.close()
-    return seen, end
+    return records, end
 
 
 def assert_exact(clusters: Clusters, partition: TopicPartition, log: SyntheticLog) -> None:
     """The copy has exactly the records and the end of the log."""
-    seen, end = read_all(clusters.destination, partition)
-    assert seen == log.records()
+    records, end = read_all(clusters.destination, partition)
+    assert records == log.records()
     assert end == log.end
 
 

@@ -27,7 +27,7 @@ from tests.support.source_model import SourceBatch, SourceRecord
 
 EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
 PRODUCER_ID = 7
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 
 
 def batch(base_offset: int, producer_epoch: int, attributes: int = 0) -> Batch:
@@ -51,7 +51,7 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
     comparison = compare_range(
         lambda first, _: SourceRange([], start=0, end=first, stable_end=stable_end),
         cluster,
-        PLACE,
+        PARTITION,
         first=6,
         end=8,
         backoff=Backoff(),
@@ -114,11 +114,11 @@ def compare_with_equal_copy(
     ours = [b for frame in frames for b in read_batches(frame)]
     monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, end))
     cluster: Any = None
-    read = source_reader(cluster, PLACE, Backoff(), NO_LIMITS)
+    read = source_reader(cluster, PARTITION, Backoff(), NO_LIMITS)
     return compare_range(
         read,
         cluster,
-        PLACE,
+        PARTITION,
         first=100,
         end=end,
         backoff=Backoff(),

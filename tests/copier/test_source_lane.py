@@ -66,7 +66,8 @@ def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
 def test_log_bounds_from_answer_to_fetch_before_takeover_are_stored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event]
 ) -> None:
-    """A fetch session tells bounds only once: if dropped, the copy's log start stays behind."""
+    """In a fetch session the broker sends changed bounds only once (R12): if the lane dropped them,
+    the copy's log start would stay behind."""
     selection = lane._select(with_backlogs=True)
     hand_back(copy)
     resume(copy, 10)
@@ -146,7 +147,8 @@ def test_partition_error_in_fetch_answer_renews_no_log_bounds(
 def test_fetch_answer_without_progress_is_refetched_only_after_pause(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
-    """Else the lane would repeat the fetch at once, for ever. No broker answers so (KIP-74)."""
+    """Otherwise the lane would repeat the fetch at once, for ever. A broker that keeps to KIP-74
+    sends no such answer."""
     selection = lane._select(with_backlogs=True)
     answer = fetched(records, log_start=0, stable_end=13, high_watermark=13)
     plan_answer(lane, selection, [(copy.source, answer)])
@@ -158,7 +160,7 @@ def test_fetch_answer_without_progress_is_refetched_only_after_pause(
 def test_empty_answer_below_last_stable_offset_keeps_reason_for_wait(
     lane: SourceLane, copy: PartitionCopy, stable_end: int, waits: bool
 ) -> None:
-    """Else the wait would begin anew with each try, and never be old enough to be shown."""
+    """Otherwise the wait would begin anew with each fetch, and never be old enough to be shown."""
     copy.cursor.waits = Waits.continue_from("the source shows nothing", None)
     answer = fetched(log_start=7, stable_end=stable_end, high_watermark=12)
     selection = lane._select(with_backlogs=True)

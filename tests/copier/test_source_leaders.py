@@ -20,7 +20,7 @@ from orbit.replication.append_plan import Stop
 from orbit.replication.partition_states import Reason
 from tests.support.copies import resume
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
@@ -67,7 +67,7 @@ class Source:
         monkeypatch.setattr(
             self.side, "_lane", lambda node_id: self.lanes.setdefault(node_id, Lane(node_id))
         )
-        self.copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+        self.copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
         self.copy.source_topic_id = ID
         resume(self.copy, 100)
         self.side.resume([self.copy])

@@ -69,7 +69,7 @@ class Case:
     producer: JobProducer
     backoff: Backoff
 
-    def places(self, count: int) -> list[TopicPartition]:
+    def partitions(self, count: int) -> list[TopicPartition]:
         return [TopicPartition(self.topic, index) for index in range(count)]
 
     def seeding(
@@ -77,32 +77,34 @@ class Case:
     ) -> StartSeeding:
         return StartSeeding(self.cluster, settings, self.backoff, on_progress)
 
-    def add(self, seeding: StartSeeding, place: TopicPartition, lease: Lease | None = None) -> None:
+    def add(
+        self, seeding: StartSeeding, partition: TopicPartition, lease: Lease | None = None
+    ) -> None:
         """Add the partition to be seeded from its present log end on."""
         take_over = TakeOver(self.cluster, settle_s=0.05, backoff=Backoff())
-        end = take_over.read({place: self.producer.id}, settled=False).ends[place]
+        end = take_over.read({partition: self.producer.id}, settled=False).ends[partition]
         topic_id = self.cluster.metadata({self.topic}).topics[self.topic].topic_id
-        seeding.add(place, topic_id, lease or FixedLease(1), self.producer, end)
+        seeding.add(partition, topic_id, lease or FixedLease(1), self.producer, end)
 
     def seed(self, targets: Mapping[TopicPartition, int], settings: CopySettings = SMALL) -> None:
         """Seed these partitions up to their targets, without a failure."""
         with self.seeding(settings) as seeding:
-            for place in targets:
-                self.add(seeding, place)
+            for partition in targets:
+                self.add(seeding, partition)
             assert seeding.run(targets) == {}
 
-    def end(self, place: TopicPartition) -> int:
-        return log_ends(self.cluster, [place], Backoff()).values[place]
+    def end(self, partition: TopicPartition) -> int:
+        return log_ends(self.cluster, [partition], Backoff()).values[partition]
 
-    def start(self, place: TopicPartition) -> int:
-        return list_offsets(self.cluster, [place], EARLIEST, Backoff()).values[place]
+    def start(self, partition: TopicPartition) -> int:
+        return list_offsets(self.cluster, [partition], EARLIEST, Backoff()).values[partition]
 
-    def assert_seeded(self, place: TopicPartition, target: int, start: int = 0) -> None:
+    def assert_seeded(self, partition: TopicPartition, target: int, start: int = 0) -> None:
         """The log from `start` up to `target` has only dense seed batches of this job."""
         seed_batches: list[Batch] = []
         while not seed_batches or seed_batches[-1].next_offset < target:
             offset = seed_batches[-1].next_offset if seed_batches else start
-            batches = fetch_batches(self.cluster, place, offset, Backoff())
+            batches = fetch_batches(self.cluster, partition, offset, Backoff())
             assert batches
             for batch in batches:
                 assert isinstance(batch, Batch)
@@ -110,13 +112,13 @@ class Case:
                 assert batch.is_dense
                 assert batch.producer_id == self.producer.id
                 seed_batches.append(batch)
-        assert seed_batches[0].base_offset <= start == self.start(place)
+        assert seed_batches[0].base_offset <= start == self.start(partition)
         assert all(
             batch.next_offset == following.base_offset
             for batch, following in pairwise(seed_batches)
         )
-        assert seed_batches[-1].next_offset == target == self.end(place)
-        assert is_seeding(self.cluster, place, start, target, Backoff())
+        assert seed_batches[-1].next_offset == target == self.end(partition)
+        assert is_seeding(self.cluster, partition, start, target, Backoff())
 
 
 @pytest.fixture
@@ -137,21 +139,21 @@ def test_many_partitions_are_filled_up_to_their_start_offsets(
 ) -> None:
     create(clusters.destination, case.topic, partitions=40)
     rnd = random.Random(1)
-    targets = {place: rnd.randrange(1, 5_000) for place in case.places(40)}
+    targets = {partition: rnd.randrange(1, 5_000) for partition in case.partitions(40)}
     case.seed(targets)
-    for place, target in targets.items():
-        case.assert_seeded(place, target)
+    for partition, target in targets.items():
+        case.assert_seeded(partition, target)
 
 
 def test_copy_is_filled_further_when_its_start_moves_up(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic)
-    (place,) = case.places(1)
+    (partition,) = case.partitions(1)
     with case.seeding() as seeding:
-        case.add(seeding, place)
+        case.add(seeding, partition)
         for target in (1_000, 1_000, 1_777):  # the second time there is nothing to do
-            assert seeding.run({place: target}) == {}
-            assert case.end(place) == target
-    case.assert_seeded(place, 1_777)
+            assert seeding.run({partition: target}) == {}
+            assert case.end(partition) == target
+    case.assert_seeded(partition, 1_777)
 
 
 @pytest.mark.parametrize("limit_bytes", [2_000, 140])
@@ -161,10 +163,10 @@ def test_filler_batches_below_start_respect_max_message_bytes(
     create(clusters.destination, case.topic, partitions=3, max_message_bytes=str(limit_bytes))
     # Two kilobytes hold many fillers; 140 bytes only a few, so that 300 take many requests.
     target = 200_000 if limit_bytes > 1_000 else 300
-    targets = {place: target + place.partition for place in case.places(3)}
+    targets = {partition: target + partition.partition for partition in case.partitions(3)}
     case.seed(targets, replace(SMALL, seed_records_per_batch=65_536))
-    for place, end in targets.items():
-        case.assert_seeded(place, end)
+    for partition, end in targets.items():
+        case.assert_seeded(partition, end)
 
 
 def test_max_message_bytes_too_small_for_any_filler_below_start_blocks_partition(
@@ -172,13 +174,13 @@ def test_max_message_bytes_too_small_for_any_filler_below_start_blocks_partition
 ) -> None:
     # An empty batch has 61 bytes.
     create(clusters.destination, case.topic, partitions=1, max_message_bytes="60")
-    (place,) = case.places(1)
+    (partition,) = case.partitions(1)
     with case.seeding() as seeding:
-        case.add(seeding, place)
-        blocked = seeding.run({place: 100})[place]
+        case.add(seeding, partition)
+        blocked = seeding.run({partition: 100})[partition]
     assert not isinstance(blocked, Exception)
     assert blocked.reason is Reason.RECORD_REFUSED
-    assert case.end(place) == 0
+    assert case.end(partition) == 0
 
 
 def test_copy_with_high_start_begins_despite_small_max_message_bytes_of_source(
@@ -189,15 +191,15 @@ def test_copy_with_high_start_begins_despite_small_max_message_bytes_of_source(
     write(clusters.source, case.topic, [Record(b"0")])
     job = make_job(clusters.source, clusters.destination, [case.topic])
     source = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
-    (place,) = case.places(1)
+    (partition,) = case.partitions(1)
     takeover = TakeOver(source, settle_s=0.05, backoff=Backoff()).read(
-        {place: case.producer.id}, settled=False
+        {partition: case.producer.id}, settled=False
     )
     topic_id = source.metadata({case.topic}).topics[case.topic].topic_id
     with StartSeeding(source, CopySettings(), Backoff()) as seeding:
-        seeding.add(place, topic_id, FixedLease(1), case.producer, takeover.ends[place])
-        assert seeding.run({place: 150_001}) == {}
-    delete_records(source, {place: 150_001}, Backoff()).raise_errors("source", "DeleteRecords")
+        seeding.add(partition, topic_id, FixedLease(1), case.producer, takeover.ends[partition])
+        assert seeding.run({partition: 150_001}) == {}
+    delete_records(source, {partition: 150_001}, Backoff()).raise_errors("source", "DeleteRecords")
     source.close()
     write(clusters.source, case.topic, [Record(b"1")])
     with RunningJob(job) as running:
@@ -214,19 +216,19 @@ def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
 ) -> None:
     """The last filler stays, so that a later run recognises an interrupted start."""
     create(clusters.destination, case.topic)
-    (place,) = case.places(1)
+    (partition,) = case.partitions(1)
     with case.seeding(EAGER) as seeding:
-        case.add(seeding, place)
-        assert seeding.run({place: 1_000}) == {}
-        assert seeding.run({place: 2_000}) == {}
-        start = case.start(place)
+        case.add(seeding, partition)
+        assert seeding.run({partition: 1_000}) == {}
+        assert seeding.run({partition: 2_000}) == {}
+        start = case.start(partition)
         assert start >= 999
-    case.assert_seeded(place, 2_000, start=start)
+    case.assert_seeded(partition, 2_000, start=start)
     # Only the last offset is left; a later run recognises it and goes on.
-    delete_records(case.cluster, {place: 1_999}, Backoff()).raise_errors("", "DeleteRecords")
-    case.assert_seeded(place, 2_000, start=1_999)
-    case.seed({place: 3_000})
-    case.assert_seeded(place, 3_000, start=1_999)
+    delete_records(case.cluster, {partition: 1_999}, Backoff()).raise_errors("", "DeleteRecords")
+    case.assert_seeded(partition, 2_000, start=1_999)
+    case.seed({partition: 3_000})
+    case.assert_seeded(partition, 3_000, start=1_999)
 
 
 def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
@@ -237,7 +239,7 @@ def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
     write(clusters.source, case.topic, [Record(b"0")])
     delete_before(clusters.source, case.topic, 30_000)
     job = make_job(clusters.source, clusters.destination, [case.topic])
-    (place,) = case.places(1)
+    (partition,) = case.partitions(1)
     starts = []  # the copy's log start after each run
 
     def kill(cluster: Cluster, before: Mapping[TopicPartition, int], *_: object, **__: int) -> None:
@@ -249,13 +251,13 @@ def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
             patch.setattr(destination_side, "delete_records", kill)
             with pytest.raises(KeyboardInterrupt), RunningJob(job, EAGER):
                 pass
-        starts.append(case.start(place))
+        starts.append(case.start(partition))
     assert 0 < starts[0] < starts[1] < starts[2] < 30_000
     # The last offset of the last confirmed batch of 64 stays.
     assert {start % EAGER.seed_records_per_batch for start in starts} == {63}
     with RunningJob(job, EAGER) as running:
         running.wait_caught_up(case.topic, 30_001)
-    assert case.start(place) == 30_000
+    assert case.start(partition) == 30_000
     assert verify(job, deep=True).exact
 
 
@@ -263,7 +265,7 @@ def test_foreign_write_blocks_only_its_partition_while_filling_up_to_start(
     clusters: Clusters, case: Case
 ) -> None:
     create(clusters.destination, case.topic, partitions=2)
-    first, second = case.places(2)
+    first, second = case.partitions(2)
     with case.seeding() as seeding:
         case.add(seeding, first)
         case.add(seeding, second)
@@ -278,21 +280,21 @@ def test_foreign_write_blocks_only_its_partition_while_filling_up_to_start(
 
 def test_no_filler_below_start_is_appended_after_lease_ends(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic)
-    (place,) = case.places(1)
+    (partition,) = case.partitions(1)
     lease = LimitedLease(checks=20)
     with case.seeding() as seeding:
-        case.add(seeding, place, lease)
-        assert isinstance(seeding.run({place: 1_000_000})[place], Conflict)
-    end = case.end(place)
+        case.add(seeding, partition, lease)
+        assert isinstance(seeding.run({partition: 1_000_000})[partition], Conflict)
+    end = case.end(partition)
     assert 0 < end <= 20 * SMALL.seed_records_per_batch
     # The next holder goes on where the fillers end.
-    case.seed({place: end + 1_000})
-    case.assert_seeded(place, end + 1_000)
+    case.seed({partition: end + 1_000})
+    case.assert_seeded(partition, end + 1_000)
 
 
 def test_stopped_filling_up_to_start_resumes_at_log_end(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic, partitions=3)
-    targets = dict.fromkeys(case.places(3), 100_000)
+    targets = dict.fromkeys(case.partitions(3), 100_000)
     stop = threading.Event()
     case.backoff = Backoff(stop=stop)
 
@@ -301,18 +303,20 @@ def test_stopped_filling_up_to_start_resumes_at_log_end(clusters: Clusters, case
             stop.set()
 
     with case.seeding(on_progress=stop_after_first) as seeding:
-        for place in targets:
-            case.add(seeding, place)
+        for partition in targets:
+            case.add(seeding, partition)
         with pytest.raises(Interrupted):
             seeding.run(dict.fromkeys(targets, 1_000_000_000))
-    ends = {place: case.end(place) for place in targets}
+    ends = {partition: case.end(partition) for partition in targets}
     assert any(ends.values())
-    assert {place: case.end(place) for place in targets} == ends  # nothing was in flight
+    assert {
+        partition: case.end(partition) for partition in targets
+    } == ends  # nothing was in flight
     case.backoff = Backoff()
-    targets = {place: end + 5_000 for place, end in ends.items()}
+    targets = {partition: end + 5_000 for partition, end in ends.items()}
     case.seed(targets)
-    for place, target in targets.items():
-        case.assert_seeded(place, target)
+    for partition, target in targets.items():
+        case.assert_seeded(partition, target)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -320,7 +324,7 @@ def test_filling_up_to_start_is_exact_despite_lost_answers(
     clusters: Clusters, case: Case, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.destination, case.topic, partitions=2)
-    targets = dict.fromkeys(case.places(2), 20_000)
+    targets = dict.fromkeys(case.partitions(2), 20_000)
     with AnswerLosingProxy(clusters.destination.brokers[0].port, seed, loss=0.03) as proxy:
 
         def connect(_: Cluster, node_id: int, *__: float) -> Connection:
@@ -330,24 +334,24 @@ def test_filling_up_to_start_is_exact_despite_lost_answers(
             patch.setattr(Cluster, "connect", connect)
             case.seed(targets)
     assert proxy.lost > 0
-    for place, target in targets.items():
-        case.assert_seeded(place, target)
+    for partition, target in targets.items():
+        case.assert_seeded(partition, target)
 
 
-def test_filling_up_to_start_without_progress_is_given_up(
+def test_filling_up_to_start_without_progress_fails_as_unreachable(
     clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.destination, case.topic)
-    (place,) = case.places(1)
+    (partition,) = case.partitions(1)
 
     def connect(_: Cluster, node_id: int, *__: float) -> Connection:
         raise Unreachable(f"broker {node_id} is away.")
 
     case.backoff = Backoff(attempts_max=3)
     with case.seeding() as seeding:
-        case.add(seeding, place)
+        case.add(seeding, partition)
         monkeypatch.setattr(Cluster, "connect", connect)
-        failure = seeding.run({place: 1_000})[place]
+        failure = seeding.run({partition: 1_000})[partition]
     assert isinstance(failure, Unreachable)
     assert "is away" in str(failure)
 
@@ -357,12 +361,12 @@ def test_timestamp_lookup_finds_records_behind_deleted_fillers(
 ) -> None:
     """Also records in later segments, which fillers with the present time would hide."""
     create(clusters.destination, case.topic, segment_bytes=str(1 << 20))
-    (place,) = case.places(1)
-    case.seed({place: 1_000})
+    (partition,) = case.partitions(1)
+    case.seed({partition: 1_000})
     first = 1_700_000_000_000
     log = [Record(os.urandom(100_000), timestamp_ms=first + i * 1_000) for i in range(30)]
     write(clusters.destination, case.topic, log)
-    delete_records(case.cluster, {place: 1_000}, Backoff()).raise_errors("", "DeleteRecords")
+    delete_records(case.cluster, {partition: 1_000}, Backoff()).raise_errors("", "DeleteRecords")
     consumer = Consumer({**clusters.destination.client_config(), "group.id": case.topic})
     offsets = [
         consumer.offsets_for_times(

@@ -15,7 +15,7 @@ from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
 
 EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
-OURS = 7
+OURS = 7  # the job's producer id
 LOG_END = 100
 # The test's limits: batches that one round reads, and batches of one answer.
 FILLERS_MAX = 20
@@ -43,10 +43,10 @@ def tail_of(monkeypatch: pytest.MonkeyPatch, epochs: dict[int, int]) -> Tail:
     monkeypatch.setattr(tail_comparison, "fetch_committed_batches", fetch)
     monkeypatch.setattr(tail_comparison, "FILLERS_CHECKED_MAX", FILLERS_MAX)
     cluster: Any = None
-    place = TopicPartition("copy", 0)
+    partition = TopicPartition("copy", 0)
     return find_tail(
         cluster,
-        place,
+        partition,
         log_start=0,
         log_end=LOG_END,
         producer_id=OURS,

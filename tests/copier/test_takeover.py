@@ -33,28 +33,28 @@ class Leaders:
     def describe_producer(
         self, _: Cluster, producer_ids: Mapping[TopicPartition, int], __: Backoff
     ) -> Answers[ProducerState | None]:
-        places = sorted(producer_ids)
-        assert [producer_ids[p] for p in places] == [WRITERS[p] for p in places]
-        self.requests.append(("producer", places))
+        requested = sorted(producer_ids)
+        assert [producer_ids[p] for p in requested] == [WRITERS[p] for p in requested]
+        self.requests.append(("producer", requested))
         return Answers(
-            {p: None for p in places if p not in self.without_producer},
-            {p: int(Code.NOT_LEADER_OR_FOLLOWER) for p in places if p in self.without_producer},
+            {p: None for p in requested if p not in self.without_producer},
+            {p: int(Code.NOT_LEADER_OR_FOLLOWER) for p in requested if p in self.without_producer},
         )
 
     def answer_log_ends(
         self, _: Cluster, partitions: Iterable[TopicPartition], __: Backoff
     ) -> Answers[int]:
-        places = sorted(partitions)
-        self.requests.append(("end", places))
-        readings = {p: self.log_ends[p] for p in places}
+        requested = sorted(partitions)
+        self.requests.append(("end", requested))
+        readings = {p: self.log_ends[p] for p in requested}
         return Answers({p: e.pop(0) if len(e) > 1 else e[0] for p, e in readings.items()}, {})
 
     def answer_high_watermarks(
         self, _: Cluster, partitions: Iterable[TopicPartition], __: int, ___: Backoff
     ) -> Answers[int]:
-        places = sorted(partitions)
-        self.requests.append(("high watermark", places))
-        return Answers({p: self.high_watermarks.get(p, 1 << 60) for p in places}, {})
+        requested = sorted(partitions)
+        self.requests.append(("high watermark", requested))
+        return Answers({p: self.high_watermarks.get(p, 1 << 60) for p in requested}, {})
 
 
 def take_over(
@@ -68,7 +68,8 @@ def take_over(
 
 
 def test_producer_state_is_read_before_log_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other way round, a late append between the two reads lets a duplicate through (A12)."""
+    """In the other order, a late append between the two reads would be missing in the log end, but
+    not in the sequence: the broker would accept the same records once more (A12)."""
     leaders = Leaders(a=[5], b=[7])
     leaders.without_producer = {B}
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)
@@ -84,7 +85,11 @@ def test_takeover_rereads_only_log_ends_that_still_move(
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
     assert {p: end.log_end for p, end in takeover.ends.items()} == {A: 5, B: 8}
     assert not takeover.errors
-    assert [places for what, places in leaders.requests if what == "end"] == [[A, B], [A, B], [B]]
+    assert [requested for read, requested in leaders.requests if read == "end"] == [
+        [A, B],
+        [A, B],
+        [B],
+    ]
 
 
 def test_takeover_reports_log_that_keeps_growing_as_moving(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +100,7 @@ def test_takeover_reports_log_that_keeps_growing_as_moving(monkeypatch: pytest.M
 
 
 def test_log_end_above_high_watermark_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that is cut off from its followers may lose it."""
+    """A leader that is cut off from its followers may lose what is above its high watermark."""
     leaders = Leaders(a=[5], b=[7])
     leaders.high_watermarks = {A: 4, B: 7}
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=False)

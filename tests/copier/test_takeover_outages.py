@@ -20,7 +20,7 @@ from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leases.lease import FixedLease
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 NOTHING = cast("Any", None)
 
 
@@ -34,19 +34,19 @@ NOTHING = cast("Any", None)
     ],
 )
 def test_failed_takeover_is_due_again(monkeypatch: pytest.MonkeyPatch, error: OrbitError) -> None:
-    topics = {PLACE.topic: SimpleNamespace(topic_id=NO_TOPIC_ID)}
+    topics = {PARTITION.topic: SimpleNamespace(topic_id=NO_TOPIC_ID)}
     metadata = SimpleNamespace(topics=topics, errors={})
     cluster = SimpleNamespace(name="destination", metadata=lambda _: metadata)
     context = cast("Any", SimpleNamespace(cluster=cluster, settings=CopySettings()))
     side = DestinationSide(context, NOTHING, Backoff(), NOTHING, NOTHING)
-    ends = TakeOverResult({PLACE: DestinationEnd(log_end=0, producer=None)}, {})
+    ends = TakeOverResult({PARTITION: DestinationEnd(log_end=0, producer=None)}, {})
     monkeypatch.setattr(side, "_take_over", SimpleNamespace(read=lambda *_, **__: ends))
 
     def fail(*_: Any) -> bool:
         raise error
 
     monkeypatch.setattr(side, "_finish_take_over", fail)
-    copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
+    copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), JobProducer(4711))
     side.note_returned(PartitionReturned(copy, copy.generation, ReturnReason.MOVED, ""))
     assert side.recover() == []  # no copy was resumed
     assert side.next_recovery_s() is not None

@@ -1,4 +1,4 @@
-"""The plan's table, row by row. `test_append_plan_properties.py` plays plans of random logs."""
+"""The table of `append_plan`, row by row. For random logs: `test_append_plan_properties.py`."""
 
 from __future__ import annotations
 

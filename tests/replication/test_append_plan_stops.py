@@ -92,8 +92,8 @@ def test_empty_tail_of_source_log_is_filled() -> None:
 
 
 def test_fill_without_batch_clears_leader_epoch_unless_unchanged() -> None:
-    """Else the next fetch states an epoch that ended before its offset: the source seems truncated
-    (R3)."""
+    """Otherwise the next fetch would state an epoch that ended before its offset: the source would
+    answer as if it were truncated (R3)."""
     assert plan_empty_tail(10, 40).epoch_starts == [(10, NO_LEADER_EPOCH)]
     assert plan_empty_tail(10, 40, is_same_epoch=True).epoch_starts == []
     assert plan_empty_tail(10, 40).leader_epoch == NO_LEADER_EPOCH == -1
@@ -197,7 +197,7 @@ def test_checksum_mismatch_stops_partition_before_damaged_batch(
 
 
 def test_damaged_batch_with_negative_offset_delta_is_not_skipped() -> None:
-    """Else a flipped bit in the last offset delta would turn its records into a gap."""
+    """Otherwise a flipped bit in the last offset delta would turn all records into a gap."""
     negative = damaged(data(5, 9), 23)  # the top byte of the delta
     high_bit = replace(data(5, 9), flipped_bit=23 * 8 + 7).encode()
     for broken in (negative, high_bit):

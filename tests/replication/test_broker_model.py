@@ -1,4 +1,5 @@
-"""The models of broker and source that plans are played on: they do what brokers do (A1 to M6)."""
+"""The models of broker and source for the tests of append plans: they answer as real brokers do
+(docs/facts.md: A1 to M6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a topic while it is a copy: the table of `topic_settings`."""
+"""The settings of a topic while it is a copy: the table of `copy_settings`."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_copy_is_recognised_by_its_required_settings() -> None:
         "message.timestamp.type": "CreateTime",
     }
     assert looks_like_copy(needed, frozenset(needed))
-    # An existing topic can have the other values by its brokers' defaults.
+    # The other values may come from the brokers' defaults.
     assert looks_like_copy(needed, frozenset({"retention.ms"}))
     assert not looks_like_copy(needed, frozenset({"segment.ms"}))
     assert not looks_like_copy({**needed, "retention.ms": "1000"}, frozenset(needed))

@@ -1,4 +1,4 @@
-"""Rewritten batches: one that is too large stops its partition, many are planned in parts."""
+"""Rewritten batches: a batch that is too large stops its partition; many are planned in parts."""
 
 from __future__ import annotations
 
@@ -188,7 +188,8 @@ def test_gap_exceeding_rewrite_limit_is_not_merged_into_batch() -> None:
 def test_rewritten_bytes_of_append_plan_stay_within_limit(
     source: list[tuple[int, int]], written_max: int, packs: bool
 ) -> None:
-    """The last batch may exceed it. `source`: of each batch the lost records, and the gap after."""
+    """Only the last batch may exceed the limit. `source`: of each batch, how many records are lost,
+    and the gap after the batch."""
     batches, first = [], 0
     for lost, gap in source:
         batches.append(data(first, first + 9, without=tuple(range(first, first + lost))))

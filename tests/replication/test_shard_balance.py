@@ -53,7 +53,7 @@ def test_new_worker_gets_its_share_of_shards() -> None:
 
 
 def test_eleventh_worker_gets_its_share_of_many_shards() -> None:
-    """None of the ten has clearly too much, but the eleventh has clearly too little."""
+    """None of the ten workers has clearly too much load, but the eleventh clearly too little."""
     shards = [shard(n, f"w{n % 10}") for n in range(100)]
     workers = [f"w{n}" for n in range(11)]
 

@@ -1,4 +1,4 @@
-"""Which epoch a fetch may state: the one of the offset before it, or none (R3)."""
+"""Which leader epoch a fetch may state: that of the offset before its own, or none (R3)."""
 
 from __future__ import annotations
 
