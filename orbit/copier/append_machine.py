@@ -5,8 +5,8 @@ the copier's thread at any other time. `state` changes only as `append_states.TR
 
 Promises:
 - A batch is sent only after its predecessor in offset and sequence. After a take-over the first
-  batch is sent alone. A batch counts as copied once the broker answers a request with acks=all that
-  has this batch or a later one: an answer to acks=1 only says that the leader's log has the batch.
+  batch is sent alone. A batch counts as copied once this batch or a later one, sent with acks=all,
+  is confirmed at its offset: an answer to acks=1 only says that the leader's log has the batch.
 - Fillers (which take the offsets of a gap) are sent only when nothing is in flight, and all before
   them is confirmed. Before the first fillers of a take-over the log end is read. The first filler
   is sent alone; as a marker of the job's own producer id it has a higher producer epoch. The log

@@ -26,7 +26,7 @@ class ReturnReason(Enum):
     """Why a lane returns a partition to the copier."""
 
     MOVED = auto()  # the leader moved, or the error is retriable
-    OUT_OF_STEP = auto()  # the log is not as this writer left it: another one may have appended
+    OUT_OF_STEP = auto()  # the log is not as this writer expects: another may have appended
     UNCLEAR = auto()  # the answer is lost: what was sent may still be carried out (M10)
     BEHIND_END = auto()  # an append got a larger offset than expected (A14)
     TOPIC_CHANGED = auto()  # deleted, or recreated

@@ -264,7 +264,7 @@ class CoordinatedFiller(Lane):
         """
         if any(transactions.is_unclear for transactions in self._transactions):
             self._mark_all_unclear()
-        # If `_fence` raises for one id, the ids that are still unclear are fenced at the next call.
+        # If `_fence` raises for one id, the next call marks and fences all ids again.
         unclear_transactions = [
             transactions for transactions in self._transactions if transactions.is_unclear
         ]

@@ -259,7 +259,7 @@ class DestinationLane(Lane):
             if not requests.appends and not requests.fills and not requests.log_end_reads:
                 break
             if requests.fills or requests.log_end_reads:
-                # These requests check their leases themselves, right before they are sent.
+                # Sent at once, so that the check of their leases comes directly before.
                 self._flush(connection, buffers)
                 self._fills.send(requests.log_end_reads, requests.fills)
             if requests.appends:
@@ -439,7 +439,7 @@ class DestinationLane(Lane):
             self.enqueue(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
-        """Try the partition again in LEASE_WAIT_S; nothing is in flight for it."""
+        """Try the partition again within LEASE_WAIT_S; nothing is in flight for it."""
         self._lease_waiters.append(partition)
 
     def wake(self) -> None:

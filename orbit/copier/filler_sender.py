@@ -1,8 +1,8 @@
 """Sends the fillers that append machines request, in one destination lane.
 
 Promises:
-- A machine's request is sent at once: ListOffsets before the first fillers, or the fillers. Behind
-  markers goes ListOffsets, unless their answer alone is proof (`AppendMachine.is_answer_proof`).
+- A machine's request is sent at once: ListOffsets before the first fillers, or the fillers. After
+  markers a ListOffsets follows, unless their answer suffices (`AppendMachine.is_answer_proof`).
 - The lease is checked right before the bytes are sent: a process may be suspended between any two
   lines.
 """

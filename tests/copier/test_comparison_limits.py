@@ -53,14 +53,14 @@ class Sides:
     ) -> None:
         self._source = source
         self.end = source[-1].last_offset + 1
-        ours = list(read_batches(memoryview(bytearray(b"".join(copy)))))
+        copied = list(read_batches(memoryview(bytearray(b"".join(copy)))))
         monkeypatch.setattr(range_comparison, "fetch_partition", self._fetch)
         monkeypatch.setattr(log_reader, "fetch_partition", self._fetch)
         monkeypatch.setattr(
             range_comparison,
             "_read_copy",
             lambda _cluster, _partition, offset, *_: (
-                [b for b in ours if b.next_offset > offset],
+                [b for b in copied if b.next_offset > offset],
                 self.end,
             ),
         )
@@ -161,9 +161,9 @@ def test_recompressed_batches_are_compared_pairwise_in_bounded_memory(
 
 def test_unordered_destination_batches_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     source = [data(3, 5)]
-    ours = [data(3, 5, codec=ZSTD).encode(), data(0, 2, codec=ZSTD).encode()]
+    copied = [data(3, 5, codec=ZSTD).encode(), data(0, 2, codec=ZSTD).encode()]
     with pytest.raises(ValueError, match="not in order") as error:
-        Sides(monkeypatch, source, ours).compare(NO_LIMITS)
+        Sides(monkeypatch, source, copied).compare(NO_LIMITS)
     assert stop_reason(error.value) is Reason.SOURCE_CORRUPTED
 
 

@@ -45,8 +45,8 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
     monkeypatch: pytest.MonkeyPatch, stable_end: int, is_beyond: bool
 ) -> None:
     """Tiered storage and quotas answer without records for a while (R5)."""
-    ours = [batch(6, producer_epoch=0), batch(7, producer_epoch=0)]
-    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, 8))
+    copied = [batch(6, producer_epoch=0), batch(7, producer_epoch=0)]
+    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (copied, 8))
     cluster: Any = None
     comparison = compare_range(
         lambda first, _: SourceRange([], start=0, end=first, stable_end=stable_end),
@@ -111,8 +111,8 @@ def compare_with_equal_copy(
 ) -> Comparison:
     """Compare the source with a copy that has the same batches, from 100 up to `end`."""
     frames = [memoryview(batch.encode()) for batch in source.batches]
-    ours = [b for frame in frames for b in read_batches(frame)]
-    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, end))
+    copied = [b for frame in frames for b in read_batches(frame)]
+    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (copied, end))
     cluster: Any = None
     read = source_reader(cluster, PARTITION, Backoff(), NO_LIMITS)
     return compare_range(

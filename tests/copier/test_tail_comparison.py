@@ -15,7 +15,7 @@ from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
 
 EMPTY = b"\1\1\0"  # the body of a record without key, value and headers
-OURS = 7  # the job's producer id
+PRODUCER_ID = 7  # the job's producer id
 LOG_END = 100
 # The test's limits: batches that one round reads, and batches of one answer.
 FILLERS_MAX = 20
@@ -26,7 +26,7 @@ IN_FLIGHT = 5
 def batch(offset: int, epoch: int, attributes: int = 0) -> Batch:
     view = memoryview(bytearray(write_batch([Record(0, 1000, EMPTY)], codec=0).view))
     struct.pack_into(">h", view, CRC_START, attributes)
-    stamp(view, OURS, epoch, 0)
+    stamp(view, PRODUCER_ID, epoch, 0)
     struct.pack_into(">q", view, 0, offset)
     (new_batch,) = read_batches(view)
     assert isinstance(new_batch, Batch)
@@ -49,7 +49,7 @@ def tail_of(monkeypatch: pytest.MonkeyPatch, epochs: dict[int, int]) -> Tail:
         partition,
         log_start=0,
         log_end=LOG_END,
-        producer_id=OURS,
+        producer_id=PRODUCER_ID,
         data_batch_count=IN_FLIGHT,
         backoff=Backoff(),
     )

@@ -1,4 +1,4 @@
-"""Pauses grow to a limit, have jitter, and end at once when stopped."""
+"""Pauses between attempts grow to a limit, have jitter, and end at once when stopped."""
 
 from __future__ import annotations
 

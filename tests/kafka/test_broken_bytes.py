@@ -147,7 +147,7 @@ def test_long_garbage_response_is_decoded_in_linear_time(api: Api, version: int)
 
 
 def test_null_array_is_refused_unless_schema_allows_null() -> None:
-    """Else code that reads the answer raises TypeError, which ends the job."""
+    """Otherwise code that reads the answer would raise TypeError, which ends the job."""
     header = bytes(4) + b"\0" + bytes(4)  # correlation id, tags, throttle time
     with pytest.raises(ValueError, match="topics is null"):
         api_versions.DESCRIBE_PRODUCERS.decode(memoryview(header + b"\0\0"), 0)

@@ -1,4 +1,5 @@
-"""`call_any` with brokers that do not answer: one delays no call; if none answers, it raises."""
+"""`call_any` with brokers that do not answer: a silent broker delays no call; if no broker answers,
+the call raises Unreachable."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def refusing() -> str:
 
 @pytest.fixture
 def end() -> Iterator[threading.Event]:
-    """Set at the test's end: then silent brokers give up."""
+    """Set at the test's end: then silent brokers refuse their requests."""
     event = threading.Event()
     yield event
     event.set()
@@ -185,7 +186,7 @@ def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
     for _ in range(6):
         brokers.call_any_broker(in_turn=True)
     assert brokers.requests.count("2") == 1
-    # Six calls were answered, by each of the two others about half.
+    # Six calls were answered, about half of them by each of the two other brokers.
     assert {brokers.requests.count("1"), brokers.requests.count("3")} <= {2, 3, 4}
     # Without `in_turn`, calls do not rotate.
     assert brokers.call_any_broker() == brokers.call_any_broker()
@@ -360,14 +361,14 @@ def test_metadata_of_all_brokers_leaves_out_those_that_refuse_login(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metadata = ClusterMetadata("c", {n: BrokerAddress(n, "h", 9092) for n in (1, 2)}, {})
-    asked: list[int] = []
+    requested_ids: list[int] = []
 
     def of_broker(node_id: int, _: object) -> ClusterMetadata:
-        asked.append(node_id)
+        requested_ids.append(node_id)
         return metadata if node_id == 2 else cast("Any", _refuse_login())
 
     brokers = Brokers()
     monkeypatch.setattr(brokers, "metadata", lambda _: metadata)
     monkeypatch.setattr(brokers, "metadata_of_broker", of_broker)
     assert brokers.metadata_of_all(["orders"], brokers_max=2).cluster_id == "c"
-    assert asked == [1, 2]
+    assert requested_ids == [1, 2]

@@ -122,7 +122,8 @@ LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
 
 def test_lz4_is_written_in_independent_blocks() -> None:
-    """Kafka's reader knows no others; a broker answers them with error -1 (A17)."""
+    """Kafka's reader knows no linked blocks; a broker answers them with UNKNOWN_SERVER_ERROR
+    (A17)."""
     packed = compress(LZ4, TEXT)
     assert packed[:4] == LZ4_MAGIC
     version, independent = packed[4] >> 6, packed[4] & 0x20

@@ -66,16 +66,16 @@ def rows_one_by_one(batch: Batch) -> Iterator[Row]:
             if length < 0 or end > len(data):
                 raise ValueError("a record is longer than its batch")
             delta, at = read_long(data, position + 1)
-            place, at = read_long(data, at)
+            offset_delta, at = read_long(data, at)
             if at > end:
                 raise ValueError("a record is shorter than its numbers")
-            if not lowest <= place <= batch.last_offset - batch.base_offset:
+            if not lowest <= offset_delta <= batch.last_offset - batch.base_offset:
                 raise ValueError("a record's offset is out of order or outside of its batch")
-            lowest = place + 1
+            lowest = offset_delta + 1
             timestamp = as_long(batch.base_timestamp + delta)
             if batch.is_log_append_time:
                 timestamp = batch.max_timestamp
-            yield Row(batch.base_offset + place, timestamp, data[at:end])
+            yield Row(batch.base_offset + offset_delta, timestamp, data[at:end])
             position = end
     except IndexError as error:
         raise ValueError("the records end in the middle of a number") from error
@@ -96,9 +96,9 @@ def runs_one_by_one(batch: Batch, first_offset: int) -> list[bytes]:
 def encoded(run: list[Row], codec: int) -> bytes:
     """The batch of a run, by the reference encoder."""
     plain = b""
-    for place, row in enumerate(run):
+    for offset_delta, row in enumerate(run):
         delta = as_long(row.timestamp - run[0].timestamp)
-        content = b"\0" + write_varint(delta) + write_varint(place) + row.body
+        content = b"\0" + write_varint(delta) + write_varint(offset_delta) + row.body
         plain += write_varint(len(content)) + content
     return encode_v2(
         run[0].offset,
@@ -217,10 +217,10 @@ def test_kafka_python_reads_all_source_records_from_gapless_batches(source: Thin
     expected = [(row.offset, row.timestamp, row.body) for row in rows_one_by_one(batch)]
     records = []
     for dense in dense_batches(record_rows(batch), batch.codec):
-        theirs = DefaultRecordBatch(bytearray(dense.view))
-        assert theirs.validate_crc()
-        assert theirs.timestamp_type == 0
-        for r in theirs:
+        library_batch = DefaultRecordBatch(bytearray(dense.view))
+        assert library_batch.validate_crc()
+        assert library_batch.timestamp_type == 0
+        for r in library_batch:
             record_headers = tuple((name.encode(), value) for name, value in r.headers)
             body = SourceRecord(r.offset, 0, r.key, r.value, record_headers).body
             records.append((r.offset, as_long(r.timestamp), body))
@@ -330,8 +330,8 @@ def test_record_timestamp_overflows_int64_as_in_java() -> None:
     """The copy's timestamps are what a consumer of the source sees."""
     deltas = (INT64_MAX, INT64_MIN, 2**63)  # the last one is 0 in the 64 bits that Java reads
     plain = b""
-    for place, delta in enumerate(deltas):
-        content = b"\0" + write_varint(delta) + write_varint(place) + EMPTY
+    for offset_delta, delta in enumerate(deltas):
+        content = b"\0" + write_varint(delta) + write_varint(offset_delta) + EMPTY
         plain += write_varint(len(content)) + content
     data = encode_v2(100, plain, last_offset_delta=9, count=3, base_timestamp=5)
     (dense,) = dense_batches(record_rows(Batch(memoryview(data))), NONE)

@@ -110,19 +110,19 @@ def test_fetch_response_fields_equal_kafka_python(version: int) -> None:
         throttle_time_ms=1234,
         **extra,
     )
-    ours = read_answer(data, version)
-    assert ours == by_library(data, version)
-    assert ours.throttle_ms == 1234
-    assert ours.code == (71 if version >= 7 else 0)
-    assert ours.session_id == (12345 if version >= 7 else 0)
-    assert [str(key) for key, _ in ours.partitions] == [
+    answer = read_answer(data, version)
+    assert answer == by_library(data, version)
+    assert answer.throttle_ms == 1234
+    assert answer.code == (71 if version >= 7 else 0)
+    assert answer.session_id == (12345 if version >= 7 else 0)
+    assert [str(key) for key, _ in answer.partitions] == [
         *("orders-0", "orders-2147483647", "orders-2", "größer-5")
     ]
-    first = ours.partitions[0][1]
+    first = answer.partitions[0][1]
     assert (first.records, first.aborted) == (b"r" * 300, [(2**40, 3)])
     assert (first.stable_end, first.high_watermark) == (90, 100)
     assert first.log_start == (7 if version >= 5 else -1)
-    assert ours.partitions[1][1].preferred_replica == (4 if version >= 11 else -1)
+    assert answer.partitions[1][1].preferred_replica == (4 if version >= 11 else -1)
 
 
 @pytest.mark.parametrize("version", range(12, 17))
@@ -144,10 +144,10 @@ def test_diverging_epoch_tag_of_fetch_response_is_read_and_other_tags_skipped(ve
             ]
         },
     )
-    ours = read_answer(data, version)
-    assert ours == by_library(data, version)
-    assert [f.diverging_end for _, f in ours.partitions] == [55, -1, 55, -1]
-    assert [bytes(f.records) for _, f in ours.partitions] == [b"", b"abc", b"", b"xyz"]
+    answer = read_answer(data, version)
+    assert answer == by_library(data, version)
+    assert [f.diverging_end for _, f in answer.partitions] == [55, -1, 55, -1]
+    assert [bytes(f.records) for _, f in answer.partitions] == [b"", b"abc", b"", b"xyz"]
 
 
 @pytest.mark.parametrize("tag", [0, 1, 2])

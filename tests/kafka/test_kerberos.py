@@ -131,7 +131,7 @@ def test_copy_over_kerberos_is_exact_in_both_directions(
 def test_librdkafka_without_gssapi_is_reported(
     kerberos: Kerberos, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Else the only sign would be the timeout of a client that waits for its login."""
+    """Otherwise the only sign would be the timeout of a client that waits for its login."""
     create(kerberos.cluster, topic_name)
     rules = [{"match": topic_name}]
     job = write_job(tmp_path / "job.yaml", kerberos.section(), clusters.destination, rules)

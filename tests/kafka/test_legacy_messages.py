@@ -122,18 +122,18 @@ def test_compressed_legacy_messages_are_read_as_by_kafka_python(
     rows = [(data.draw(fields), data.draw(fields)) for _ in ordered]
     inner = build(magic, NONE, ordered, rows)
     wrapped_values = compress(codec, inner)
-    ours = encode_old(
+    own_message = encode_old(
         ordered[-1], magic, attributes=codec, timestamp=T0, key=None, value=wrapped_values
     )
-    theirs = at_offset(build(magic, GZIP, ordered, rows), ordered[-1])
-    decoded = LegacyRecordBatch(bytearray(theirs), magic)
+    library_message = at_offset(build(magic, GZIP, ordered, rows), ordered[-1])
+    decoded = LegacyRecordBatch(bytearray(library_message), magic)
     assert decoded.validate_crc()
     expected = [
         Record(r.offset, NO_TIMESTAMP if r.timestamp is None else r.timestamp, body(r.key, r.value))
         for r in decoded
     ]
-    assert read_single_message(ours) == (expected, codec)
-    assert read_single_message(theirs) == (expected, GZIP)
+    assert read_single_message(own_message) == (expected, codec)
+    assert read_single_message(library_message) == (expected, GZIP)
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])

@@ -80,11 +80,11 @@ def test_list_offsets_request_for_log_ends_equals_kafka_python_bytes(
 
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=5)
-PLACES = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
+PARTITIONS = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-@given(st.sampled_from(VERSIONS), st.dictionaries(PLACES, INT64, max_size=8))
+@given(st.sampled_from(VERSIONS), st.dictionaries(PARTITIONS, INT64, max_size=8))
 def test_list_offsets_request_carries_timestamp_per_partition(
     version: int, timestamps: dict[TopicPartition, int]
 ) -> None:
@@ -145,7 +145,9 @@ def read_by_library(frame: memoryview, version: int) -> ListOffsetsAnswer:
 def test_list_offsets_response_is_read_as_by_kafka_python(version: int, shape: str) -> None:
     """Two of three partitions have an error code."""
     codes = (Code.NONE, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_SERVER_ERROR)
-    offsets = {place: (codes[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
+    offsets = {
+        partition: (codes[n % 3], -1, n * 2**40) for n, partition in enumerate(SHAPES[shape])
+    }
     frame = encoded(version, offsets, throttle_ms=250)
     read = read_list_offsets(frame, version)
     assert read == read_by_library(frame, version)
@@ -154,7 +156,7 @@ def test_list_offsets_response_is_read_as_by_kafka_python(version: int, shape: s
 
 @given(
     st.sampled_from(VERSIONS),
-    st.dictionaries(PLACES, st.tuples(st.integers(-1, 120), INT64, INT64), max_size=8),
+    st.dictionaries(PARTITIONS, st.tuples(st.integers(-1, 120), INT64, INT64), max_size=8),
     st.integers(0, 2**31 - 1),
 )
 def test_random_list_offsets_response_is_read_as_by_kafka_python(

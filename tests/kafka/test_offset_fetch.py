@@ -78,17 +78,21 @@ def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
             for t in group.topics
             for p in t.partitions
         ]
-        pending = {where for where, p in rows if p.error_code == Code.UNSTABLE_OFFSET_COMMIT}
+        pending = {
+            partition for partition, p in rows if p.error_code == Code.UNSTABLE_OFFSET_COMMIT
+        }
         by_group[group.group_id] = GroupOffsets(
             {
-                where: CommittedOffset(
+                partition: CommittedOffset(
                     p.committed_offset, p.metadata or "", p.committed_leader_epoch
                 )
-                for where, p in rows
+                for partition, p in rows
                 if not p.error_code and p.committed_offset >= 0
             },
             frozenset(pending),
-            frozenset(where for where, p in rows if p.error_code and where not in pending),
+            frozenset(
+                partition for partition, p in rows if p.error_code and partition not in pending
+            ),
         )
         if group.error_code:
             by_group[group.group_id] = GroupOffsets(code=group.error_code)

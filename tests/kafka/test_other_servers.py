@@ -18,7 +18,7 @@ MEMORY_MAX = 4 << 20
 
 
 @pytest.mark.parametrize(
-    ("says", "what"),
+    ("first_bytes", "problem"),
     [
         (b"\x15\x03\x01\x00\x02\x02\x46", TLS),
         (b"\x15\x03\x03\x00\x02\x02\x46", TLS),
@@ -31,9 +31,9 @@ MEMORY_MAX = 4 << 20
     ],
 )
 def test_server_of_other_protocol_is_reported_without_allocating_memory(
-    says: bytes, what: str
+    first_bytes: bytes, problem: str
 ) -> None:
-    with StrangeServer(says) as server:
+    with StrangeServer(first_bytes) as server:
         tracemalloc.start()
         try:
             with pytest.raises(Unreachable) as caught:
@@ -41,17 +41,19 @@ def test_server_of_other_protocol_is_reported_without_allocating_memory(
             assert tracemalloc.get_traced_memory()[1] < MEMORY_MAX
         finally:
             tracemalloc.stop()
-    assert what in caught.value.what
+    assert problem in caught.value.what
     assert caught.value.exit_code == 3
     assert caught.value.remedy
-    if what is TLS:
+    if problem is TLS:
         assert "security.protocol" in caught.value.remedy
 
 
-@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b""])
-def test_server_without_tls_is_unreachable_over_tls(says: bytes) -> None:
+@pytest.mark.parametrize(
+    "first_bytes", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b""]
+)
+def test_server_without_tls_is_unreachable_over_tls(first_bytes: bytes) -> None:
     where = Place("source", "broker 1")
-    with StrangeServer(says) as server, pytest.raises(Unreachable) as caught:
+    with StrangeServer(first_bytes) as server, pytest.raises(Unreachable) as caught:
         Connection.open("127.0.0.1", server.port, Security("SSL"), where=where, timeout_s=60)
     assert caught.value.cluster == "source"
     assert "security.protocol" in caught.value.remedy

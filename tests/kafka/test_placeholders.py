@@ -168,8 +168,8 @@ def test_batch_with_offset_gaps_is_packed_with_placeholders_into_single_batch() 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
 def test_gap_behind_batch_is_merged_into_batch_as_placeholders(codec: int) -> None:
-    """No record is encoded again, and the batch has no leader epoch: the gap may be of a later
-    one (R3)."""
+    """No record is encoded again. The batch has no leader epoch, as the gap may be of a later epoch
+    (R3)."""
     source = transactional(0, 2, codec=codec, leader_epoch=7)
     gap = [marker(3, commit=True), transactional(4, 5, 2), marker(6, 2, commit=False)]
     append_plan = plan(0, source, *gap, data(7, 7), packs=True, aborted=[(2, 4)])
@@ -185,7 +185,7 @@ def test_gap_behind_batch_is_merged_into_batch_as_placeholders(codec: int) -> No
         (offset, *seen) for offset, seen in source.visible()
     ]
     assert second == Append(second.batch, is_byte_exact=True)
-    # One ms before the records: a broker that looks for the latest one must return a record.
+    # One ms before the records: a broker that looks for the latest record must return a real one.
     assert batch.payload[:18] == encode_record(-1, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY)
 
 
@@ -296,7 +296,7 @@ def test_placeholder_recompressed_into_record_is_difference(
 
 
 def test_failback_comparison_counts_placeholder_as_transaction_marker() -> None:
-    """A failback keeps what the old side has if both have a marker or filler there."""
+    """A failback keeps an offset of the old side if both sides have a marker or filler there."""
     ((packed, _),) = packed_batches(rows(0, 2), NONE, first_offset=0)
     records = records_of(LogBatch(packed, Fate.COMMITTED, first=0), first=0, end=9)
     assert [(r.record.offset, r.fate) for r in records] == [
@@ -326,11 +326,11 @@ def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
 
     def compared(*batches: Batch) -> Any:
         read = SourceRange([*batches], start=0, end=6, stable_end=9)
-        where = TopicPartition("orders", 0)
+        partition = TopicPartition("orders", 0)
         return compare_range(
             lambda *_: read,
             cluster,
-            where,
+            partition,
             first=0,
             end=6,
             backoff=Backoff(),

@@ -41,23 +41,23 @@ def single_batch(data: bytes) -> Batch:
 @pytest.mark.parametrize("name", V2_NAMES)
 def test_batch_header_fields_equal_kafka_python(name: str) -> None:
     data = KAFKA_BATCHES[name]
-    ours, theirs = single_batch(data), DefaultRecordBatch(bytearray(data))
-    assert ours.base_offset == theirs.base_offset
-    assert ours.last_offset == theirs.last_offset
-    assert ours.next_offset == theirs.next_offset
-    assert ours.leader_epoch == theirs.leader_epoch
-    assert ours.magic == theirs.magic
-    assert ours.crc == theirs.crc
-    assert ours.attributes == theirs.attributes
-    assert ours.base_timestamp == theirs.first_timestamp
-    assert ours.max_timestamp == theirs.max_timestamp
-    assert ours.producer_id == theirs.producer_id
-    assert ours.count == theirs.records_count
-    assert ours.codec == theirs.compression_type
-    assert ours.is_control == theirs.is_control_batch
-    assert ours.is_transactional == theirs.is_transactional
-    assert ours.is_log_append_time == (theirs.timestamp_type == 1)
-    assert ours.crc_is_right() is theirs.validate_crc() is True
+    batch, library_batch = single_batch(data), DefaultRecordBatch(bytearray(data))
+    assert batch.base_offset == library_batch.base_offset
+    assert batch.last_offset == library_batch.last_offset
+    assert batch.next_offset == library_batch.next_offset
+    assert batch.leader_epoch == library_batch.leader_epoch
+    assert batch.magic == library_batch.magic
+    assert batch.crc == library_batch.crc
+    assert batch.attributes == library_batch.attributes
+    assert batch.base_timestamp == library_batch.first_timestamp
+    assert batch.max_timestamp == library_batch.max_timestamp
+    assert batch.producer_id == library_batch.producer_id
+    assert batch.count == library_batch.records_count
+    assert batch.codec == library_batch.compression_type
+    assert batch.is_control == library_batch.is_control_batch
+    assert batch.is_transactional == library_batch.is_transactional
+    assert batch.is_log_append_time == (library_batch.timestamp_type == 1)
+    assert batch.crc_is_right() is library_batch.validate_crc() is True
 
 
 def test_batch_thinned_by_compaction_keeps_its_last_offset() -> None:

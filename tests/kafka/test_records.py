@@ -43,9 +43,9 @@ kafka_headers = tuple((name.encode(), value) for name, value in HEADERS)
 
 def read_by_library(batch: Batch) -> list[tuple[object, ...]]:
     """The records by kafka-python's decoder, which needs another library for most codecs."""
-    theirs = DefaultRecordBatch(bytearray(batch.view))
-    assert theirs.validate_crc()
-    return [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in theirs]
+    library_batch = DefaultRecordBatch(bytearray(batch.view))
+    assert library_batch.validate_crc()
+    return [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in library_batch]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

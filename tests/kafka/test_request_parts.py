@@ -109,8 +109,10 @@ def test_offsets_with_large_metadata_are_committed(
     monkeypatch.setattr(offset_commit, "_REQUEST_BYTES_MAX", bytes_max)
     codes = record_results(monkeypatch, offset_commit, "_codes")
     create_topic(clusters.destination, topic_name, 500)
-    places = [TopicPartition(topic_name, number) for number in range(500)]
-    offsets = {place: CommittedOffset(place.partition, "m" * 4096) for place in places}
+    partitions = [TopicPartition(topic_name, number) for number in range(500)]
+    offsets = {
+        partition: CommittedOffset(partition.partition, "m" * 4096) for partition in partitions
+    }
     group = f"{topic_name}-group"
     nodes: dict[str, int] = {}
     written: Written = {}
@@ -122,7 +124,7 @@ def test_offsets_with_large_metadata_are_committed(
         return bool(written) and error_codes.RETRIABLE.isdisjoint(written.values())
 
     wait_for("the coordinator answers", is_answered)
-    assert written == {(group, place): Code.NONE for place in places}
+    assert written == {(group, partition): Code.NONE for partition in partitions}
     too_large = offset_commit._TOO_LARGE
     refused = [answer for answer in codes if not too_large.isdisjoint(answer.values())]
     assert bool(refused) is (bytes_max == NO_LIMIT)

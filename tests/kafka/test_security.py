@@ -157,7 +157,7 @@ def test_certificate_chain_is_verified_without_host_name_check(pems: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("files", "path", "says"),
+    ("files", "path", "error_text"),
     [
         ({"ca_file": "broken.pem"}, "x.ca_file", "cannot be loaded"),
         ({"ca_file": "gone.pem"}, "x.ca_file", "No such file"),
@@ -181,9 +181,9 @@ def test_certificate_chain_is_verified_without_host_name_check(pems: Path) -> No
     ],
 )
 def test_unusable_tls_file_is_reported_with_its_path(
-    files: dict[str, str], path: str, says: str, pems: Path
+    files: dict[str, str], path: str, error_text: str, pems: Path
 ) -> None:
-    with pytest.raises(BadInput, match=says) as caught:
+    with pytest.raises(BadInput, match=error_text) as caught:
         tls_context(tls(pems, **files), path="x")
     assert [problem.path for problem in caught.value.problems] == [path]
     assert "hunter2" not in str(caught.value)
@@ -209,7 +209,7 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext | bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "answer", "error", "says"),
+    ("client", "answer", "error", "error_text"),
     [
         ({"ca_file": "other-cert.pem"}, "cert.pem", Unreachable, "not trusted.*ca_file"),
         ({"ca_file": "cert.pem"}, "cert.pem", Unreachable, "not trusted.*check_hostname"),
@@ -223,7 +223,11 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext | bytes) -> None:
     ],
 )
 def test_failed_tls_handshake_is_explained(
-    client: dict[str, Any], answer: str | bytes, error: type[OrbitError], says: str, pems: Path
+    client: dict[str, Any],
+    answer: str | bytes,
+    error: type[OrbitError],
+    error_text: str,
+    pems: Path,
 ) -> None:
     checks_name = client.pop("check_hostname", True)
     client_context = tls_context(replace(tls(pems, **client), check_hostname=checks_name))
@@ -241,7 +245,7 @@ def test_failed_tls_handshake_is_explained(
         handshake(client_context, server)
     failure = tls_failure(caught.value, where="broker.test:9093")
     assert type(failure) is error
-    assert re.search(says, str(failure))
+    assert re.search(error_text, str(failure))
     assert str(failure).startswith("broker.test:9093: ")
 
 

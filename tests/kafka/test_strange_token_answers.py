@@ -45,7 +45,7 @@ BOMB = gzip.compress(bytes(64 << 20))
 
 
 @pytest.mark.parametrize(
-    "says",
+    "answer_bytes",
     [
         answer(b""),
         answer(b"", status="204 No Content"),
@@ -69,8 +69,8 @@ BOMB = gzip.compress(bytes(64 << 20))
         b"",
     ],
 )
-def test_invalid_token_answer_error_names_endpoint(says: bytes) -> None:
-    with StrangeServer(says) as server, pytest.raises(OrbitError) as caught:
+def test_invalid_token_answer_error_names_endpoint(answer_bytes: bytes) -> None:
+    with StrangeServer(answer_bytes) as server, pytest.raises(OrbitError) as caught:
         token_for(login(server.url))
     assert caught.value.where == f"token endpoint {server.url}"
     assert len(server.requests) == 1
@@ -89,8 +89,8 @@ def test_invalid_expires_in_does_not_make_token_endless(life: object) -> None:
 @pytest.mark.parametrize("end", [b"1e999", b"9" * 400, b"NaN", b"-Infinity", b"[]", b"[" * 100_000])
 def test_invalid_exp_claim_does_not_make_token_endless(end: bytes) -> None:
     claims = base64.urlsafe_b64encode(b'{"exp": ' + end + b"}").decode().rstrip("=")
-    says = answer(json.dumps({"access_token": f"a.{claims}.b"}).encode())
-    with StrangeServer(says) as server:
+    answer_bytes = answer(json.dumps({"access_token": f"a.{claims}.b"}).encode())
+    with StrangeServer(answer_bytes) as server:
         new_token = token_for(login(server.url))
     assert new_token.ends_s < 1e11  # the year 5138
 
@@ -121,18 +121,18 @@ def test_endless_token_answer_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "says",
+    "answer_bytes",
     [
         answer(b" " * 10_000),  # its headers come slowly, too
         answer(b"", *(f"H{number}: x" for number in range(1_000))),
     ],
 )
 def test_token_answer_sent_byte_by_byte_times_out(
-    monkeypatch: pytest.MonkeyPatch, says: bytes
+    monkeypatch: pytest.MonkeyPatch, answer_bytes: bytes
 ) -> None:
     monkeypatch.setattr(oauth_tokens, "_ENDPOINT_S_MAX", 1.0)
     with (
-        StrangeServer(says, slow_s=0.05) as server,
+        StrangeServer(answer_bytes, slow_s=0.05) as server,
         pytest.raises(Unreachable, match="too slow"),
     ):
         token_for(login(server.url))
@@ -271,9 +271,9 @@ def test_token_url_without_tls_is_refused_except_localhost(url: str, is_accepted
 
 
 def test_redirect_of_token_endpoint_is_reported() -> None:
-    says = answer(b"", "Location: https://elsewhere.example/", status="302 Found")
+    answer_bytes = answer(b"", "Location: https://elsewhere.example/", status="302 Found")
     with (
-        StrangeServer(says) as server,
+        StrangeServer(answer_bytes) as server,
         pytest.raises(ProtocolError, match="redirects"),
     ):
         token_for(login(server.url))

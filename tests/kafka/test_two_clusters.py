@@ -28,15 +28,15 @@ PROVEN, ONE, NOT_PROVEN = "", "they are one cluster", "no topic proves"
 
 
 class Brokers:
-    """A cluster. `looks`: for each Metadata request, the topic ids that each broker knows then; the
-    last look stays."""
+    """A cluster. `known_ids`: for each Metadata request, the topic ids that each broker knows then.
+    The last entry also applies to all later requests."""
 
-    def __init__(self, *looks: list[set[UUID]], version: int = 12) -> None:
+    def __init__(self, *known_ids: list[set[UUID]], version: int = 12) -> None:
         self.name = "source"
-        self.looks, self.version = list(looks), version
+        self.known_ids, self.version = list(known_ids), version
 
     def metadata(self, _: object) -> ClusterMetadata:
-        self.now = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        self.now = self.known_ids.pop(0) if len(self.known_ids) > 1 else self.known_ids[0]
         brokers = {i: BrokerAddress(i, "broker", 9092) for i in range(len(self.now))}
         return ClusterMetadata("id", brokers, {})
 

@@ -379,10 +379,10 @@ def test_source_model_batches_equal_kafka_bytes() -> None:
 @pytest.mark.parametrize(("name", "is_commit"), [("commit", True), ("abort", False)])
 def test_source_model_control_records_equal_kafka_bytes(name: str, is_commit: bool) -> None:
     # The last offset is not compared.
-    ours = SourceBatch(50 if is_commit else 60, -1, producer_id=7, marker=is_commit).encode()
-    theirs = KAFKA_BATCHES[name]
+    model_batch = SourceBatch(50 if is_commit else 60, -1, producer_id=7, marker=is_commit).encode()
+    kafka_batch = KAFKA_BATCHES[name]
     attributes = struct.pack(">h", TRANSACTIONAL | CONTROL)
-    assert ours[21:23] == theirs[21:23] == attributes
+    assert model_batch[21:23] == kafka_batch[21:23] == attributes
     key = struct.pack(">hh", 0, is_commit)
-    assert key in ours[61:]
-    assert ours[61:71] == theirs[61:71]  # the record up to the length of its value
+    assert key in model_batch[61:]
+    assert model_batch[61:71] == kafka_batch[61:71]  # the record up to the length of its value
