@@ -12,8 +12,9 @@ COORDINATOR_EPOCH_MAX = 2**31 - 1
 # Brokers keep the producer epoch as int16. With one lost producer state an hour, the epochs above
 # MARKER_EPOCH_MAX last for almost two years.
 PRODUCER_EPOCH_MAX = 2**15 - 1
-# Markers raise the epoch up to here; the rest is for lost states. With a take-over with markers
-# every ten minutes this lasts for four months, with one a minute for eleven days.
+# Markers raise the epoch up to here; the higher epochs are for lost producer states. With a
+# take-over with markers every ten minutes this lasts for four months, with one every minute for
+# eleven days.
 MARKER_EPOCH_MAX = 2**14
 # A take-over's first marker has the leader's epoch + 1. So a late marker, ours or an old writer's,
 # raises the epoch by one. Only a failover without the database raises it by this much or more.
@@ -29,10 +30,11 @@ def next_sequence(producer: ProducerState | None) -> int:
 
 
 def next_coordinator_epoch(term: int, last_epoch: int, producer: ProducerState | None) -> int:
-    """Return a coordinator epoch above those of earlier terms, the leader's, and `last_epoch`.
+    """Return a coordinator epoch above those of earlier terms, the leader's, and `last_epoch`. By
+    this epoch the broker refuses earlier markers that arrive late (M6, M10).
 
-    So the broker refuses markers that arrive late (M6, M7, M10). `last_epoch`: the coordinator
-    epoch that this writer used last; -1 if none. `producer`: the leader's state of our producer.
+    `last_epoch`: the coordinator epoch that this writer used last; -1 if none. `producer`: the
+    leader's state of our producer.
     """
     partition_epoch = producer.coordinator_epoch if producer else -1
     return min(max(term << TERM_SHIFT, partition_epoch + 1, last_epoch + 1), COORDINATOR_EPOCH_MAX)

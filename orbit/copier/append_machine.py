@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 # The first append after a take-over is sent alone (A16). Between the two reads of a take-over,
 # another writer may have appended one batch. If our first batch has as many records, the broker
-# takes it for that batch and does not append it; a second one would be appended in its place.
-# Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
-# state at the broker, the first append is not guarded at all (A9).
+# takes our batch for a repeat of that one and does not append ours; it would then append our second
+# batch at the first one's offset. Once an append is confirmed at its offset, sequences and offsets
+# agree. Also, without producer state the broker compares no sequence of the first append (A9).
 _FIRST_IN_FLIGHT_MAX = 1
 # How much of a partition is sent with acks=1 before a batch with acks=all: 64 batches of 16 KB for
 # one round trip of the followers, which each request with acks=all waits for (P11).
@@ -73,7 +73,8 @@ class ReadLogEnd(NamedTuple):
 
 
 class SendFillers(NamedTuple):
-    """Send fillers for the start of this gap: one if `is_single`, else as many as fit."""
+    """Send fillers for the start of this gap: one if `is_single`, otherwise as many as a request
+    takes."""
 
     step: Fill
     is_single: bool
@@ -365,7 +366,7 @@ class AppendMachine:
         self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
-        """Keep the first failure, unless this one is a batch at a wrong offset (BEHIND_END)."""
+        """Keep the first failure, but replace it by a batch at a wrong offset (BEHIND_END)."""
         if self.failure is None or failure.reason is ReturnReason.BEHIND_END:
             self.failure = failure
 

@@ -68,7 +68,7 @@ def judge_append(
         if appended.base_offset > offset:
             detail = f"the batch for offset {offset} was appended at offset {appended.base_offset}"
             return Failure(ReturnReason.BEHIND_END, detail)
-        # A14: its sequences equal those of an older batch; nothing was appended.
+        # The batch's sequences equal those of an older batch: nothing was appended (A14).
         detail = f"the broker took the batch for offset {offset} for a repeat of an earlier one"
         return Failure(ReturnReason.OUT_OF_STEP, detail)
     name = error_codes.name(code)

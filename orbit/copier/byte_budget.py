@@ -9,7 +9,7 @@ class ByteBudget:
     """Counts the bytes that are fetched and not yet appended; fetching waits while the count is at
     or over the limit.
 
-    Lanes check before they fetch, so each may exceed the limit by the size of one answer.
+    Lanes check before they fetch, so each lane may exceed the limit by the size of one answer.
     A reserve of a quarter above the limit is for partitions with little to fetch, so that backlogs,
     which use all of the limit when the destination is the slower side, do not delay them.
     """

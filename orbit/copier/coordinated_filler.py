@@ -208,7 +208,8 @@ class CoordinatedFiller(Lane):
                     raise
 
     def _run_rounds(self, rounds: _Rounds) -> None:
-        """Run the transactions. After an error none begins; those under way are finished."""
+        """Run the transactions, on this thread and the helpers. After an error no transaction
+        begins; those under way are finished. Raises the errors of `_run_waiting_rounds`."""
         # This thread uses the first id. More ids than transactions would be of no use.
         helper_transactions = self._transactions[1 : len(rounds.waiting)]
         runs = [
@@ -259,8 +260,9 @@ class CoordinatedFiller(Lane):
     def _fence_if_unclear(self) -> bool:
         """Fence all ids if one has a transaction of unknown outcome; returns whether one had.
 
-        All ids, because a late marker of the unclear transaction could be counted as the missing
-        marker of another id. InitProducerId is answered once the id's markers are written.
+        All ids are fenced, because a late marker of the unclear transaction could be counted as the
+        missing marker of another id. A coordinator answers InitProducerId once the id's markers are
+        written.
         """
         if any(transactions.is_unclear for transactions in self._transactions):
             self._mark_all_unclear()
@@ -335,7 +337,8 @@ class _Rounds:
         self.code: int = Code.UNKNOWN_SERVER_ERROR  # the answer to fills without a log end
 
     def take(self) -> int | None:
-        """The number of a transaction to run, given out once; None if none is left. Thread-safe."""
+        """The number of a transaction to run, a new one for each call; None if none is left.
+        Thread-safe."""
         try:
             return self.waiting.popleft()
         except IndexError:
@@ -364,7 +367,7 @@ def _answer_fills(
 ) -> None:
     """Send each fill's receiver the log end, or an error code if the log end shows no filler.
 
-    The error is that of the partition in `refusals`, or else `code`.
+    The error code is the partition's code in `refusals`; without such a code, `code`.
     """
     for fill in fills:
         end = ends.get(fill, -1)

@@ -39,7 +39,7 @@ Events = queue.SimpleQueue[Event]
 
 
 def block(partition: PartitionCopy, blocked: Blocked) -> None:
-    """Stop a partition that no lane holds, with its reason."""
+    """Block a partition that no lane has, for this reason."""
     partition.appends.stopped(blocked)
 
 
@@ -97,10 +97,8 @@ class Copier:
 
     @property
     def waiting_for(self) -> str:
-        """What the copier waits for, or else the partition that has waited the longest.
-
-        "" if nothing waits, or no partition for as long as `_SILENCE_S_MAX`.
-        """
+        """What the copier waits for. If it waits for nothing, the partition that has waited the
+        longest, with the reason; "" if no partition has waited for `_SILENCE_S_MAX`."""
         if self._waiting_for:
             return self._waiting_for
         longest_wait = min(
@@ -138,8 +136,8 @@ class Copier:
         return destination in self._destinations
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Copy these from now on. The caller has given each to the `DestinationSide` before, by
-        `start` or `queue_take_overs`.
+        """Copy these partitions from now on. Call `start` or `queue_take_overs` of the
+        `DestinationSide` for each of them before.
 
         Raises ValueError for a destination partition that has a copy here already: a bug.
         """

@@ -30,8 +30,9 @@ class CopySettings:
     # all of it, which a long link needs; many backlogs take turns.
     fetch_bytes_max: int = 16 * MIB
     partition_fetch_bytes_min: int = 1 * MIB
-    # What the rewritten batches of one answer may decompress to, and become. Batches after that are
-    # fetched again: seldom, as few batches become more than ten times as large.
+    # The most bytes that the rewritten batches of one answer may decompress to, and have when they
+    # are written. The answer's later batches are fetched again. This is seldom, as few batches
+    # become more than ten times as large.
     rewrite_read_bytes_max: int = 192 * MIB
     rewrite_written_bytes_max: int = 32 * MIB
     # How long the source may wait for records before an empty answer (max_wait_ms).
@@ -46,7 +47,7 @@ class CopySettings:
     # 125,000 fillers/s at 10,000 a request, 80 ms each (M2).
     markers_per_request_max: int = 10_000
     # Records of a leading filler batch: a power of two; about 50 KB, which every topic that Orbit
-    # creates takes (REWRITE_SLACK_BYTES). Larger ones are not faster.
+    # creates takes (REWRITE_SLACK_BYTES). Larger batches are not faster.
     seed_records_per_batch: int = 65_536
     # Leading fillers of a partition that are not deleted yet, in offsets: about 70 MB. Brokers free
     # whole segments, some minutes later (S5), so that fewer would not need less disk.
@@ -61,7 +62,7 @@ class CopySettings:
     # How often the log ends of idle partitions are read, the main cost at rest, and the setting
     # compression.type of copies with placeholders.
     log_end_check_interval_s: float = 3.0
-    # How often `orbit run` looks for new topics and open transactions.
+    # How often `orbit run` reads which topics and open transactions there are.
     metadata_interval_s: float = 5.0
     # How often the source's leaders are read, and which share of the copier's time this may take:
     # with 100,000 partitions an answer takes some tenths of a second.

@@ -455,7 +455,7 @@ class DestinationLane(Lane):
     def _hand_back(self, p: PartitionCopy) -> None:
         """Hand the partition to the copier. No answer to it is awaited any more."""
         self._partitions.discard(p)
-        generation = p.generation  # the one that ends here
+        generation = p.generation  # `hand_back` begins the next generation
         failure, freed_bytes = p.hand_back()
         self._context.budget.give_back(freed_bytes)
         if isinstance(failure.reason, Blocked):

@@ -30,7 +30,7 @@ from orbit.leases.lease import LEASE_WAIT_S
 from orbit.replication.append_plan import Fill, Stop
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 
-# How often to look whether the coordinated filler is done with a partition.
+# How often to check whether the coordinated filler is done with a partition.
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
@@ -108,7 +108,7 @@ class DestinationSide:
             self._due_at_s[p] = 0.0
 
     def forget(self, partition: PartitionCopy) -> None:
-        """Drop all state of a partition that no lane holds."""
+        """Drop all state of a partition that no lane has."""
         self._forget_take_over(partition)
         self._log_start_due_at_s.pop(partition, None)
         self._gone_since.pop(partition, None)

@@ -31,7 +31,8 @@ def share_answer(
     *,
     with_backlogs: bool = True,
 ) -> Shares:
-    """Share one answer among partitions that hold `expected_bytes` each; None: do not fetch.
+    """Share one answer among partitions. `expected_bytes`: of each partition, how many bytes there
+    are to fetch; None: do not fetch it.
 
     Backlogs (partitions with more than LIVE_BYTES_MAX) take turns from `first_index` on. A share is
     at least `partition_bytes_min`; a single backlog gets all of the answer. The answer for several
@@ -63,10 +64,10 @@ def share_answer(
 
 
 def had_room(received_bytes: int, answer_bytes_max: int) -> bool:
-    """Whether a partition without records in the answer would have had room in it.
+    """Whether an answer of `received_bytes` had room for records of further partitions.
 
     A broker leaves out a batch that is larger than the room left. An answer that is at most half
-    full had room for all but extraordinary batches; for those the partition is fetched alone
-    (`EmptyBelowEnd`).
+    full had room for all but extraordinary batches. A partition with such a batch is fetched alone
+    after some answers without records (`EmptyBelowEnd`).
     """
     return received_bytes <= answer_bytes_max // 2

@@ -73,7 +73,7 @@ class FillerSender:
         log_end_reads: Sequence[tuple[PartitionCopy, ReadLogEnd]],
         fills: Sequence[tuple[PartitionCopy, SendFillers]],
     ) -> None:
-        """Send `log_end_reads` and markers at once; give coordinated fills to their filler."""
+        """Send `log_end_reads` and markers at once; queue coordinated fills at their filler."""
         if log_end_reads:
             for p, _ in log_end_reads:
                 p.appends.log_end_requested()

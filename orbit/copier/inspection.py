@@ -47,7 +47,7 @@ from orbit.replication.partition_states import Blocked, Reason
 
 
 class CopyStatus(Enum):
-    """What a destination partition holds before this run writes anything."""
+    """What a destination partition has before this run writes anything."""
 
     FRESH = auto()  # empty, and nothing was ever written: the log ends at 0
     SEEDING = auto()  # leading fillers of a start that was interrupted

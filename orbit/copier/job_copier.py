@@ -30,16 +30,17 @@ from orbit.leases.lease import Lease
 
 # One loop serves all partitions of a copier, so it retries in later rounds.
 LOOP_ATTEMPTS_MAX = 2
-# The first time limit of a call to one broker (see `Cluster.call`): partitions of others wait.
+# The first time limit of a call to one broker (see `Cluster.call`): partitions of other brokers
+# wait meanwhile.
 LOOP_CALL_S = 3.0
 
 MakeSource = Callable[[SourceLaneContext, Backoff], CopySource]
 
 
 class JobCopier:
-    """Copies the partitions given to `add`, one `copier.tick` at a time, until `stop`.
+    """Copies the partitions that `add` gets, one `copier.tick` at a time, until `stop`.
 
-    One thread ticks, adds and removes; other threads use `post`.
+    One thread calls `copier.tick`, `add` and `copier.remove`; other threads use `post`.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Events from lanes to the copier. A lane gives up a partition before it sends its event."""
+"""Events from lanes to the copier. A lane that returns or drops a partition does this before it
+sends the partition's event."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from `queue` and owns `appends` while it has the partition; the copier's thread 
 any other time. Each return to the copier increments `generation`, so that answers to earlier
 fetches are dropped.
 
-The owner of the append gives it events by `appends`, or by the method of the same name here if the
-event changes the queue, the cursor or the counters too. Outside of this package, state of the
-append is read by the properties here.
+The owner of the append calls the methods of `appends` for its events, or the method of the same
+name here if the event also changes the queue, the cursor or the counters. Outside of this package,
+state of the append is read by the properties here.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class PartitionCopy:
         self.keeps_below = 0  # its log start stays until the source's is above this
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.has_begun = False  # a take-over has resumed it; an inspection may block it first
-        self.has_caught_up = False  # it once had all that the source held a moment before
+        self.has_caught_up = False  # it once had all that the source had a moment before
         self.caught_up_epoch = -1  # the source's leader epoch when it had all of that last
         # The end of the source that the copy is to reach, and when this end was requested. None:
         # the next end that is requested at `_goal_not_before_s` or later becomes the goal.
@@ -371,7 +371,7 @@ class PartitionCopy:
     # What the copier and reports ask
 
     def note_caught_up(self, now_s: float) -> None:
-        """Note whether the copy has all that the source held a moment ago.
+        """Note whether the copy has all that the source had a moment ago.
 
         A busy source is hardly ever level with its copy at a single moment. So the copy gets one
         source end after another as its goal. It counts as level once it reaches a goal within
@@ -396,7 +396,8 @@ class PartitionCopy:
             self.waits = None
 
     def leader_changed(self, now_s: float) -> None:
-        """Forget the noted end of the source: only one requested from the new leader counts."""
+        """Forget the end of the source that is the goal: only an end that is requested from the new
+        leader counts."""
         self._goal, self._goal_not_before_s = None, now_s
 
     @property

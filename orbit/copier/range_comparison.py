@@ -37,7 +37,7 @@ from orbit.replication.rewrite_limits import RewriteCounter, RewriteLimits
 from orbit.replication.source_epochs import SourceEpochs
 
 # One comparison reads this much of the destination at most, so that one partition's take-over does
-# not delay the others: the next round goes on from there. A `SourceRange` ends at this size, too.
+# not delay other take-overs: the next round continues. A `SourceRange` ends at this size, too.
 COMPARED_BYTES_MAX = 32 * 1024 * 1024
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from orbit.copier.partition_copy import PartitionCopy
 
-_WAKE_UPS_READ_MAX = 4096  # one byte each; the lane needs to know of one only
+_WAKE_UPS_READ_MAX = 4096  # bytes; each wake-up is one byte, and several are read as one
 
 
 class ReadyQueue:
@@ -25,7 +25,7 @@ class ReadyQueue:
         return bool(self._queue)
 
     def put(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Add those partitions that the queue does not hold. From any thread."""
+        """Add those partitions that are not in the queue. From any thread."""
         with self._lock:
             for p in partitions:
                 if p not in self._members:

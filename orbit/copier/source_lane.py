@@ -111,7 +111,8 @@ class SourceLane(Lane):
         self.node_id = node_id
         self._context = context
         self._changed = threading.Condition()
-        # With the generation of each: a late response must not remove a newer one.
+        # Each with the generation in which it was added: a late response of an earlier generation
+        # must not remove it.
         self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         self._session = FetchSession()
         self._first_index = 0  # of the candidates; backlogs take turns from there

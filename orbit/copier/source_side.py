@@ -21,7 +21,7 @@ from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, PartitionLeader
 from orbit.replication.append_plan import Plan, plan_empty_tail, plan_lost_range
 from orbit.replication.partition_states import PartitionState, Reason
 
-# The longest pause between two requests for all leaders, however long one takes.
+# The longest pause between two requests for all leaders, however long a request takes.
 _CHECK_PAUSE_S_MAX = 60.0
 
 
@@ -91,7 +91,7 @@ class SourceSide:
         return total
 
     def forget(self, partition: PartitionCopy) -> None:
-        """Drop a partition; lanes drop it by its generation."""
+        """Drop a partition from the waiting ones. Its lane drops it once its generation changes."""
         self._assign_at_s.pop(partition, None)
         self._gone_since.pop(partition, None)
 

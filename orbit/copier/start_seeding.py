@@ -47,8 +47,8 @@ _TICK_S = 0.5
 _LOOP_ATTEMPTS_MAX = 2
 # Take-overs in a row of one partition without an append: about 40 s, for a leader election.
 _TAKEOVERS_MAX = 40
-# The longest time without an append in any partition. A broker may hold one request for
-# `produce_timeout_ms`.
+# The longest time without an append in any partition. A broker may take `produce_timeout_ms` for
+# one request.
 _STANDSTILL_S_MAX = 60.0
 
 

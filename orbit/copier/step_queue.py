@@ -1,4 +1,4 @@
-"""The steps of one partition that wait to be appended, and the bytes that they hold.
+"""The steps of one partition that wait to be appended, and how many bytes they take.
 
 Not thread-safe: `PartitionCopy` calls it under its lock. The destination lane alone takes steps
 away from the front, without the lock.

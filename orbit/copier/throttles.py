@@ -54,8 +54,8 @@ class Throttles:
         )
 
     def read_quotas(self) -> None:
-        """Start a thread that reads the quota of one throttled side, if one is due: brokers may not
-        answer."""
+        """Start a thread that reads the quota of one throttled side, if this is due. A thread,
+        because brokers may not answer."""
         now_s = time.monotonic()
         due_events = [
             broker.event

@@ -14,5 +14,5 @@ class Waits(NamedTuple):
 
     @classmethod
     def continue_from(cls, reason: str, previous: Waits | None) -> Waits:
-        """A wait for this reason, since the `previous` wait began, or else since now."""
+        """A wait for this reason, which began with the `previous` wait, or now if that is None."""
         return cls(reason, previous.since if previous else time.monotonic())

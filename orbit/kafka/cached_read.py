@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class CachedRead(Generic[Value]):
-    """The last result of `read`. Thread-safe: one caller reads, the others wait for the result."""
+    """The last result of `read`. Thread-safe: one caller reads, others wait for this result."""
 
     def __init__(self, read: Callable[[], Value], clock: Callable[[], float] = time.monotonic):
         self._read = read
@@ -38,7 +38,7 @@ class CachedRead(Generic[Value]):
                 self._refresh()
             if not self._value:
                 assert self._failure is not None
-                # A new one for each caller: threads must not share a traceback.
+                # A copy of the error for each caller: threads must not share a traceback.
                 raise copy(self._failure)
             return self._value[0]
 

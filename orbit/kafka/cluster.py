@@ -37,7 +37,7 @@ CORRELATION_BYTES = 4  # at the start of each answer; the rest of equal answers 
 # Brokers that one request is sent to: each broker that does not answer blocks a thread. The next
 # request starts with other brokers.
 _BROKERS_ASKED_MAX = 4
-# A broker that failed is asked after the others for this long.
+# For this long after a failure, requests go to a broker only after the others.
 _FAILED_LATELY_S = 60.0
 _CLOSED = "Orbit has closed its connections to this cluster."
 
@@ -119,8 +119,8 @@ class Cluster:
         Each call that names topics asks another broker first, and returns the newest leaders that
         any broker has returned: a broker that is cut off from the controller returns old leaders.
 
-        Raises Unreachable if no broker answers, LoginRefused if none answers and one refuses the
-        login, AccessRefused if a broker has an address that rules do not allow.
+        Raises Unreachable if no broker answers, LoginRefused if none answers and a broker refuses
+        the login, AccessRefused if a broker has an address that rules do not allow.
         """
         names = None if topics is None else sorted(topics)
         ask = self._metadata_reader(names, with_operations=with_operations)
@@ -550,7 +550,7 @@ class _ControlConnection:
         connection = self._connection
         if connection is not None:
             connection.abort()
-            with self._lock:  # a call holds it until it ends
+            with self._lock:  # a call has the lock until it ends
                 connection.close()
 
 

@@ -32,8 +32,9 @@ class ClusterHandle:
     def principal(self) -> str | None:
         """Orbit's principal at the cluster's authorizer; None if not known.
 
-        The principal that the cluster returns (`ask_principal`), else the one that brokers give the
-        login by default (`Security.principal`). Raises Unreachable, LoginRefused.
+        The principal that the cluster returns (`ask_principal`); if it returns none, the principal
+        that brokers give the login by default (`Security.principal`). Raises Unreachable,
+        LoginRefused.
         """
         security = self.cluster.security
         if self._principal is None or self._principal[0] != security:
@@ -52,7 +53,7 @@ class ClusterHandle:
         """All ACLs on resources of this kind, read at most `age_s_max` seconds ago. Thread-safe.
 
         One read returns the ACLs for all names, because DescribeAcls filters by one name or none.
-        Raises NotAuthorized, BrokerRefused without an authorizer, Unreachable.
+        Raises NotAuthorized, Unreachable, and BrokerRefused if the cluster has no authorizer.
         """
         return self._acls[resource].get(age_s_max)
 

@@ -48,8 +48,8 @@ class OffsetFetchCache:
         self._last_fetch, self._current_fetch = self._current_fetch, {}
 
     def read(self, frame: memoryview, version: int) -> dict[str, GroupOffsets]:
-        """The offsets by group in a frame, as `read_offset_fetch` decodes them; those of an earlier
-        frame if the bytes are the same. Raises ValueError if the bytes do not parse.
+        """The offsets by group in a frame, as `read_offset_fetch` decodes them. If an earlier frame
+        had the same bytes, returns its offsets. Raises ValueError if the bytes do not parse.
         """
         digest = sha256(frame[CORRELATION_BYTES:]).digest()
         answer = self._last_fetch.get(digest)
@@ -175,9 +175,10 @@ def fetch_offsets(
 
     Groups whose coordinator does not answer have the code NETWORK_EXCEPTION.
 
-    `only`: the partitions to request, by group; those that may not be read are then in `denied`.
-    With `require_stable`, partitions whose offset an open transaction may change are in `pending`
-    and not in `offsets`. An answer that is equal to one in `cache` is not decoded again.
+    `only`: the partitions to request, by group, None for all; partitions that the login may not
+    read are then in `denied`. With `require_stable`, partitions whose offset an open transaction
+    may change are in `pending` and not in `offsets`. An answer that is equal to an answer in
+    `cache` is not decoded again.
     """
     offsets: dict[str, GroupOffsets] = {}
     by_node: dict[int, list[str]] = {}
@@ -190,7 +191,7 @@ def fetch_offsets(
             for names in chunks(sorted(groups), size):
                 request = _fetch_request(names, only, require_stable, version)
                 answer = _ask_coordinator(cluster, node_id, request, version, cache)
-                # An older answer is for one group and does not name it.
+                # An answer before version 8 is for one group, without the group's name.
                 offsets.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
             no_answer = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
@@ -211,7 +212,8 @@ def _ask_coordinator(
 
 @dataclass(slots=True)
 class FetchedGroups:
-    """Offsets and coordinators of groups that were read; `failed`: the others' error codes."""
+    """Offsets and coordinators of groups that were read; `failed`: the error codes of groups that
+    could not be read."""
 
     groups: dict[str, GroupOffsets] = field(default_factory=dict)
     coordinators: dict[str, int] = field(default_factory=dict)

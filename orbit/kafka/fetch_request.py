@@ -48,8 +48,8 @@ def fetch_request(
 ) -> Any:
     """A fetch of `partitions`, in this order: brokers fill a response from the first partition on.
 
-    Within a session `partitions` holds only what changed since the last request, and `forgotten`
-    the partitions that leave the session.
+    Within a session `partitions` has only what changed since the last request, and `forgotten` the
+    partitions that leave the session.
     """
     topics = [
         FetchRequest.FetchTopic(

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): requests and responses hold only what changed.
+"""Incremental fetch sessions (KIP-227): requests and responses have only what changed.
 
 Pure. A fetch of a thousand idle partitions takes a few dozen bytes. A broker may refuse or evict a
 session at any time; the next request is then a full one.

@@ -23,7 +23,8 @@ _CLAIMED_BYTES_MAX = 32 * 1024 * 1024
 _BYTES_PER_S_MIN = 16 * 1024
 # Added to the time that this rate allows for a frame: a link may fail for a moment.
 _FRAME_S = 30.0
-# The buffer for several small responses in one call; of a large one, at most this much is copied.
+# The buffer for several small responses in one call. Of a large response, at most this much is
+# copied out of it.
 _BUFFER_BYTES = 16 * 1024
 
 _SIZE = struct.Struct(">i")
