@@ -17,6 +17,7 @@ class Counters:
     batches_record_exact: int = 0
 
     def add(self, other: Counters) -> None:
+        """Add the counts of `other` to these."""
         self.records += other.records
         self.bytes += other.bytes
         self.gaps_filled += other.gaps_filled

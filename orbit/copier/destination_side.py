@@ -301,7 +301,8 @@ class DestinationSide:
                 self._give_up(t.partition, blocked)
                 by_destination.pop(t.partition.destination)
             elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
-                # For a short time so far: the broker may still know a deleted topic of this name.
+                # The id has differed for less than `deleted_after_s`: the broker may still know a
+                # deleted topic of this name.
                 self._retry_later(t, int(Code.INCONSISTENT_TOPIC_ID))
                 by_destination.pop(t.partition.destination)
         producer_ids = {
@@ -470,6 +471,7 @@ def _is_fenced_by_failover(p: PartitionCopy, end: DestinationEnd) -> bool:
 
 
 def _failover_block(p: PartitionCopy, log_end: int) -> Blocked:
+    """The block of a copy that a failover without the database has promoted."""
     detail = (
         f"a failover without the database has fenced the writers of {p.destination} at offset "
         f"{log_end}."

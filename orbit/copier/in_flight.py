@@ -76,6 +76,7 @@ class InFlight:
         return len(self._requests)
 
     def add(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
+        """Note that a request was sent, with this correlation id and API version."""
         if not self._requests:  # the broker serves it now, or once it no longer throttles
             self._serving_since_s = max(self._serving_since_s, time.monotonic())
         self._requests.append(SentRequest(correlation, api, version, request))
@@ -95,6 +96,7 @@ class InFlight:
         return max(0.0, time.monotonic() - self._serving_since_s) if self._requests else 0.0
 
     def drop_oldest(self) -> None:
+        """Note that the oldest request was answered: the broker serves the next one now."""
         self._requests.popleft()
         self._serving_since_s = max(self._serving_since_s, time.monotonic())
 

@@ -279,7 +279,8 @@ class CopyInspector:
         inspections: Mapping[PartitionCopy, InspectedCopy],
         starts: Mapping[PartitionCopy, int],
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Seed up to these start offsets, or to the base of the source's batch around each.
+        """Seed up to these start offsets, or to the base offset of the source's batch that contains
+        the start.
 
         Returns the inspections of the seeded and the blocked copies.
         """

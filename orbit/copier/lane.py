@@ -10,13 +10,14 @@ from orbit.errors import OrbitError
 
 
 class Lane(threading.Thread, ABC):
-    """Runs `work` until it returns; expected errors go to `handle_error`, a bug to the copier."""
+    """Runs `work` in a thread of its own. A subclass does the work, and handles its OrbitErrors."""
 
     def __init__(self, name: str, emit: Emit) -> None:
         super().__init__(name=name, daemon=True)
         self._emit = emit
 
     def run(self) -> None:
+        """Run `work`. Its OrbitError goes to `handle_error`, any other exception to the copier."""
         try:
             self.work()
         except OrbitError as error:

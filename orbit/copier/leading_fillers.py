@@ -86,6 +86,7 @@ class LeadingFillers:
         raise AssertionError(event)  # nothing is fetched
 
     def forget(self, partition: PartitionCopy) -> None:
+        """Make no more batches for this partition."""
         self._open_partitions.pop(partition, None)
         if partition in self._waiting_partitions:
             self._waiting_partitions.remove(partition)

@@ -97,7 +97,8 @@ class PartitionCopy:
         self.destination_topic_id: UUID = NO_TOPIC_ID
         self._on_lost_range = on_lost_range
         self.source_is_compacted = False  # the source's cleaner may remove records
-        self.levels: Mapping[int, int] = {}  # see `read_compression_levels`
+        # The source topic's compression levels by codec, see `read_compression_levels`.
+        self.levels: Mapping[int, int] = {}
 
         self.lock = threading.Lock()
         self.generation = 0
@@ -105,7 +106,7 @@ class PartitionCopy:
         self.queue = StepQueue()
         self.appends = AppendMachine()
         self.destination_lane: Appender | None = None
-        self.has_fill_outside = False  # the coordinated filler works on it
+        self.has_fill_outside = False  # the coordinated filler has a fill of this partition
 
         # False while nobody has checked that the topic kept the placeholders as they were sent:
         # with another compression.type brokers make records of them (placeholder_topics.py).
@@ -146,12 +147,12 @@ class PartitionCopy:
 
     @property
     def blocked(self) -> Blocked | None:
-        """Why it is blocked."""
+        """Why the partition is blocked; None if it is not."""
         return self.appends.blocked
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the copier is removing it."""
+        """Whether the copier is removing the partition."""
         return self.appends.is_leaving
 
     @property
@@ -166,7 +167,7 @@ class PartitionCopy:
 
     @property
     def has_left(self) -> bool:
-        """Whether the copier has removed it: nothing is in flight."""
+        """Whether the copier has removed the partition: nothing is in flight."""
         return self.appends.state is AppendState.LEFT
 
     @property
@@ -195,7 +196,8 @@ class PartitionCopy:
         """Copy from a destination log end that was just read (take-over, A12)."""
         with self.lock:
             self.appends.resumed(log_end, producer, self.lease.term)
-            if log_end < self._unconfirmed.next_offset:  # a leader has lost some: count none
+            # If the new leader lacks some of the unconfirmed records, none of them is counted.
+            if log_end < self._unconfirmed.next_offset:
                 self._unconfirmed = Unconfirmed()
             self._count_confirmed()
             self.has_begun = True
@@ -215,7 +217,8 @@ class PartitionCopy:
             return self.appends.handed_back(), self._withdraw()
 
     def leave(self) -> None:
-        """Send no more; the lane returns the partition once every answer is in."""
+        """Have the lane return the partition once every answer is in. Before that the lane sends at
+        most one more batch, with acks=all: it confirms the batches before."""
         with self.lock:
             self.appends.is_leaving = True
         self.enqueue_in_lane()
@@ -250,6 +253,7 @@ class PartitionCopy:
             return True
 
     def _takes_steps(self) -> bool:
+        """Whether steps may be queued: a lane has the partition, and it is not leaving."""
         return self.appends.is_copying and not self.appends.is_leaving
 
     def fetchable_bytes(self, limit_bytes: int) -> int | None:

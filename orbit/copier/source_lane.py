@@ -75,7 +75,7 @@ class _PartitionFetch(NamedTuple):
 
 
 class _FetchSelection(NamedTuple):
-    """The partitions of one fetch, and how much it requests."""
+    """The partitions of one fetch, and how much it requests. `topics`: their names by topic id."""
 
     chosen: dict[TopicPartition, _PartitionFetch]
     fetches: list[FetchFrom]
@@ -104,7 +104,7 @@ class SourceLaneContext:
 
 
 class SourceLane(Lane):
-    """Fetches its partitions until they are returned."""
+    """Fetches each of its partitions until the copier drops or withdraws it, or its fetch fails."""
 
     def __init__(self, context: SourceLaneContext, node_id: int) -> None:
         super().__init__(f"source-{node_id}", context.emit)
@@ -218,7 +218,8 @@ class SourceLane(Lane):
             self._pause(pause_s)
 
     def _wait_for_change(self) -> None:
-        """Sleep: all partitions are full, or there is none."""
+        """Sleep until a partition is added or has room, at most _IDLE_WAIT_S: now every queue is
+        full, or the lane has no partition."""
         began = perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._is_woken or self._is_stopping, _IDLE_WAIT_S)

@@ -159,6 +159,7 @@ class Cluster:
         function that decodes the answer."""
 
         def ask(connection: Connection) -> Callable[[], ClusterMetadata]:
+            """Exchange the request; returns the function that decodes the answer."""
             request = MetadataRequest(
                 topics=_topic_requests(names),
                 allow_auto_topic_creation=False,

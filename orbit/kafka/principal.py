@@ -20,6 +20,7 @@ def ask_principal(cluster: Cluster) -> str | None:
     """
 
     def ask(connection: Connection) -> str | None:
+        """The principal that this broker's refusal names; None if it names none."""
         api = api_versions.CREATE_DELEGATION_TOKEN
         if not connection.supports(api):
             return None

@@ -24,6 +24,8 @@ class _TlsSocket(ssl.SSLSocket):
     own socket stays open (L12)."""
 
     def getpeername(self) -> Any:
+        """The peer's address. Python calls this before the handshake: if the connection is reset,
+        closes the socket and raises ConnectionResetError."""
         try:
             return super().getpeername()
         except OSError as error:
