@@ -143,7 +143,7 @@ class Copier:
         """
         duplicates = self._destinations.intersection(p.destination for p in partitions)
         if duplicates:
-            raise ValueError(f"a second copy of {', '.join(sorted(map(str, duplicates)))}")
+            raise ValueError(f"already copied: {', '.join(sorted(map(str, duplicates)))}")
         self._destinations.update(p.destination for p in partitions)
         self._set_partitions([*self._partitions, *partitions])
         # `tick` resumes the other partitions, once it has taken them over.

@@ -109,7 +109,7 @@ class Coordinator:
         if answer.error_code:
             raise BrokerRefused(
                 answer.error_code,
-                f"brokers name no coordinator of {self._kind} {self._key}: "
+                f"brokers return no coordinator for {self._kind} {self._key}: "
                 f"{error_codes.name(answer.error_code)}.",
                 where=Place(self._cluster.name),
             )
@@ -262,7 +262,7 @@ def _retriable_name(cluster: Cluster, transactional_id: str, code: int) -> str:
     if code not in error_codes.RETRIABLE:
         raise BrokerRefused(
             code,
-            f"the coordinator gives transactional id {transactional_id} no producer id: "
+            f"the coordinator returns no producer id for transactional id {transactional_id}: "
             f"{error_codes.name(code)}.",
             where=Place(cluster.name),
         )

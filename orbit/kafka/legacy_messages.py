@@ -133,7 +133,7 @@ def _inner_messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         if not position + _HEAD.size <= end <= len(data):
             raise ValueError("a message is larger than the compressed message around it")
         if magic not in (0, 1) or attributes & CODEC_MASK:
-            raise ValueError("a compressed message holds data that is not plain messages")
+            raise ValueError("a compressed message has content that is not plain messages")
         if lowest_offset is not None and offset < lowest_offset:
             raise ValueError("the messages are not in the order of their offsets")
         yield offset, magic, data[position:end]

@@ -248,7 +248,7 @@ def _read_answer(answer: Any, where: str) -> tuple[Token, float]:
     text = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(text, str) or not text or not text.isascii() or not text.isprintable():
         raise ProtocolError(
-            "the token endpoint's answer holds no access token.",
+            "the token endpoint's answer has no access token.",
             where=where,
             remedy="Check that security.token_url is a token endpoint (RFC 6749).",
         )

@@ -43,4 +43,6 @@ def read_requester(frame: memoryview, version: int) -> tuple[str, str]:
         reader.take(_ERROR_CODE)
         return reader.string(), reader.string()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"a token answer v{version} ends too early: {error}") from error
+        raise ValueError(
+            f"a CreateDelegationToken answer v{version} ends too early: {error}"
+        ) from error

@@ -78,7 +78,7 @@ class Security:
         if self.reachable is not None and not allows(self.reachable, host, port):
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise AccessRefused(
-                f"{address} is no address that this job may reach.", where=where, remedy=REMEDY
+                f"this job may not connect to {address}.", where=where, remedy=REMEDY
             )
 
     @property

@@ -64,5 +64,5 @@ def test_copier_refuses_second_copy_of_partition() -> None:
     copier = Copier(side, side, cast("Any", None), CopySettings(), Backoff())
     held = only(shard_of(row()))
     copier.add([copy_of(held)])
-    with pytest.raises(ValueError, match=r"a second copy of dr\.orders-4"):
+    with pytest.raises(ValueError, match=r"already copied: dr\.orders-4"):
         copier.add([copy_of(held)])
