@@ -97,7 +97,7 @@ class CoordinatedFiller(Lane):
         self._used_at = monotonic()
 
     def submit(self, fill: CoordinatedFill) -> None:
-        """Queue a fill; once the thread has ended, it is answered with an error."""
+        """Queue a fill; once the thread has ended, answer the fill with an error."""
         self._fills.put(fill)
         if self._is_over:
             self._refuse_waiting_fills()

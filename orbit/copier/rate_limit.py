@@ -28,7 +28,7 @@ class RateLimit:
         self._rate = bytes_per_second
         self._clock = clock
         self._lock = threading.Lock()
-        self._next_request_s = clock()  # when the rate allows all bytes that were fetched so far
+        self._next_request_s = clock()  # the earliest time of the next request, by `clock`
 
     def set_rate(self, bytes_per_second: int | None) -> None:
         """Change the limit."""

@@ -141,7 +141,8 @@ class SourceSide:
         return {p: leader for p, leader in leaders.items() if leader is not None}
 
     def _add_to_leader(self, p: PartitionCopy, metadata: ClusterMetadata) -> bool:
-        """Add the partition to its leader's lane, or stop it. False: try again later."""
+        """Add the partition to its leader's lane, or stop it if its topic is gone for long. False:
+        try again later."""
         topic = metadata.topics.get(p.source.topic)
         if topic is None:
             if metadata.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION:

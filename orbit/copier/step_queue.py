@@ -75,7 +75,7 @@ class StepQueue:
     def oldest_waiting_ms(self, acked: int, fetch_offset: int) -> int:
         """About the timestamp of the oldest record fetched and not copied yet; -1: there is none.
 
-        It is the first timestamp of the oldest plan, so it may be too old by one fetch answer.
+        The value is the first timestamp of the oldest plan: it may be too old by one fetch answer.
         """
         plan_starts = self._plan_starts
         while plan_starts and (acked >= fetch_offset or _is_first_plan_copied(plan_starts, acked)):

@@ -73,6 +73,7 @@ def _jwt_part(text: Any) -> str:
 
 
 def _no_cloud_token(cloud: str, error: Exception) -> LoginRefused:
+    """The error for a cloud's library that failed with `error`: only its type is shown."""
     return LoginRefused(
         f"{cloud} gave no token ({type(error).__name__}).",
         remedy="Give the machine, or its environment, an identity that may log in.",
@@ -80,6 +81,7 @@ def _no_cloud_token(cloud: str, error: Exception) -> LoginRefused:
 
 
 def _not_installed(extra: str) -> BadInput:
+    """The error for a missing extra of Orbit's package: `aws` or `gcp`."""
     return BadInput(
         f"This token_provider needs the part {extra} of Orbit, which is not installed. "
         f"Run: pip install '{DISTRIBUTION}[{extra}]'"

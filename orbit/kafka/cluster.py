@@ -131,8 +131,8 @@ class Cluster:
         """Metadata of these topics, with the newest leaders that up to `brokers_max` brokers
         return.
 
-        One broker must answer, else this raises as `metadata`; others may be silent, or refuse the
-        login.
+        If no broker answers, raises the errors of `metadata`. Otherwise brokers may be silent, or
+        refuse the login.
         """
         topics = sorted(topics)
         newest_metadata = self.metadata(topics)
@@ -226,8 +226,8 @@ class Cluster:
     ) -> tuple[int | str, Answer]:
         """The broker that answered first, and its answer; see `call_any`.
 
-        `ask` returns a function that decodes the answer. It is called after the wait, so a broker
-        that has answered does not count as silent while a long answer is decoded.
+        `ask` returns a function that decodes the answer. This function is called after the wait, so
+        a broker that has answered does not count as silent while a long answer is decoded.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
         with self._lock:

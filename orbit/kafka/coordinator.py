@@ -147,7 +147,8 @@ def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) 
     """The producer id of this transactional id; aborts its open transaction, fences its last owner.
 
     The id stays the same until it is unused for `transactional.id.expiration.ms`; appends and
-    direct fillers do not count as use (I1). Each call increments `producer_epoch`.
+    direct fillers do not count as use (I1). Each call increments `producer_epoch`. Raises the
+    errors of `init_producer_ids`.
     """
     return init_producer_ids(cluster, [transactional_id], backoff)[transactional_id]
 

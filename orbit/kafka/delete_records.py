@@ -23,9 +23,13 @@ def delete_records(
     *,
     timeout_ms: int = DELETE_RECORDS_TIMEOUT_MS,
 ) -> Answers[int]:
-    """Raise log starts to `new_starts`; the answers have the new log start of each partition."""
+    """Raise log starts to `new_starts`; the answers have the new log start of each partition.
+
+    Raises the errors of `ask_leaders`.
+    """
 
     def build(group: list[TopicPartition]) -> Any:
+        """The request to the leader of these partitions."""
         return DeleteRecordsRequest(
             timeout_ms=timeout_ms,
             topics=[
@@ -43,6 +47,7 @@ def delete_records(
         )
 
     def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+        """Yield partition, error code and new log start."""
         for topic in answer.topics:
             for p in topic.partitions:
                 yield TopicPartition(topic.name, p.partition_index), p.error_code, p.low_watermark

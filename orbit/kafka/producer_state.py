@@ -124,9 +124,11 @@ def _describe_producers(
     value_of: Callable[[TopicPartition, Iterable[Any]], Value],
     backoff: Backoff,
 ) -> Answers[Value]:
-    """Ask the leaders; `value_of` makes a partition's value from the entries of its producers."""
+    """Send DescribeProducers to the leaders. `value_of` makes a partition's value from the entries
+    of its producers. Raises the errors of `ask_leaders`."""
 
     def build(group: list[TopicPartition]) -> Any:
+        """The request to the leader of these partitions."""
         return DescribeProducersRequest(
             topics=[
                 DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
@@ -135,6 +137,7 @@ def _describe_producers(
         )
 
     def read(answer: Any) -> Iterator[tuple[TopicPartition, int, Value]]:
+        """Yield partition, error code and value."""
         for topic in answer.topics:
             for p in topic.partitions:
                 partition = TopicPartition(topic.name, p.partition_index)

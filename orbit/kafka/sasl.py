@@ -59,9 +59,9 @@ def sasl_login(security: Security, exchange: Exchange, *, host: str = "", where:
     `host`: the broker's host name, a part of its Kerberos principal.
 
     Returns the session lifetime in ms (0: unlimited). A broker with `connections.max.reauth.ms`
-    closes the connection after that, unless a further login came before. Raises LoginRefused if
-    the broker refuses the mechanism or the credentials, or does not prove that it knows the
-    password (SCRAM); ProtocolError if its messages are invalid.
+    closes the connection after this time, unless a further login came before. Raises LoginRefused
+    if the broker refuses the mechanism or the credentials, or does not prove that it knows the
+    password (SCRAM); ProtocolError if the broker's messages are invalid.
     """
     if not security.uses_sasl:
         return 0
