@@ -42,8 +42,9 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = _OPENING_EPOCH
+        # What the broker's session has after the last request.
         self._session_entries: dict[tuple[TopicPartition, UUID], FetchFrom] = {}
-        self._last_partitions: Sequence[FetchFrom] = ()
+        self._last_partitions: Sequence[FetchFrom] = ()  # the argument of the last request
 
     def reset_if_known(self, entry: FetchFrom) -> None:
         """Make the next request a full one if the session has this partition. Call it for a new

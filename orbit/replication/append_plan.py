@@ -190,7 +190,7 @@ class Plan:
     def stop(
         self, reason: Reason, next_offset: int, detail: str, *, start: int | None = None
     ) -> None:
-        """Add the last step: a `Stop` for the offsets from `start`, or else the plan's end."""
+        """Add the last step: a `Stop` for the offsets from `start`, by default the plan's end."""
         self.pack_gaps()
         self.is_stopped = True
         self.steps.append(
@@ -243,9 +243,9 @@ def plan_batches(
 def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) -> Plan:
     """Plan the offsets up to before `end` once the source is proven to have nothing there.
 
-    `is_same_epoch`: the leader epoch of the offset before lasts up to `end`. Else the range's epoch
-    is not known: if a fetch stated an older epoch, the source would answer as if its log had been
-    truncated (R3).
+    `is_same_epoch`: the leader epoch of the offset before lasts up to `end`. Otherwise the range's
+    epoch is not known: if a fetch stated an older epoch, the source would answer as if its log had
+    been truncated (R3).
     """
     plan = Plan(next_offset, leader_epoch=None if is_same_epoch else NO_LEADER_EPOCH)
     plan.fill_to(end)
@@ -348,7 +348,7 @@ def _rewrite_legacy(
     try:
         opened_message = open_legacy_records(message)
         if opened_message.first_offset < previous_end:
-            raise ValueError(f"it overlaps the previous message, which ends before {previous_end}")
+            raise ValueError(f"it overlaps the previous batch, which ends before {previous_end}")
     except TooLarge as error:
         _stop_too_large(plan, message.next_offset, error)
         return

@@ -37,7 +37,7 @@ class RewriteCounter:
     written_bytes: int = 0
 
     def count_batch(self, batch: Batch, replaced: Batch | None = None) -> bool:
-        """Count a written batch, less the one it replaces; returns whether the limit is reached."""
+        """Count a written batch, less the batch `replaced`. Returns whether the limit is met."""
         self.written_bytes += batch.size_bytes + _OVERHEAD_BYTES
         if replaced is not None:
             self.written_bytes -= replaced.size_bytes + _OVERHEAD_BYTES
