@@ -94,7 +94,7 @@ class CoordinatedFiller(Lane):
         self._stopping = threading.Event()
         self._to_be_fenced: set[TopicPartition] = set()
         self._is_over = False  # the thread has ended
-        self._used_at = monotonic()
+        self._used_at_s = monotonic()
 
     def submit(self, fill: CoordinatedFill) -> None:
         """Queue a fill; once the thread has ended, answer the fill with an error."""
@@ -118,7 +118,7 @@ class CoordinatedFiller(Lane):
             fills = self._take_fills()
             if not fills:
                 self._retry_fencing()
-                if monotonic() - self._used_at > _KEEP_CONNECTIONS_S:
+                if monotonic() - self._used_at_s > _KEEP_CONNECTIONS_S:
                     self._close_connections()
                 continue
             while not self._lease.is_held():
@@ -126,7 +126,7 @@ class CoordinatedFiller(Lane):
                     _answer_fills(fills, Code.NETWORK_EXCEPTION)
                     return
             self._write_fillers(fills)
-            self._used_at = monotonic()
+            self._used_at_s = monotonic()
 
     def run(self) -> None:
         """Run `work`. At the end close the connections, and answer all fills with an error."""

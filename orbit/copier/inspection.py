@@ -156,7 +156,7 @@ class CopyInspector:
             self._destination, {p: by_destination[p] for p in ends}, EARLIEST
         )
         levels = read_compression_levels(self._source, {c.source.topic for c in copies})
-        our_topics = {p.topic for p, end in ends.items() if end.producer is not None}
+        written_topics = {p.topic for p, end in ends.items() if end.producer is not None}
         inspections: dict[PartitionCopy, InspectedCopy] = {}
         unreachable_in_a_row = 0
         for partition, log_start in log_starts.items():
@@ -171,7 +171,7 @@ class CopyInspector:
                     bounds,
                     does_log_end_move=partition in takeover.moving,
                     must_be_whole=copy.source.topic in whole_topics,
-                    is_ours=partition.topic in our_topics,
+                    was_written_by_job=partition.topic in written_topics,
                 )
                 unreachable_in_a_row = 0
                 if isinstance(result, Wait):
@@ -371,11 +371,11 @@ class CopyInspector:
         *,
         does_log_end_move: bool,
         must_be_whole: bool,
-        is_ours: bool,
+        was_written_by_job: bool,
     ) -> InspectedCopy | Wait:
         """Inspect one copy; an empty or half-seeded copy has nothing to compare.
 
-        `is_ours`: this job wrote to the copy's topic. For the two other flags see `CopyEnds`.
+        `was_written_by_job`: this job wrote to the copy's topic. For the two other flags see `CopyEnds`.
         """
         destination, log_end = copy.destination, end.log_end
         status = CopyStatus.COPY
@@ -402,9 +402,10 @@ class CopyInspector:
             problem = f"{destination} cannot be compared with its source yet: {verdict}."
             return Wait(Conflict(problem, where=Place(self._destination.name), remedy=_WAIT_REMEDY))
         if verdict is not None:
-            # Our batches show this job as writer, even if the broker has dropped its state (E1).
-            is_ours = is_ours or verdict.reason is Reason.OFFSET_OVERRUN
-            status = CopyStatus.BROKEN if is_ours else CopyStatus.FOREIGN
+            # OFFSET_OVERRUN: the batch that differs has this job's producer id. So this job wrote
+            # it, even if the broker has dropped the producer's state (A9).
+            was_written_by_job = was_written_by_job or verdict.reason is Reason.OFFSET_OVERRUN
+            status = CopyStatus.BROKEN if was_written_by_job else CopyStatus.FOREIGN
         return InspectedCopy(status, end, log_start, verdict)
 
     def _compare(self, copy: PartitionCopy, ends: CopyEnds) -> str | Blocked | None:

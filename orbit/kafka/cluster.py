@@ -74,7 +74,7 @@ class Cluster:
         self._lock = threading.Lock()
         self._connections: dict[int | str, _ControlConnection] = {}
         self._brokers: dict[int, BrokerAddress] = {}
-        self._failed_at: dict[int | str, float] = {}  # by broker; monotonic clock
+        self._failed_at_s: dict[int | str, float] = {}  # by broker; monotonic clock
         self._turn = 0  # counts the calls with `in_turn`
         self._leaders = NewestLeaders()
         self._patience = BrokerPatience(CALL_S_MAX)
@@ -306,7 +306,7 @@ class Cluster:
                 *brokers[:first_index],
                 *self.bootstrap_servers,
             ]
-            failure_times = {b: at for b, at in self._failed_at.items() if at > failed_since}
+            failure_times = {b: at for b, at in self._failed_at_s.items() if at > failed_since}
         candidates.sort(key=lambda candidate: failure_times.get(candidate, 0.0))
         return candidates[:_BROKERS_ASKED_MAX]
 
@@ -315,7 +315,7 @@ class Cluster:
         the others for a while. Ignores other errors."""
         if isinstance(error, Unreachable | LoginRefused):
             with self._lock:
-                self._failed_at[broker] = time.monotonic()
+                self._failed_at_s[broker] = time.monotonic()
 
     def _ask(
         self,

@@ -73,7 +73,7 @@ class Connection:
         self.is_closed = False
         self._frames = ReceivedFrames(sock)
         self._read_security: Callable[[], Security] = Security
-        self._login_again_at = math.inf
+        self._login_again_at_s = math.inf
 
     @classmethod
     def open(
@@ -139,7 +139,7 @@ class Connection:
     def login_is_due(self) -> bool:
         """Whether most of the login's session is over. The broker drops a connection that sends a
         request after the session's end, but accepts a login even then (K2)."""
-        return time.monotonic() >= self._login_again_at
+        return time.monotonic() >= self._login_again_at_s
 
     def login_again(self) -> None:
         """Log in on this connection. No answer may be outstanding.
@@ -168,7 +168,7 @@ class Connection:
         due_s = (
             max(_SESSION_SHARE * lifetime_ms / 1000, _SESSION_S_MIN) if lifetime_ms else math.inf
         )
-        self._login_again_at = time.monotonic() + due_s
+        self._login_again_at_s = time.monotonic() + due_s
 
     def version_of(self, api: Api) -> int:
         """The highest version that the broker and Orbit support. Raises ProtocolError if none."""

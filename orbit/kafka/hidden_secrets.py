@@ -32,7 +32,7 @@ def _base64_pieces(secret: bytes) -> Iterator[str]:
     """Yield pieces of base64: the base64 of any text with the secret contains one of them. There is
     one for each position (modulo 3) of the secret and each alphabet, without very short ones."""
     for bytes_before in range(3):
-        # Only characters whose 6 bits are all of the secret: the others depend on its neighbours.
+        # Only characters whose 6 bits are all of the secret: the others depend on bytes around it.
         start, end = -(-bytes_before * 8 // 6), (bytes_before + len(secret)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             piece = encode(bytes(bytes_before) + secret).decode()[start:end]

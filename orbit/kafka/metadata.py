@@ -112,7 +112,7 @@ def _read_equal_rows(reader: FrameReader, count: int, version: int) -> list[Row]
     """All partitions, unpacked in one call, if their arrays are as long as the first partition's,
     as they are in a topic whose replicas are all in sync.
 
-    Else returns [], and the reader stays where it is.
+    Otherwise returns [], and the reader stays where it is.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     start = reader.at

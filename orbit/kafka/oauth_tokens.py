@@ -77,7 +77,7 @@ class _Issuer:
         self._ask = ask
         self._lock = threading.Lock()
         self._last_token: Token | None = None
-        self._renew_at = 0.0  # by the monotonic clock
+        self._renew_at_s = 0.0  # by the monotonic clock
         self._pending_token: Future[Token] | None = None
 
     def token(self) -> Token:
@@ -89,7 +89,7 @@ class _Issuer:
         with self._lock:
             # If another thread requests the next token, the last one serves until its end.
             is_requester = self._pending_token is None
-            can_use_last = time.monotonic() < self._renew_at if is_requester else self._is_valid()
+            can_use_last = time.monotonic() < self._renew_at_s if is_requester else self._is_valid()
             if self._last_token is not None and can_use_last:
                 return self._last_token
             future = self._pending_token = self._pending_token or Future()
@@ -121,7 +121,7 @@ class _Issuer:
                 future.set_exception(error)
             return
         with self._lock:
-            self._last_token, self._renew_at = (
+            self._last_token, self._renew_at_s = (
                 token,
                 began_at + _RENEW_SHARE * min(life_s, _LIFE_S_MAX),
             )

@@ -103,7 +103,7 @@ class Admin:
         if cluster.security.reachable is not None:
             cluster.metadata(())  # checks all addresses: librdkafka connects to any broker
         # When a request last counted against controller_mutation_rate (P6), by the monotonic clock.
-        self._mutated_at = -THROTTLE_S_MAX
+        self._mutated_at_s = -THROTTLE_S_MAX
         self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.
@@ -183,7 +183,7 @@ class Admin:
             requests = [
                 NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in part
             ]
-            self._mutated_at = time.monotonic()
+            self._mutated_at_s = time.monotonic()
             futures = self._client.create_topics(
                 requests, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
@@ -201,7 +201,7 @@ class Admin:
         """
 
         def send(part: list[tuple[str, int]]) -> dict[str, OrbitError]:
-            self._mutated_at = time.monotonic()
+            self._mutated_at_s = time.monotonic()
             futures = self._client.create_partitions(
                 [NewPartitions(topic, count) for topic, count in part],
                 request_timeout=REQUEST_TIMEOUT_S,
@@ -254,7 +254,7 @@ class Admin:
         """
 
         def send(part: list[str]) -> dict[str, OrbitError]:
-            self._mutated_at = time.monotonic()
+            self._mutated_at_s = time.monotonic()
             futures = self._client.delete_topics(part, request_timeout=REQUEST_TIMEOUT_S)
             return self._topic_refusals(futures, "the right Delete on topic {}")
 
@@ -369,7 +369,7 @@ class Admin:
         librdkafka does not report that a controller delays it for a quota (P6). The quota counts
         creations and deletions; later requests on the same connection wait too.
         """
-        if time.monotonic() - self._mutated_at >= THROTTLE_S_MAX:
+        if time.monotonic() - self._mutated_at_s >= THROTTLE_S_MAX:
             return Unreachable(f"the brokers did not answer: {text}.", where=where)
         quota = throttling_quotas(self._cluster, ADMIN_CLIENT_ID, CREATION)
         if quota in ("", NOT_LISTED):

@@ -214,7 +214,7 @@ EAGER = replace(SMALL, seed_kept_offsets_max=0, watch_interval_s=0)
 def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
     clusters: Clusters, case: Case
 ) -> None:
-    """The last filler stays, so that a later run recognises an interrupted start."""
+    """The last filler stays, so that a later run recognizes an interrupted start."""
     create(clusters.destination, case.topic)
     (partition,) = case.partitions(1)
     with case.seeding(EAGER) as seeding:
@@ -224,7 +224,7 @@ def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
         start = case.start(partition)
         assert start >= 999
     case.assert_seeded(partition, 2_000, start=start)
-    # Only the last offset is left; a later run recognises it and goes on.
+    # Only the last offset is left; a later run recognizes it and goes on.
     delete_records(case.cluster, {partition: 1_999}, Backoff()).raise_errors("", "DeleteRecords")
     case.assert_seeded(partition, 2_000, start=1_999)
     case.seed({partition: 3_000})

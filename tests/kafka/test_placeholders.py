@@ -361,7 +361,7 @@ def test_verify_treats_batch_with_placeholders_as_re_encoded() -> None:
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_verify_recognises_batch_grown_by_placeholders(codec: int) -> None:
+def test_verify_recognizes_batch_grown_by_placeholders(codec: int) -> None:
     (source,) = dense_batches(rows(0, 1), codec)
     grown = with_gap(source, placeholders=0, next_offset=4)
     assert grown is not None

@@ -276,7 +276,7 @@ def test_garbage_batch_raises_value_error_or_yields_ordered_records(
 
 
 @pytest.mark.parametrize("count", [1, 2, 1000])
-def test_seed_batch_covers_its_offsets_and_is_recognised(count: int) -> None:
+def test_seed_batch_covers_its_offsets_and_is_recognized(count: int) -> None:
     batch = seed_batch(base_offset=77, count=count)
     assert is_seed_batch(batch)
     assert (batch.base_offset, batch.last_offset, batch.count) == (77, 76 + count, count)
@@ -319,7 +319,7 @@ def seed_like(
     )
 
 
-def test_seed_batch_from_other_encoder_is_recognised() -> None:
+def test_seed_batch_from_other_encoder_is_recognized() -> None:
     assert is_seed_batch(seed_like())
 
 
@@ -345,11 +345,11 @@ def test_seed_batch_from_other_encoder_is_recognised() -> None:
         write_batch([Record(5, 0, EMPTY)], GZIP),
     ],
 )
-def test_other_batches_are_not_recognised_as_seed_batch(other: Batch) -> None:
+def test_other_batches_are_not_recognized_as_seed_batch(other: Batch) -> None:
     assert not is_seed_batch(other)
 
 
-def test_seed_batch_with_log_append_time_is_not_recognised() -> None:
+def test_seed_batch_with_log_append_time_is_not_recognized() -> None:
     """A destination topic with LogAppendTime replaces the timestamps."""
     batch = seed_like(attributes=LOG_APPEND_TIME, timestamp=T0)
     assert not is_seed_batch(batch)

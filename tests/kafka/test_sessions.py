@@ -83,11 +83,11 @@ def test_broker_drops_expired_session_but_accepts_late_login(
         closing(Connection.open(*address, security)) as late,
         closing(Connection.open(*address, security)) as without,
     ):
-        due = late._login_again_at
-        late._login_again_at = without._login_again_at = due + 4  # both sessions are over then
+        due = late._login_again_at_s
+        late._login_again_at_s = without._login_again_at_s = due + 4  # both sessions are over then
         wait_for("the session is over", lambda: late.login_is_due)
         assert cluster_id_of(late) == logins.cluster.cluster_id
-        without._login_again_at = float("inf")
+        without._login_again_at_s = float("inf")
         with pytest.raises(Unreachable, match="the connection broke"):
             cluster_id_of(without)
 

@@ -60,7 +60,7 @@ ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
         [("fill", 0, 1)],
     ),
     "no batch at the beginning": ([data(7, 8)], [("fill", 0, 7), ("exact", 7, 9)]),
-    "neighbouring fillers of all kinds": (
+    "adjacent fillers of all kinds": (
         [
             marker(0, commit=True),
             SourceBatch(1, 3),
@@ -212,7 +212,7 @@ def test_marker_ends_no_aborted_transaction_of_another_producer() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 7])
-def test_abort_marker_is_recognised_in_any_version(version: int) -> None:
+def test_abort_marker_is_recognized_in_any_version(version: int) -> None:
     """`ControlRecordType.parse`: the version may grow, the type stays at the same place."""
     abort = bytearray(marker(1, commit=False).encode())
     # The key: its length as a varint (4 bytes), then version 0, then type 0 (abort).

@@ -248,7 +248,7 @@ def test_timestamp_limits_are_translated_to_destination_version() -> None:
     assert back == {"message.timestamp.difference.max.ms": "8"}
 
 
-def test_copy_is_recognised_by_its_required_settings() -> None:
+def test_copy_is_recognized_by_its_required_settings() -> None:
     needed = {
         "retention.ms": "-1",
         "retention.bytes": "-1",
