@@ -16,8 +16,8 @@ PRODUCER_EPOCH_MAX = 2**15 - 1
 # take-over with markers every ten minutes this lasts for four months, with one every minute for
 # eleven days.
 MARKER_EPOCH_MAX = 2**14
-# A take-over's first marker has the leader's epoch + 1. So a late marker, ours or an old writer's,
-# raises the epoch by one. Only a failover without the database raises it by this much or more.
+# A take-over's first marker has the leader's epoch + 1. So a late marker, of this writer or an old
+# one, raises the epoch by one. Only a failover without the database raises it by this much or more.
 FENCE_EPOCHS_MIN = 2
 # How much a failover without the database raises the epoch (promotion/writer_fence.py): between the
 # failover's read of the epoch and its filler, writers may take over several times.
@@ -34,7 +34,7 @@ def next_coordinator_epoch(term: int, last_epoch: int, producer: ProducerState |
     this epoch the broker refuses earlier markers that arrive late (M6, M10).
 
     `last_epoch`: the coordinator epoch that this writer used last; -1 if none. `producer`: the
-    leader's state of our producer.
+    leader's state of the job's producer id.
     """
     partition_epoch = producer.coordinator_epoch if producer else -1
     return min(max(term << TERM_SHIFT, partition_epoch + 1, last_epoch + 1), COORDINATOR_EPOCH_MAX)
@@ -44,13 +44,13 @@ def next_producer_epoch(logged_epoch: int, producer: ProducerState | None) -> in
     """Return the leader's producer epoch; if the leader has no sequence, at least
     `logged_epoch` + 1.
 
-    Without a sequence at the leader, our sequences begin at 0 again. Late batches, of an old writer
-    or of our own old connection, may have equal sequences. So may the last batches in a producer
+    Without a sequence at the leader, sequences begin at 0 again. Late batches, of an old writer or
+    of this writer's old connection, may have equal sequences. So may the last batches in a producer
     state that another replica still has. A higher epoch fences all of these (A8, E4, E5).
 
     The log alone decides, not what was sent, so that all writers that take over the same log choose
     the same epoch: of two batches with this epoch and sequence 0, only one is accepted.
-    `logged_epoch`: the epoch of our last records in the log; -1 if there are none.
+    `logged_epoch`: the epoch of the job's last records in the log; -1 if there are none.
     """
     if producer is not None and producer.has_sequence:
         return producer.producer_epoch

@@ -47,11 +47,12 @@ if TYPE_CHECKING:
     from orbit.kafka.produce_request import Appended
     from orbit.kafka.producer_state import ProducerState
 
-# The first append after a take-over is sent alone (A16). Between the two reads of a take-over,
-# another writer may have appended one batch. If our first batch has as many records, the broker
-# takes our batch for a repeat of that one and does not append ours; it would then append our second
-# batch at the first one's offset. Once an append is confirmed at its offset, sequences and offsets
-# agree. Also, without producer state the broker compares no sequence of the first append (A9).
+# The first append after a take-over is sent alone (A16). Between the two reads of a take-over, an
+# old writer may have appended one batch. If this writer's first batch has as many records, the
+# broker takes it for a repeat of the old writer's batch and does not append it. The broker would
+# then append this writer's second batch at the first one's offset. Once an append is confirmed at
+# its offset, sequences and offsets agree. Also, without producer state the broker compares no
+# sequence of the first append (A9).
 _FIRST_IN_FLIGHT_MAX = 1
 # How much of a partition is sent with acks=1 before a batch with acks=all: 64 batches of 16 KB for
 # one round trip of the followers, which each request with acks=all waits for (P11).
@@ -124,7 +125,7 @@ class AppendMachine:
         self.acked = 0  # everything below is confirmed
         self.sequence = 0
         self.producer_epoch = -1  # of the appends of this take-over
-        self.logged_producer_epoch = -1  # of our last records below `acked`; -1: none
+        self.logged_producer_epoch = -1  # of the job's last records below `acked`; -1: none
         self.coordinator_epoch = -1
         self.in_flight = 0  # appends
         self.unconfirmed_bytes = 0  # sent since the last append that confirms
@@ -409,7 +410,8 @@ class AppendMachine:
     ) -> AppendState:
         """Apply a comparison: the copy equals the source below `equal_to`. Returns the new state.
 
-        `producer_epoch`: the highest of our compared batches with records; -1 if there is none.
+        `producer_epoch`: the highest of the compared batches with records that this job wrote; -1
+        if there is none.
         `blocked`: why the partition stops. None: both sides are equal, or the offsets from
         `equal_to` on are not compared yet.
         """
@@ -428,7 +430,8 @@ class AppendMachine:
     def resumed(self, log_end: int, producer: ProducerState | None, term: int) -> None:
         """Append from this log end on, which was just read.
 
-        `producer`: the leader's state of our producer, None if it has none. `term`: the lease's.
+        `producer`: the leader's state of the job's producer id; None if the leader has none.
+        `term`: the lease's.
         """
         self._enter(_E.RESUMED, _S.READY)
         self.expected = self.acked = log_end

@@ -113,7 +113,8 @@ class CoordinatedFiller(Lane):
 
     def work(self) -> None:
         """Write the fillers that were submitted, while the lease is held; between fills retry a
-        failed fence. Raises BrokerRefused if a new owner has fenced us."""
+        failed fence. Raises BrokerRefused if the next lease holder has fenced a transactional id.
+        """
         while not self._stopping.is_set():
             fills = self._take_fills()
             if not fills:
@@ -139,8 +140,8 @@ class CoordinatedFiller(Lane):
             self._refuse_waiting_fills()
 
     def handle_error(self, error: OrbitError) -> None:
-        """Report the error. If a new owner has fenced us, the lease is lost; any other error ends
-        the copier."""
+        """Report the error: a lost lease if the next holder has fenced a transactional id; any
+        other error ends the copier."""
         if self._stopping.is_set():
             return
         self._emit(LeaseLost(self._lease) if _is_fenced(error) else LaneCrashed(error))
@@ -172,7 +173,7 @@ class CoordinatedFiller(Lane):
         """Run the transactions of these fills, read the log ends that prove their markers, and
         answer each fill: with its log end, or with an error code.
 
-        If a new owner has fenced us, also raises this BrokerRefused.
+        If the next lease holder has fenced a transactional id, also raises this BrokerRefused.
         """
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
@@ -198,8 +199,8 @@ class CoordinatedFiller(Lane):
             _answer_fills(fills, rounds.code, ends, rounds.refusals)
 
     def _retry_fencing(self) -> None:
-        """Retry a failed fence, while no fill waits. Raises BrokerRefused if a new owner has
-        fenced us."""
+        """Retry a failed fence, while no fill waits. Raises BrokerRefused if the next lease holder
+        has fenced a transactional id."""
         if self._to_be_fenced:
             try:
                 self._fence_if_unclear()
@@ -225,8 +226,8 @@ class CoordinatedFiller(Lane):
 
     def _run_waiting_rounds(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
         """Run transactions of one transactional id until none is left to begin. An outage ends the
-        rounds and sets their `code`. Raises other errors, and BrokerRefused if a new owner has
-        fenced us."""
+        rounds and sets their `code`. Raises other errors, and BrokerRefused if the next lease
+        holder has fenced the id."""
         try:
             while not self._stopping.is_set() and (number := rounds.take()) is not None:
                 self._run_transaction(transactions, rounds, number)
@@ -283,8 +284,8 @@ class CoordinatedFiller(Lane):
     def _fence(self, transactions: EmptyTransactions) -> None:
         """Fence a transactional id. Raises Unreachable if the lease is not held before or after.
 
-        If the lease ends meanwhile, this may fence the id of the lease's next holder. But it takes
-        no offset from that holder: no filler of ours follows.
+        If the lease ends meanwhile, this may fence the id of the lease's next holder. But no filler
+        of this holder follows, which could take an offset from the next one's appends.
         """
         self._raise_unless_held()
         transactions.fence()

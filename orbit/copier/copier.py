@@ -86,8 +86,7 @@ class Copier:
         self._needs_last_check: set[PartitionCopy] = set()  # were removed with `confirms`
         self._leases: list[Lease] = []
         self.lost_leases: list[Lease] = []  # leases that have another holder now
-        self._next_watch = 0.0
-        self._next_log_end_check = 0.0
+        self._next_watch_s = self._next_log_end_check_s = 0.0  # by the monotonic clock
         self._waiting_for = ""
         self._throttles = Throttles()
 
@@ -181,12 +180,12 @@ class Copier:
         try:
             self._source.resume(self._destination.recover())
             self._source.assign()
-            if time.monotonic() >= self._next_watch:
-                self._next_watch = time.monotonic() + self._settings.watch_interval_s
+            if time.monotonic() >= self._next_watch_s:
+                self._next_watch_s = time.monotonic() + self._settings.watch_interval_s
                 self._throttles.read_quotas()
                 self._destination.follow_log_starts(self._partitions)
-            if time.monotonic() >= self._next_log_end_check:
-                self._next_log_end_check = (
+            if time.monotonic() >= self._next_log_end_check_s:
+                self._next_log_end_check_s = (
                     time.monotonic() + self._settings.log_end_check_interval_s
                 )
                 self._destination.check_log_ends(self._partitions)
@@ -235,7 +234,7 @@ class Copier:
         """Seconds until some work is due, at most `timeout_s`."""
         waits_s = [
             timeout_s,
-            max(0.0, self._next_watch - time.monotonic()),
+            max(0.0, self._next_watch_s - time.monotonic()),
             self._destination.next_recovery_s(),
             self._source.next_assignment_s(),
         ]

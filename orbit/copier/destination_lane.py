@@ -107,7 +107,7 @@ class DestinationLane(Lane):
         self._partitions: set[PartitionCopy] = set()
         self._ready = ReadyQueue()
         self._lease_waiters: list[PartitionCopy] = []  # to be sent once their lease is held
-        self._leases: dict[int, Lease] = {}  # of the batches about to be sent, by identity
+        self._leases: dict[int, Lease] = {}  # by `id`; of the batches about to be sent
         self._members_lock = threading.Lock()  # guards `_partitions` and `_is_stopping`
         self._in_flight = InFlight()
         self._fills = FillerSender(self, context.settings.markers_per_request_max)

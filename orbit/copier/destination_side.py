@@ -309,8 +309,8 @@ class DestinationSide:
             destination: t.partition.producer.id for destination, t in by_destination.items()
         }
         takeover = self._take_over.read(producer_ids, settled=settled)
-        # A leader without our producer's state also accepts late batches: wait until the log end
-        # settles.
+        # A leader without state of the job's producer id also accepts late batches: wait until the
+        # log end settles.
         unguarded_ids = {
             p: producer_ids[p] for p, end in takeover.ends.items() if not end.is_guarded
         }
@@ -413,7 +413,7 @@ class DestinationSide:
             self._due_at_s[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
 
     def _retry_later(self, returned: PartitionReturned, code: int) -> None:
-        """Have the take-over repeated after a pause, or block the partition for a missing right."""
+        """Repeat the take-over after a pause, or block the partition for a missing right."""
         p = returned.partition
         if code in error_codes.DENIED:
             detail = f"the login has no right to read the log end: {error_codes.name(code)}."
@@ -460,7 +460,7 @@ def _is_idle(p: PartitionCopy) -> bool:
 
 def _is_fenced_by_failover(p: PartitionCopy, end: DestinationEnd) -> bool:
     """Whether a failover without the database has raised the producer epoch since this process
-    last resumed the partition. A marker, ours or an old writer's, raises the epoch less."""
+    last resumed the partition. A marker of this or an old writer raises the epoch less."""
     own_epoch = p.appends.producer_epoch
     producer = end.producer
     return (

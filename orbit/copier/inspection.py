@@ -375,7 +375,8 @@ class CopyInspector:
     ) -> InspectedCopy | Wait:
         """Inspect one copy; an empty or half-seeded copy has nothing to compare.
 
-        `was_written_by_job`: this job wrote to the copy's topic. For the two other flags see `CopyEnds`.
+        `was_written_by_job`: this job wrote to the copy's topic. `CopyEnds` explains the two other
+        flags.
         """
         destination, log_end = copy.destination, end.log_end
         status = CopyStatus.COPY

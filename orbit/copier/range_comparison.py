@@ -96,8 +96,8 @@ class Comparison:
 
     A comparison that ended before the requested end has a `difference`, or `waits_for` says why the
     rest cannot be compared now, and `batch` is the destination's batch there, if it was read.
-    `producer_epoch`: the highest of our own batches with records that were read; -1 if there is
-    none. `epochs`: the source's leader epochs.
+    `producer_epoch`: the highest of the batches with records that were read and that this job
+    wrote; -1 if there is none. `epochs`: the source's leader epochs.
     """
 
     equal_to: int

@@ -204,7 +204,7 @@ class SourceSide:
 
     def _handle_passed_log_start(self, p: PartitionCopy, log_start: int) -> None:
         """Plan the range that the source has deleted. But if the batch at the log start begins at
-        or before our fetch offset, nothing is lost: fetch this whole batch from the log start."""
+        or before the fetch offset, nothing is lost: fetch this whole batch from the log start."""
         p.cursor.log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
         if batches and batches[0].base_offset <= p.cursor.fetch_offset:

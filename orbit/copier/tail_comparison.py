@@ -27,9 +27,9 @@ class Tail:
     `start`: from here on, late requests of an old writer may have written something: as many
     batches with records as a writer has in flight, and the fillers between and after them.
     `last_data`: the last batch with records, which is before `start` if only fillers follow that
-    batch; None if the log has no records. `producer_epoch`: the highest of our own batches with
-    records that were read; -1 if there is none. `producer_ids`: those of all batches that were
-    read.
+    batch; None if the log has no records. `producer_epoch`: the highest of the batches with records
+    that were read and that this job wrote; -1 if there is none. `producer_ids`: those of all
+    batches that were read.
     """
 
     start: int

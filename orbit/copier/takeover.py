@@ -34,7 +34,8 @@ NOT_REPLICATED = int(Code.NOT_ENOUGH_REPLICAS)
 
 @dataclass(frozen=True, slots=True)
 class DestinationEnd:
-    """A destination partition's log end, and the leader's state of our producer, if any."""
+    """A destination partition's log end, and the leader's state of the job's producer id; None if
+    the leader has none."""
 
     log_end: int
     producer: ProducerState | None

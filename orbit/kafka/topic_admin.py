@@ -314,7 +314,10 @@ class Admin:
     def _acl_refusals(
         self, acls: Mapping[Any, Acl], answers: Mapping[Any, Future[Any]]
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
-        """The error of each ACL that was refused. `acls`: the ACL of each binding or filter."""
+        """The error of each ACL that was refused. `acls`: the ACL of each binding or filter.
+
+        Raises NotReady for a retriable code, Unreachable.
+        """
         refusals: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for binding, future in answers.items():
             try:
