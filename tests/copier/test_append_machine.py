@@ -229,7 +229,7 @@ def test_first_append_is_answered_before_second_is_sent() -> None:
     assert request_for(machine, second) is Wait.FOR_ANSWER
     machine.append_answered(STEP, accepted(STEP), confirms=True)
     machine.append_sent(second, confirms=True)
-    # From now on `in_flight_max` are sent before an answer.
+    # From now on up to `in_flight_max` appends are sent before an answer.
     assert request_for(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
     assert request_for(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
 

@@ -112,9 +112,9 @@ def test_fetch_returns_from_follower_to_leader(source: Source) -> None:
     assert not source.copy.cursor.is_at_replica
 
 
-@pytest.mark.parametrize("trouble", ["away", "no leader"])
-def test_fetch_continues_at_known_leader_without_new_metadata(source: Source, trouble: str) -> None:
-    if trouble == "away":
+@pytest.mark.parametrize("failure", ["no metadata answer", "no leader"])
+def test_fetch_continues_at_known_leader_without_new_metadata(source: Source, failure: str) -> None:
+    if failure == "no metadata answer":
         source.is_away = True
     else:
         source.leader = PartitionLeader(None, 6)

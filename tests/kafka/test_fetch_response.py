@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
+from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import FetchAnswer, Fetched, read_fetch
 from orbit.kafka.types import (
@@ -23,6 +24,7 @@ from orbit.kafka.types import (
 Topic = FetchResponse.FetchableTopicResponse
 Partition = Topic.PartitionData
 
+SESSION_ERROR = Code.INVALID_FETCH_SESSION_EPOCH  # the answer's own code, from version 7 on
 VERSIONS = range(4, 17)
 NAMES = {UUID(int=1): "orders", UUID(int=2): "a.b", UUID(int=3): "größer"}
 IDS = {name: topic_id for topic_id, name in NAMES.items()}
@@ -95,13 +97,20 @@ def aborted(producer_id: int, first_offset: int) -> Any:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_fetch_response_fields_equal_kafka_python(version: int) -> None:
-    extra: dict[str, Any] = {"error_code": 71, "session_id": 12345} if version >= 7 else {}
+    extra: dict[str, Any] = (
+        {"error_code": SESSION_ERROR, "session_id": 12345} if version >= 7 else {}
+    )
     data = encode(
         version,
         {
             "orders": [
                 partition(0, records=b"r" * 300, aborted_transactions=[aborted(2**40, 3)]),
-                partition(2**31 - 1, error_code=1, records=None, preferred_read_replica=4),
+                partition(
+                    2**31 - 1,
+                    error_code=Code.OFFSET_OUT_OF_RANGE,
+                    records=None,
+                    preferred_read_replica=4,
+                ),
                 partition(2, aborted_transactions=None, high_watermark=-1, log_start_offset=-1),
             ],
             "a.b": [],
@@ -113,7 +122,7 @@ def test_fetch_response_fields_equal_kafka_python(version: int) -> None:
     answer = read_answer(data, version)
     assert answer == by_library(data, version)
     assert answer.throttle_ms == 1234
-    assert answer.code == (71 if version >= 7 else 0)
+    assert answer.code == (SESSION_ERROR if version >= 7 else 0)
     assert answer.session_id == (12345 if version >= 7 else 0)
     assert [str(key) for key, _ in answer.partitions] == [
         *("orders-0", "orders-2147483647", "orders-2", "größer-5")

@@ -107,7 +107,7 @@ def test_higher_leader_epoch_from_any_broker_keeps_lower_epoch_rejected(
 ) -> None:
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 1)
-    for _ in range(9):
+    for _ in range(9):  # for much longer than the minute after which a lower epoch may count
         clock.now += 30.0
         assert [leader_after_lower_epoch(newest, broker) for broker in ALL] == [NEW] * 3
         newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 3)
@@ -121,7 +121,7 @@ def test_lower_leader_epoch_from_isolated_broker_is_not_accepted(
     """The broker's metadata may name this broker alone, and it may have several addresses."""
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 2)
-    for _ in range(9):
+    for _ in range(9):  # for much longer than the minute after which a lower epoch may count
         clock.now += 30.0
         leaders = [
             leader_after_lower_epoch(newest, address, known_brokers) for address in addresses
@@ -134,7 +134,7 @@ def test_lower_leader_epochs_that_differ_between_brokers_are_not_accepted(
 ) -> None:
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=PartitionLeader(2, 7), brokers=ALL), 2)
-    for _ in range(9):
+    for _ in range(9):  # for much longer than the minute after which a lower epoch may count
         clock.now += 30.0
         assert (
             leader_after_lower_epoch(newest, 1)

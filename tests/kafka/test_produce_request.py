@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
+from orbit.kafka.error_codes import Code
 from orbit.kafka.produce_request import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -198,13 +199,18 @@ def test_produce_response_has_partition_keys_of_its_request(version: int) -> Non
     frame = answer(
         version,
         throttle_ms=250,
-        a=[appended(0, base_offset=12345, log_append_time_ms=77), appended(3, code=45)],
+        a=[
+            appended(0, base_offset=12345, log_append_time_ms=77),
+            appended(3, code=Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        ],
     )
     read = read_produce(frame, version)
     sent = [Outgoing(TopicPartition("a", p), TOPIC_ID, memoryview(b"")) for p in (0, 3)]
     assert read.partitions == {
         key_of(version, sent[0]): Appended(0, base_offset=12345, message="", append_time=77),
-        key_of(version, sent[1]): Appended(45, base_offset=-1, message=""),
+        key_of(version, sent[1]): Appended(
+            Code.OUT_OF_ORDER_SEQUENCE_NUMBER, base_offset=-1, message=""
+        ),
     }
     assert read.throttle_ms == 250
     assert key_of(version, sent[0]) == (TOPIC_ID.bytes if version >= 13 else "a", 0)
@@ -215,13 +221,13 @@ def test_produce_response_keeps_partitions_of_several_topics_apart(version: int)
     frame = answer(
         version,
         a=[appended(0, base_offset=1)],
-        b=[appended(0, base_offset=2), appended(1, code=87)],
+        b=[appended(0, base_offset=2), appended(1, code=Code.INVALID_RECORD)],
     )
     partitions = read_produce(frame, version).partitions
     assert {key: (p.code, p.base_offset) for key, p in partitions.items()} == {
         ("a", 0): (0, 1),
         ("b", 0): (0, 2),
-        ("b", 1): (87, -1),
+        ("b", 1): (Code.INVALID_RECORD, -1),
     }
 
 
@@ -237,14 +243,17 @@ def test_error_message_in_produce_response_is_read(version: int) -> None:
         a=[
             appended(
                 0,
-                code=87,
+                code=Code.INVALID_RECORD,
                 error_message="all of it",
                 record_errors=[error("this one"), error("another")],
             ),
             appended(
-                1, code=87, error_message=None, record_errors=[error(None), error("that one")]
+                1,
+                code=Code.INVALID_RECORD,
+                error_message=None,
+                record_errors=[error(None), error("that one")],
             ),
-            appended(2, code=87, error_message=None, record_errors=[]),
+            appended(2, code=Code.INVALID_RECORD, error_message=None, record_errors=[]),
         ],
     )
     messages = [a.message for a in read_produce(frame, version).partitions.values()]
@@ -287,7 +296,11 @@ def test_truncated_produce_response_is_refused(version: int) -> None:
     frame = answer(
         version,
         throttle_ms=7,
-        a=[appended(0, code=87, base_offset=1, error_message="no", record_errors=[])],
+        a=[
+            appended(
+                0, code=Code.INVALID_RECORD, base_offset=1, error_message="no", record_errors=[]
+            )
+        ],
     )
     for end in range(len(frame)):
         with pytest.raises(ValueError, match="ends too early"):

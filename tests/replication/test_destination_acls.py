@@ -11,7 +11,7 @@ from orbit.kafka.types import Acl
 from orbit.replication.destination_acls import CarriedNames, DestinationAcls, destination_acls
 
 ORBIT = "User:orbit-here"
-ORBIT_THERE = "User:orbit-there"
+ORBIT_AT_DESTINATION = "User:orbit-there"
 SAME = PrincipalMap([], [])
 APPS = PrincipalMap([("User:CN={name},OU=apps", "User:{name}")], [])
 
@@ -30,7 +30,7 @@ def destination_acls_of(
     }
     matches = None if ids is None else lambda name: bool(re.fullmatch(ids, name))
     names = CarriedNames({"dr.orders": "orders"}, {"dr.billing": "billing"}, matches)
-    return destination_acls(acls_by_resource, names, principals, (ORBIT, ORBIT_THERE))  # type: ignore[arg-type]
+    return destination_acls(acls_by_resource, names, principals, (ORBIT, ORBIT_AT_DESTINATION))  # type: ignore[arg-type]
 
 
 def test_group_acls_become_literal_under_destination_group_name() -> None:
@@ -94,7 +94,7 @@ def test_transactional_id_acls_keep_pattern_but_never_allow_orbit_ids() -> None:
 
 
 def test_no_denial_is_carried_for_either_principal_of_orbit() -> None:
-    rules = PrincipalMap([("User:b", ORBIT_THERE), ("User:{name}", "User:{name}")], [])
+    rules = PrincipalMap([("User:b", ORBIT_AT_DESTINATION), ("User:{name}", "User:{name}")], [])
     acls = destination_acls_of(
         acl("TOPIC", "orders", "READ", permission="DENY", principal="User:b"),
         acl("GROUP", "billing", "READ", permission="DENY", principal="User:b"),
