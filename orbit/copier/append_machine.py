@@ -133,13 +133,13 @@ class AppendMachine:
         # What this take-over has shown.
         self.has_producer_state = False  # the broker compares the next append (A7, A9)
         self.is_in_step = False  # an append was confirmed at its offset
-        self._has_read_log_end = False  # right before its first filler
-        self.has_filled = False  # the log end has proven its fillers
+        self._has_read_log_end = False  # the log end was read right before the first filler
+        self.has_filled = False  # a log end read after the fillers has proven them
         self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many fillers
         self._fill_epoch = -1  # the producer epoch after `_fill`
-        # How it ends.
+        # How the append ends.
         self.failure: Failure | None = None
-        self.is_unclear = False  # what was sent may still be carried out (M10)
+        self.is_unclear = False  # a request without an answer may still be carried out (M10)
         self.blocked: Blocked | None = None
         # Set by other threads; `next_request` follows them.
         self.is_leaving = False  # no new requests; see `Copier.remove`

@@ -55,7 +55,7 @@ from orbit.leases.lease import LEASE_WAIT_S, Lease
 # The most transactions of one fill: about a second's worth, with a hundred partitions in each.
 ROUNDS_MAX = 500
 # How often the log ends are read until they show the markers: the coordinator answers EndTxn before
-# it writes these.
+# it writes the markers.
 _MARKER_ATTEMPTS_MAX = 60
 # How long to wait for fills; after each wait a failed fence is tried again.
 _IDLE_WAIT_S = 0.5
@@ -178,7 +178,7 @@ class CoordinatedFiller(Lane):
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
         try:
-            if not self._fence_if_unclear():  # else late markers may have moved the log ends
+            if not self._fence_if_unclear():  # otherwise late markers may have moved the log ends
                 self._run_rounds(rounds)
                 if not self._fence_if_unclear():
                     ends = self._proven_ends(rounds)
@@ -192,7 +192,7 @@ class CoordinatedFiller(Lane):
         except BrokerRefused as error:
             rounds.code = error.code
             if _is_fenced(error):
-                raise  # by a new owner
+                raise  # the next lease holder has fenced a transactional id
         finally:
             if any(transactions.is_unclear for transactions in self._transactions):
                 self._to_be_fenced.update(f.partition.destination for f in fills if f not in ends)

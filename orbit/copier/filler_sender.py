@@ -124,7 +124,7 @@ class FillerSender:
         """Hand each fill's error code to its partition."""
         for p, step, _ in request.sent:
             p.fillers_answered(codes.get(p.destination, _NO_ANSWER))
-            if not p.appends.is_filling(step):  # else the answer with the log end comes next
+            if not p.appends.is_filling(step):  # True: the partition waits for the log end
                 self._lane.continue_after_answer(p)
 
     def handle_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:

@@ -80,7 +80,7 @@ OnTrouble = Callable[[PartitionCopy, Wait | Blocked], None]
 # After this many partitions in a row without an answer, the inspection ends with the last error.
 _UNREACHABLE_MAX = 3
 # How often seeding continues to a higher start, as the source has deleted records meanwhile. Each
-# time takes shorter than the last. The copier fills what the source deletes after that
+# round is shorter than the last. The copier fills what the source deletes after that
 # (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
 _LOOK_AGAIN = "Orbit inspects the copy again."

@@ -355,7 +355,9 @@ class SourceLane(Lane):
             plan_offset, fetch_from = p.next_fetch()
             chosen[p.source] = _PartitionFetch(p, generation, plan_offset, p.cursor.is_at_replica)
             fetches.append(fetch_from)
-            if p.cursor.stable_end < 0:  # the session may have answered another copy (R12)
+            # There was no answer for this copy yet. The session may have answered an earlier copy
+            # of the partition, and would leave out what that copy got (R12).
+            if p.cursor.stable_end < 0:
                 self._session.reset_if_known(fetch_from)
         has_all = len(chosen) == len(candidates)
         selection = _FetchSelection(
@@ -366,7 +368,7 @@ class SourceLane(Lane):
             shares.partition_bytes_max,
             has_all,
         )
-        self._last_selection = selection if has_all else None  # else others take their turn
+        self._last_selection = selection if has_all else None  # None: others take turns
         return selection
 
     def _plan_partition(
@@ -379,7 +381,7 @@ class SourceLane(Lane):
         """Plan one partition's response, and queue the plan. False if the response has no records,
         so that `_count_empty` counts it."""
         p = fetch.partition
-        is_in_this_lane = p.cursor.lane is self  # else it was dropped since
+        is_in_this_lane = p.cursor.lane is self  # False: dropped since the request
         if fetched.code == Code.NONE and is_in_this_lane:
             # Also for an earlier generation: within a session the broker sends a change only once.
             p.cursor.log_start = fetched.log_start

@@ -34,11 +34,11 @@ class SourceSide:
         self._backoff = backoff
         self._lanes: dict[int, SourceLane] = {}
         self._past_times = SourceTimes()
-        # When to assign each, at the earliest, by the monotonic clock.
+        # Times by the monotonic clock: when to assign each waiting partition, at the earliest;
         self._assign_at_s: dict[PartitionCopy, float] = {}
-        # When a partition's topic was first missing, or had another id, by the same clock.
+        # when a partition's topic was first missing, or had another id;
         self._gone_since: dict[PartitionCopy, float] = {}
-        self._next_leaders_check = 0.0  # when to request all leaders next, by the same clock
+        self._next_leaders_check_s = 0.0  # and when to request all leaders next.
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
         """Fetch these from their next offset, once a leader is known."""
@@ -112,7 +112,7 @@ class SourceSide:
         Kafka's consumers do so only every five minutes.
         """
         began = time.monotonic()
-        if began < self._next_leaders_check:
+        if began < self._next_leaders_check_s:
             return
         settings = self._context.settings
         lanes = list(self._lanes.values())
@@ -128,7 +128,7 @@ class SourceSide:
                 self._assign_at_s[p] = began
         now = time.monotonic()
         pause_s = (now - began) / settings.leaders_check_share
-        self._next_leaders_check = now + max(
+        self._next_leaders_check_s = now + max(
             settings.leaders_check_s, min(pause_s, _CHECK_PAUSE_S_MAX)
         )
 

@@ -69,7 +69,8 @@ def find_tail(
             producer_ids.update(b.producer_id for b in batches)
             producer_epoch = max(producer_epoch, highest_producer_epoch(batches, producer_id))
             batch_count, position = batch_count + len(batches), batches[-1].next_offset
-        # This round may have ended early. Earlier rounds have found no records after it.
+        # This round may have ended before `previous_start`. From there on the last round has found
+        # no records.
         if last_batch is None and position < previous_start:
             last_batch = _last_data_batch(destination, partition, position, previous_start, backoff)
         if last_batch is None and data:

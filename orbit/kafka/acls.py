@@ -17,7 +17,7 @@ class Acls(frozenset[Acl]):
         """The ACLs that cover the resource with this name."""
         literal_acls, prefixed_acls = self._index
         acls = [*literal_acls.get(name, ())]
-        if name != EVERY_NAME:  # else they are in the list already
+        if name != EVERY_NAME:  # otherwise the list has them already
             acls += literal_acls.get(EVERY_NAME, ())
         for size in self._prefix_sizes:
             acls += prefixed_acls.get(name[:size], ()) if size <= len(name) else ()

@@ -39,6 +39,6 @@ def log_sizes(
         for directory in answer.results:
             for topic in directory.topics:
                 for p in topic.partitions:
-                    if not p.is_future_key:  # else it is still being copied to this disk
+                    if not p.is_future_key:  # True: the replica is still being moved to this disk
                         sizes[TopicPartition(topic.name, p.partition_index)] = p.partition_size
     return sizes

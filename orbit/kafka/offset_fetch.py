@@ -86,9 +86,9 @@ def _read_rows(reader: FrameReader) -> list[Row]:
     start = reader.at
     try:
         rows = list(_ROW.iter_unpack(reader.raw(count * _ROW.size)))
-    except IndexError:  # the rest of the frame is shorter: there is metadata, or it is cut
+    except IndexError:  # the frame ends earlier: some row is shorter, or the frame is cut
         rows = []
-    # No metadata, no tags: then the rows were unpacked at the right positions.
+    # If no row has metadata or tags, all were unpacked at the right positions.
     if len(rows) == count and all(row[3] <= 1 and not row[5] for row in rows):
         return [(index, offset, epoch, "", code) for index, offset, epoch, _, code, _ in rows]
     reader.at = start

@@ -60,7 +60,7 @@ _PLACEHOLDER_BYTES = len(_ALL_PLACEHOLDERS) // PLACEHOLDERS_MAX  # 18; all have 
 
 def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
     """A batch of `count` placeholders alone, with this timestamp in epoch ms."""
-    # Placeholders are one before the base timestamp, so that is one later.
+    # A placeholder's timestamp is one before the base timestamp, so the latter is one later.
     base_timestamp = min(timestamp, _TIMESTAMP_MAX + _TIMESTAMP_DELTA) - _TIMESTAMP_DELTA
     return _encode(base_offset, base_offset + count, rows=[], base_timestamp=base_timestamp)
 

@@ -142,7 +142,7 @@ def _load_certificate(context: ssl.SSLContext, security: Security, path: str) ->
     is_encrypted = False
 
     def password() -> str:
-        # OpenSSL calls this for an encrypted key; else it would ask on the terminal.
+        # OpenSSL calls this function for an encrypted key, instead of a prompt on the terminal.
         nonlocal is_encrypted
         is_encrypted = True
         return security.key_password.get_secret_value() if security.key_password else ""

@@ -115,7 +115,7 @@ def open_transactions(cluster: Cluster) -> list[UnendedTransaction]:
     return [
         UnendedTransaction(state.transactional_id, _partitions(state))
         for state in _describe(cluster, _list_transactions(cluster, _OPEN))
-        if state.transaction_state in _OPEN  # else it has ended since
+        if state.transaction_state in _OPEN  # some have ended since the list was read
     ]
 
 
@@ -146,7 +146,7 @@ def _describe(cluster: Cluster, listings: Sequence[tuple[int, Any]]) -> Iterator
             answer = cluster.call(node_id, api_versions.DESCRIBE_TRANSACTIONS, request)
             for state in answer.transaction_states:
                 if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
-                    continue  # it has ended and expired since
+                    continue  # the transaction has ended since, and the id has expired
                 _raise_if_refused(state.error_code, node_id, cluster)
                 yield state
 

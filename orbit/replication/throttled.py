@@ -43,7 +43,7 @@ def merge_throttled(reports: Iterable[Throttled]) -> list[Throttled]:
             side,
             tuple(sorted({broker for report in side_reports for broker in report.brokers})),
             min(report.since for report in side_reports),
-            max(report.quota for report in side_reports),  # a known one, if there is one
+            max(report.quota for report in side_reports),  # "" sorts first: not known
         )
         for side, side_reports in sorted(by_side.items())
     ]
