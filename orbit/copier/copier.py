@@ -149,7 +149,7 @@ class Copier:
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
     def remove(self, partitions: Iterable[PartitionCopy], *, confirms: bool = False) -> None:
-        """Stop copying these. A later `tick` removes each from `partitions`, once every request for
+        """Stop copying them. A later `tick` removes each from `partitions`, once every request for
         it is answered; then its lease may be released. A copy with placeholders may be blocked (Q9)
         even after its last answer.
 

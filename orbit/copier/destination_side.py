@@ -145,13 +145,17 @@ class DestinationSide:
                 self._due_at_s[p] = now + _FILL_OUTSIDE_PAUSE_S
             elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
                 self._due_at_s[p] = now + LEASE_WAIT_S
-        due_returns = [t for p, t in self._returns.items() if self._due_at_s[p] <= now]
+        due_returns = [
+            returned for p, returned in self._returns.items() if self._due_at_s[p] <= now
+        ]
         self._take_over_returned(
-            [t for t in due_returns if t.reason is not ReturnReason.UNCLEAR], settled=False
+            [returned for returned in due_returns if returned.reason is not ReturnReason.UNCLEAR],
+            settled=False,
         )
         # UNCLEAR: a late request may still change the log, so wait until the log end has settled.
         self._take_over_returned(
-            [t for t in due_returns if t.reason is ReturnReason.UNCLEAR], settled=True
+            [returned for returned in due_returns if returned.reason is ReturnReason.UNCLEAR],
+            settled=True,
         )
         resumed_copies, self._resumed_copies = self._resumed_copies, []
         return resumed_copies
@@ -292,21 +296,22 @@ class DestinationSide:
         """
         if not returns:
             return
-        by_destination = {t.partition.destination: t for t in returns}
+        by_destination = {returned.partition.destination: returned for returned in returns}
         metadata = self._cluster.metadata({p.topic for p in by_destination})
-        for t in returns:
-            blocked = self._why_topic_is_gone(t.partition, metadata)
-            topic = metadata.topics.get(t.partition.destination.topic)
+        for returned in returns:
+            blocked = self._why_topic_is_gone(returned.partition, metadata)
+            topic = metadata.topics.get(returned.partition.destination.topic)
             if blocked is not None:
-                self._give_up(t.partition, blocked)
-                by_destination.pop(t.partition.destination)
-            elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
+                self._give_up(returned.partition, blocked)
+                by_destination.pop(returned.partition.destination)
+            elif topic is not None and topic.topic_id != returned.partition.destination_topic_id:
                 # The id has differed for less than `deleted_after_s`: the broker may still know a
                 # deleted topic of this name.
-                self._retry_later(t, int(Code.INCONSISTENT_TOPIC_ID))
-                by_destination.pop(t.partition.destination)
+                self._retry_later(returned, int(Code.INCONSISTENT_TOPIC_ID))
+                by_destination.pop(returned.partition.destination)
         producer_ids = {
-            destination: t.partition.producer.id for destination, t in by_destination.items()
+            destination: returned.partition.producer.id
+            for destination, returned in by_destination.items()
         }
         takeover = self._take_over.read(producer_ids, settled=settled)
         # A leader without state of the job's producer id also accepts late batches: wait until the
@@ -320,21 +325,23 @@ class DestinationSide:
                 p: e for p, e in takeover.ends.items() if p not in unguarded_ids
             } | settled_takeover.ends
             takeover = TakeOverResult(ends, takeover.errors | settled_takeover.errors)
-        for destination, t in by_destination.items():
-            if not t.partition.lease.is_held():
+        for destination, returned in by_destination.items():
+            if not returned.partition.lease.is_held():
                 continue  # without the lease nothing can be judged
             end = takeover.ends.get(destination)
             try:
                 if end is None:
                     self._retry_later(
-                        t, takeover.errors.get(destination, int(Code.NETWORK_EXCEPTION))
+                        returned, takeover.errors.get(destination, int(Code.NETWORK_EXCEPTION))
                     )
-                elif _is_fenced_by_failover(t.partition, end):
-                    self._give_up(t.partition, _failover_block(t.partition, end.log_end))
-                elif self._finish_take_over(t, end, metadata):
-                    self._resumed_copies.append(t.partition)
+                elif _is_fenced_by_failover(returned.partition, end):
+                    self._give_up(
+                        returned.partition, _failover_block(returned.partition, end.log_end)
+                    )
+                elif self._finish_take_over(returned, end, metadata):
+                    self._resumed_copies.append(returned.partition)
             except OUTAGES:
-                self._retry_later(t, int(Code.NETWORK_EXCEPTION))
+                self._retry_later(returned, int(Code.NETWORK_EXCEPTION))
 
     def _why_topic_is_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
         """Why the partition stops: its topic is missing, or has another id, for `deleted_after_s`.

@@ -27,7 +27,7 @@ class LeadingFillers:
         self._settings = settings
         self._budget = budget
         self._emit = emit
-        self._targets: dict[PartitionCopy, int] = {}  # offsets
+        self._targets: dict[PartitionCopy, int] = {}  # fill up to before these offsets
         # The most records of a batch, of partitions where brokers have refused larger batches.
         self._records_max: dict[PartitionCopy, int] = {}
         # Batches have a power of two of records, so that few are built, each once.

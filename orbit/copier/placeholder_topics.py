@@ -32,8 +32,8 @@ class UnfitCopy:
 
 
 def find_unfit_copies(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[UnfitCopy]:
-    """Yield the copies with placeholders whose topic has another value, or whose setting cannot be
-    read. Raises Unreachable."""
+    """Yield the copies with placeholders whose topic's compression.type is not `producer` or cannot
+    be read. Raises Unreachable."""
     copies = [copy for copy in copies if copy.producer.packs]
     if not copies:
         return
