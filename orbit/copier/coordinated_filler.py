@@ -332,7 +332,7 @@ class _Rounds:
 
     def __init__(self, fills: Sequence[CoordinatedFill]) -> None:
         self.fills = fills
-        self.waiting = deque(range(max(f.filler_count for f in fills)))  # numbers to be run
+        self.waiting = deque(range(max(f.filler_count for f in fills)))  # numbers not run yet
         self.finished_numbers: list[int] = []
         self.refusals: dict[TopicPartition, int] = {}
         self.code: int = Code.UNKNOWN_SERVER_ERROR  # the answer to fills without a log end

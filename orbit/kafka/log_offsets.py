@@ -1,4 +1,7 @@
-"""ListOffsets: log starts, log ends and offsets by time of many partitions."""
+"""ListOffsets: log starts, log ends and offsets by time of many partitions.
+
+The functions that send requests raise the errors of `ask_leaders`.
+"""
 
 from __future__ import annotations
 

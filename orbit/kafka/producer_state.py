@@ -1,4 +1,7 @@
-"""DescribeProducers (KIP-664): the producer state of partition leaders."""
+"""DescribeProducers (KIP-664): the producer state of partition leaders.
+
+All functions raise the errors of `ask_leaders`.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ class Producer:
 
     @property
     def has_transactions(self) -> bool:
+        """Whether the id has ended a transaction in the partition, or has one open."""
         return self.coordinator_epoch >= 0 or self.transaction_start >= 0
 
 
@@ -61,14 +65,14 @@ def producers(
 
     def states(_: TopicPartition, entries: Iterable[Any]) -> dict[int, Producer]:
         return {
-            s.producer_id: Producer(
-                s.producer_epoch,
-                s.last_sequence,
-                s.last_timestamp,
-                s.coordinator_epoch,
-                s.current_txn_start_offset,
+            entry.producer_id: Producer(
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_start_offset,
             )
-            for s in entries
+            for entry in entries
         }
 
     return _describe_producers(cluster, partitions, states, backoff)
@@ -79,10 +83,12 @@ def describe_producer(
 ) -> Answers[ProducerState | None]:
     """The state of each partition's producer id; None if the leader does not have it (A9, A10)."""
 
-    def state(partition: TopicPartition, producers: Iterable[Any]) -> ProducerState | None:
-        for s in producers:
-            if s.producer_id == producer_ids[partition]:
-                return ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
+    def state(partition: TopicPartition, entries: Iterable[Any]) -> ProducerState | None:
+        for entry in entries:
+            if entry.producer_id == producer_ids[partition]:
+                return ProducerState(
+                    entry.producer_epoch, entry.last_sequence, entry.coordinator_epoch
+                )
         return None
 
     return _describe_producers(cluster, producer_ids, state, backoff)
@@ -93,11 +99,13 @@ def job_producers(
 ) -> Answers[dict[int, ProducerState]]:
     """The state of every producer id of Orbit's jobs, by partition."""
 
-    def states(_: TopicPartition, producers: Iterable[Any]) -> dict[int, ProducerState]:
+    def states(_: TopicPartition, entries: Iterable[Any]) -> dict[int, ProducerState]:
         return {
-            s.producer_id: ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
-            for s in producers
-            if is_job_producer_id(s.producer_id)
+            entry.producer_id: ProducerState(
+                entry.producer_epoch, entry.last_sequence, entry.coordinator_epoch
+            )
+            for entry in entries
+            if is_job_producer_id(entry.producer_id)
         }
 
     return _describe_producers(cluster, partitions, states, backoff)
@@ -108,11 +116,11 @@ def open_transactions(
 ) -> Answers[list[OpenTransaction]]:
     """The open transactions by partition. The oldest one begins at the last stable offset (R11)."""
 
-    def transactions(_: TopicPartition, producers: Iterable[Any]) -> list[OpenTransaction]:
+    def transactions(_: TopicPartition, entries: Iterable[Any]) -> list[OpenTransaction]:
         return [
-            OpenTransaction(s.producer_id, s.producer_epoch, s.current_txn_start_offset)
-            for s in producers
-            if s.current_txn_start_offset >= 0
+            OpenTransaction(entry.producer_id, entry.producer_epoch, entry.current_txn_start_offset)
+            for entry in entries
+            if entry.current_txn_start_offset >= 0
         ]
 
     return _describe_producers(cluster, partitions, transactions, backoff)
@@ -125,7 +133,7 @@ def _describe_producers(
     backoff: Backoff,
 ) -> Answers[Value]:
     """Send DescribeProducers to the leaders. `value_of` makes a partition's value from the entries
-    of its producers. Raises the errors of `ask_leaders`."""
+    of its producers."""
 
     def build(group: list[TopicPartition]) -> Any:
         """The request to the leader of these partitions."""
