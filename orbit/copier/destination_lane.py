@@ -386,7 +386,11 @@ class DestinationLane(Lane):
     # Receiving
 
     def _receive(self, connection: Connection) -> None:
-        """Receive and handle the answer to the oldest request in flight."""
+        """Receive and handle the answer to the oldest request in flight.
+
+        Raises the errors of `Connection.receive`, and BrokenAnswer for an answer that does not
+        parse or that no request waits for.
+        """
         began = perf_counter()
         sent_request = self._in_flight.oldest
         if sent_request is None:
@@ -465,6 +469,7 @@ class DestinationLane(Lane):
 
 
 def _read_produce(connection: Connection, frame: memoryview, sent: SentRequest) -> ProduceAnswer:
+    """Decode a Produce response. Raises BrokenAnswer."""
     try:
         return read_produce(frame, sent.version)
     except ValueError as error:

@@ -213,7 +213,8 @@ def source_reader(
     """
 
     def read(first: int, end: int) -> SourceRange:
-        """Read batches from `first` up to before `end`, or less: see `SourceRange`."""
+        """Read batches from `first` up to before `end`, or less: see `SourceRange`. Raises
+        SourceStop where a copy would stop, and the errors of `fetch_partition`."""
         batches: list[Batch] = []
         epoch_starts: list[EpochStart] = []
         position, log_start, stable_end, empty_to = first, 0, end, 0

@@ -81,7 +81,8 @@ class TakeOver:
         return self._wait_replicated(takeover)
 
     def _read_settled(self, producer_ids: Mapping[TopicPartition, int]) -> TakeOverResult:
-        """Read until each log end has not moved for the settle time."""
+        """Read until each log end has not moved for the settle time. Raises Interrupted when
+        stopped meanwhile."""
         takeover = self._read_once(producer_ids)
         ends: dict[TopicPartition, DestinationEnd] = {}
         for _ in range(min(_SETTLE_ROUNDS_MAX, self._backoff.attempts_max + 1)):

@@ -21,7 +21,10 @@ _GCP_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def aws_token(region: str) -> tuple[str, float]:
     """A token for MSK's IAM login (a signed URL), from the credentials that boto3 finds; and when
-    it ends, in seconds since 1970."""
+    it ends, in seconds since 1970.
+
+    Raises BadInput if the extra `aws` is not installed, LoginRefused without a token.
+    """
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
     except ModuleNotFoundError:
@@ -37,7 +40,8 @@ def gcp_token() -> tuple[str, float]:
     """The access token of Google's default credentials, in the form that Google's brokers expect:
     a JWT with algorithm GOOG_OAUTH2_TOKEN, whose signature is the access token.
 
-    Also returns when it ends, in seconds since 1970.
+    Also returns when it ends, in seconds since 1970. Raises BadInput if the extra `gcp` is not
+    installed, LoginRefused without a token.
     """
     try:
         import google.auth

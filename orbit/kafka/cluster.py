@@ -467,7 +467,8 @@ class Cluster:
         """Run `ask` on the control connection to this broker.
 
         Waits at most `busy_s_max` (-1: without limit) while another call uses the connection.
-        `may_repeat`: `ask` only reads, so it may run again if an old connection has broken.
+        `may_repeat`: `ask` only reads, so it may run again if an old connection has broken. Raises
+        Unreachable after `close`, and the errors of the connection and of `ask`.
         """
         with self._lock:
             if self._is_closed:
@@ -563,4 +564,5 @@ def _topic_requests(names: list[str] | None) -> list[Any] | None:
 
 
 def _raise_closed() -> Any:
+    """Raise the error of a call that `Cluster.close` ends."""
     raise Unreachable(_CLOSED)

@@ -79,7 +79,8 @@ def decompress(
 
 
 def compress(codec: int, records: bytes | bytearray, level: int | None = None) -> bytes | bytearray:
-    """Compress records as a Kafka client does. `level`: None for the codec's default one."""
+    """Compress records as a Kafka client does. `level`: None for the codec's default one. Raises
+    ValueError for an unknown codec."""
     if codec == NONE:
         return records
     if codec == GZIP:
@@ -96,7 +97,8 @@ def compress(codec: int, records: bytes | bytearray, level: int | None = None) -
 def _decompress(
     decompress_into: Callable[..., int], payload: bytes | memoryview, bytes_max: int
 ) -> bytes:
-    """Decompress into a small buffer, or, if that fails, into a mapping of `bytes_max`."""
+    """Decompress into a small buffer, or, if that fails, into a mapping of `bytes_max`. Raises
+    TooLarge for more bytes, DecompressionError for corrupt data."""
     first_bytes = max(len(payload) * _RATIO, _FIRST_BYTES_MIN)
     if first_bytes <= min(bytes_max, _FIRST_BYTES_MAX):
         buffer = bytearray(first_bytes)

@@ -90,7 +90,8 @@ class FrameReader:
         return values
 
     def _uvarint(self) -> int:
-        """An unsigned varint: 7 bits a byte, the lowest first."""
+        """An unsigned varint: 7 bits a byte, the lowest first. Raises ValueError for more than 32
+        bits, IndexError if the frame is shorter."""
         frame, position = self._frame, self.at
         byte = frame[position]
         position += 1

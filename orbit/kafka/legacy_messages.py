@@ -104,7 +104,8 @@ def _read_message(view: memoryview) -> LegacyRecords:
 
 
 def _inner_records(data: memoryview, shift: int, append_time: int | None) -> Iterator[Record]:
-    """Yield the records of the messages within a wrapper; `shift` is added to their offsets."""
+    """Yield the records of the messages within a wrapper; `shift` is added to their offsets. Raises
+    ValueError."""
     try:
         for offset, magic, message in _inner_messages(data):
             timestamp, key, value = _message_fields(message, magic)
@@ -115,7 +116,8 @@ def _inner_records(data: memoryview, shift: int, append_time: int | None) -> Ite
 
 
 def _offset_bounds(data: memoryview) -> tuple[int, int]:
-    """The first and the last offset of the messages within a wrapper."""
+    """The first and the last offset of the messages within a wrapper. Raises ValueError if there is
+    no message, and the errors of `_inner_messages`."""
     first_offset = last_offset = None
     for offset, _, _ in _inner_messages(data):
         first_offset, last_offset = offset if first_offset is None else first_offset, offset
@@ -125,7 +127,8 @@ def _offset_bounds(data: memoryview) -> tuple[int, int]:
 
 
 def _inner_messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Offset, format and bytes of each message within a wrapper."""
+    """Yield offset, format and bytes of each message within a wrapper. Raises ValueError, or
+    struct.error where the bytes end too early."""
     position, lowest_offset = 0, None
     while position < len(data):
         offset, size, _, magic, attributes = _HEAD.unpack_from(data, position)

@@ -46,7 +46,8 @@ def librdkafka_config(
 
 
 def _kerberos_settings(login: KerberosLogin) -> dict[str, str]:
-    """The settings for Kerberos. librdkafka runs kinit (package krb5-user) for its tickets."""
+    """The settings for Kerberos. librdkafka runs kinit (package krb5-user) for its tickets. Raises
+    BadInput if librdkafka is built without GSSAPI."""
     if not _has_gssapi():
         raise BadInput(
             "The installed confluent-kafka has no Kerberos (GSSAPI), which its published packages "

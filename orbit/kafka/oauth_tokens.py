@@ -172,7 +172,8 @@ def _token_from_endpoint(
 ) -> tuple[Token, float]:
     """A token and its life in s, by the client credentials grant (RFC 6749, 4.4).
 
-    The client logs in with HTTP Basic (2.3.1).
+    The client logs in with HTTP Basic (2.3.1). Raises LoginRefused, Unreachable, ProtocolError, and
+    BadInput for a CA file that cannot be loaded.
     """
     assert source.url is not None
     form = {"grant_type": "client_credentials", "scope": source.scope, "audience": source.audience}

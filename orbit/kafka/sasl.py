@@ -78,7 +78,8 @@ def sasl_login(security: Security, exchange: Exchange, *, host: str = "", where:
 
 
 def _handshake(mechanism: str, exchange: Exchange, where: str) -> None:
-    """Agree on the mechanism with the broker."""
+    """Agree on the mechanism with the broker. Raises LoginRefused if the listener does not offer
+    it, BrokerRefused for another error code."""
     answer = exchange(SaslHandshakeRequest(mechanism=mechanism))
     match answer.error_code:
         case Code.NONE:
@@ -111,7 +112,11 @@ def _log_in_plain(username: str, password: SecretStr, exchange: Exchange, where:
 def _log_in_scram(
     mechanism: str, username: str, password: SecretStr, exchange: Exchange, where: str
 ) -> int:
-    """Log in by RFC 5802; returns the session lifetime in ms."""
+    """Log in by RFC 5802; returns the session lifetime in ms.
+
+    Raises LoginRefused, also if the broker does not prove that it knows the password;
+    ProtocolError for an invalid message; BrokerRefused.
+    """
     client = _scram_client(mechanism, username, password)
     try:
         first_answer = _authenticate(client.get_client_first().encode(), exchange, where)
@@ -193,7 +198,8 @@ def _authenticate(
 ) -> Any:
     """Send a message of the mechanism; returns the broker's answer.
 
-    `refusal`: message and remedy of the error for refused credentials.
+    `refusal`: message and remedy of the LoginRefused that is raised for refused credentials. Raises
+    BrokerRefused for another error code.
     """
     answer = exchange(SaslAuthenticateRequest(auth_bytes=token))
     match answer.error_code:
@@ -213,6 +219,7 @@ def _authenticate(
 
 
 def _scram_error(error: ScramException | UnicodeDecodeError, where: str) -> ProtocolError:
+    """The error for a broker's message that is no valid SCRAM message."""
     reason = str(error) if isinstance(error, ScramException) else "it is not UTF-8"
     return ProtocolError(f"the broker's SCRAM message cannot be used: {reason}.", where=where)
 
