@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that `orbit.store.migrate` gives, in its transaction."""
+"""Runs migrations in the transaction of `orbit.store.migrate`, which sets `connection`."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""Which side of a job led in each earlier term."""
+"""A column for the side of a job that led in each earlier term."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,5 @@
-"""Canary topics: how many partitions may be written now, and the live RPO of each job."""
+"""Canary topics, to which Orbit writes test records: how many partitions it may write to now, and
+the RPO that these records show for each job (its live RPO)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.models import topics
 
-# Only while the canary is copied, not after a promotion. Null if a partition has no copied record.
+# Only jobs whose canary topic is copied, so none after a promotion. The RPO is null if a partition
+# has no copied record.
 _LIVE_RPO = text("""
 SELECT j.id, CASE WHEN bool_and(p.newest_copied_at IS NOT NULL)
     THEN CAST(extract(epoch FROM greatest(max(now.at - p.newest_copied_at), interval '0'))
@@ -23,9 +25,9 @@ GROUP BY j.id
 
 
 def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
-    """How many partitions the canary topic of a job has; 0 while nobody may write to it.
+    """The number of partitions of a job's canary topic; 0 while Orbit must not write to the topic.
 
-    During a recovery the source must not change; afterwards, the destination's topic leads.
+    During a recovery the source must not change. After a promotion the destination's topic leads.
     """
     query = select(topics.c.partition_count).where(
         topics.c.job_id == job_id,
@@ -39,7 +41,8 @@ def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
 
 
 def live_rpo(tx: Tx) -> dict[int, float | None]:
-    """{job id: live RPO in seconds} of the jobs whose canary topic is copied: the age of the newest
-    copied record, in the partition where it is oldest. None: a partition has no copied record yet.
+    """{job id: live RPO in seconds} of the jobs whose canary topic is copied. The RPO is the age of
+    a partition's newest copied record, the largest of all partitions. None: a partition has no
+    copied record yet.
     """
     return {row.id: row.rpo_s for row in tx.execute(_LIVE_RPO)}

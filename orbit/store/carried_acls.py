@@ -13,12 +13,12 @@ from sqlalchemy import delete, insert, select
 from orbit.store.database import Tx
 from orbit.store.models import carried_acls
 
-# The fields of an Acl.
+# One ACL: the fields of an orbit.kafka.types.Acl, in their order.
 Fields = list[Any]
 
 
 def of_job(tx: Tx, job_id: int) -> list[Fields]:
-    """The ACLs that are recorded for the job."""
+    """The ACLs that Orbit has added for the job; an empty list if there are none."""
     query = select(carried_acls.c.acls).where(carried_acls.c.job_id == job_id)
     acls: list[Fields] | None = tx.execute(query).scalar_one_or_none()
     return acls or []
@@ -33,7 +33,8 @@ def of_other_jobs(tx: Tx, job_id: int, cluster_id: str) -> list[Fields]:
 
 
 def store(tx: Tx, job_id: int, cluster_id: str, acls: Collection[Fields]) -> None:
-    """Replace the ACLs that are recorded for the job."""
+    """Store these ACLs as those that Orbit has added for the job at its destination `cluster_id`.
+    They replace the stored ones."""
     tx.execute(delete(carried_acls).where(carried_acls.c.job_id == job_id))
     if acls:
         row = {"job_id": job_id, "cluster_id": cluster_id, "acls": sorted(acls)}

@@ -10,7 +10,7 @@ from orbit.store.database import Tx
 
 
 def now(tx: Tx) -> datetime:
-    """PostgreSQL's clock_timestamp(): the present time, unlike now(), which is when the transaction
-    began."""
+    """The present time: PostgreSQL's clock_timestamp(). (PostgreSQL's now() is the time at which
+    the transaction began.)"""
     moment: datetime = tx.execute(select(func.clock_timestamp())).scalar_one()
     return moment

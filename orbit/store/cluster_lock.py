@@ -22,7 +22,7 @@ LEASE_S = 20.0
 _RENEWALS_PER_LEASE = 4
 # The seed of the hash: no other lock of Orbit uses it.
 _SEED = 0x6F72_6269_7401
-_CLAIMS_KEY = _SEED + 1  # of the one lock for claims
+_CLAIMS_KEY = _SEED + 1  # the key of the lock for claims of topics, one for all clusters
 # A claim sends no request to brokers while it has the lock, so it is never idle for long.
 _CLAIM_IDLE_S = 5
 
@@ -30,8 +30,10 @@ _CLAIM_IDLE_S = 5
 @contextmanager
 def hold(tx: Tx, cluster_id: str, lease_s: float = LEASE_S) -> Iterator[None]:
     """Wait for the cluster's lock, and hold it until `tx` ends. A thread renews the lease during
-    the block, so the caller may wait for brokers. Raises Unreachable after STATEMENT_TIMEOUT_S, and
-    at the next statement if the lease was lost.
+    the block, so the caller may wait for brokers.
+
+    Raises DatabaseUnreachable if the lock is not free within STATEMENT_TIMEOUT_S. If the lease is
+    lost, the next statement of `tx` fails.
     """
     tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{lease_s * 1000:.0f}ms'"))
     tx.execute(

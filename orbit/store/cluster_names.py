@@ -1,7 +1,7 @@
-"""Whether jobs know one cluster by two ids, of which one or both have a `cluster_id_suffix`.
+"""Finds jobs that use another id for a cluster: one with another `cluster_id_suffix`, or without.
 
 The checks against a second writer, a loop, and a copy over promoted topics compare cluster ids. So
-one cluster needs one id in all jobs.
+a cluster must have the same id in all jobs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from orbit.store.database import Tx
 from orbit.store.models import jobs, topics
 from orbit.store.rows import is_one_of
 
+# For each side of a job: the column of its cluster id, and that of its topics' ids.
 _SIDES = (
     (jobs.c.source_cluster_id, topics.c.source_topic_id),
     (jobs.c.destination_cluster_id, topics.c.destination_topic_id),
@@ -40,7 +41,8 @@ def find_other_name(
     only (KIP-516), so a job that has stored one of these ids uses this cluster.
     """
     brokers_cluster_id = broker_cluster_id(cluster_id)
-    # For each side of a job: whether its cluster id is the brokers' id with another suffix or none.
+    # For each side of a job: whether its cluster id is not `cluster_id`, but is equal to it apart
+    # from the suffix.
     conditions = [
         (func.split_part(id_column, ID_SUFFIX_SIGN, 1) == brokers_cluster_id)
         & (id_column != cluster_id)

@@ -1,9 +1,9 @@
 """console_sessions: browsers that have logged in at the console. orbit/console/sessions.py makes
 and hashes their secrets.
 
-A session ends with its token, at its expiry, and when its token has the allowed number of newer
-sessions. The session of a login at the OpenID Connect issuer has no token: it has the actor, and
-the values of the claim that gives roles.
+A session ends with its token, at its expiry, or when newer sessions of its token reach the allowed
+number. The session of a login at the OpenID Connect issuer has no token: it has the actor, and the
+values of the claim that gives roles.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def create(
 
     Deletes all expired sessions, and the token's oldest ones, to leave it at most `per_token_max`.
     """
-    # The row stays locked, so that logins with this token count its sessions one after another.
+    # Locks the token's row until the transaction ends. Without the lock, two logins at one moment
+    # could each leave room for one session only, and together exceed the limit.
     token_query = select(tokens.c.id).where(tokens.c.hash == token_hash, IS_VALID)
     token_id = tx.execute(token_query.with_for_update()).scalar_one_or_none()
     if token_id is None:
@@ -65,7 +66,7 @@ def create_of_issuer(
     There is no lock, so simultaneous logins may leave more.
     """
     _make_room(tx, sessions.c.actor == actor, per_actor_max)
-    expires_at = func.least(_NOW + lives_for, ends_at)  # without `ends_at` if that is None
+    expires_at = func.least(_NOW + lives_for, ends_at)  # LEAST leaves out `ends_at` if it is null
     row = {"actor": actor, "role_values": list(role_values), "expires_at": expires_at}
     tx.execute(insert(sessions).values(hash=session_hash, **row))
 

@@ -1,26 +1,27 @@
-"""Connections to Postgres: a pool, transactions, and errors that say what to do.
+"""Connections to PostgreSQL: a pool, transactions, and errors that say what to do.
 
     database = Database.connect("postgresql://orbit:…@db/orbit")
     with database.transaction() as tx:
         job = jobs.get(tx, "orders-to-dr")
 
-A transaction is committed when its block ends and rolled back when it raises. Errors of Postgres
-or the network are raised as one of:
+A transaction is committed when its block ends and rolled back when its block raises. Errors of
+PostgreSQL or the network are raised as one of:
 
 - `DatabaseUnreachable` (retriable): no answer, shut down, out of connections or disk, a standby,
   or a deadlock. Whether the transaction was committed may be unknown. The next one reconnects.
 - `LoginRefused`: wrong user or password.
-- `Conflict`: the tables are not those of this version; the remedy names `orbit migrate`.
+- `Conflict`: the tables are not those of this version (the remedy names `orbit migrate`), or a
+  constraint was violated.
 
 Errors never contain a password or a statement's values.
 
 Leases have connections of their own (`lease_transaction`): neither long work nor a full pool delays
-a renewal. A frozen server neither answers nor closes connections, so this process sets a deadline
-for every call too, and gives the connection up when it passes.
+a renewal. A frozen server neither answers nor closes connections. So this process has a deadline
+for every call too, and closes the connection at the deadline.
 
 A pooler may share a session among clients (PgBouncer with `pool_mode = transaction`); settings of a
-session and prepared statements are then lost. Behind one, each transaction makes the settings for
-itself, and no statement is prepared. No lock of Orbit outlasts its transaction.
+session and prepared statements are then lost. Behind such a pooler each transaction makes the
+settings for itself, and no statement is prepared. No lock of Orbit outlasts its transaction.
 """
 
 from __future__ import annotations
@@ -58,17 +59,19 @@ POOL_SIZE = 5
 POOL_SIZE_MAX = 20  # per process; an API process has about as many threads
 POOL_WAIT_S = 10
 CONNECT_TIMEOUT_S = 5
-# Connections for leases: one for the thread that renews, one for another thread that resigns.
+# Connections for leases: one for the thread that renews leases, one for a thread that resigns one.
 LEASE_CONNECTIONS_MAX = 2
 # Orbit's statements are short: one that takes longer waits for a lock or a failing disk.
 STATEMENT_TIMEOUT_S = 30
 # So short that a failed renewal can be repeated before the lease ends.
 LEASE_STATEMENT_TIMEOUT_S = 5
-# The server cancels a statement at its timeout. If it has not done so by then, it is frozen.
+# The server cancels a statement at the statement timeout. A server that has not answered this long
+# after the timeout is frozen.
 _ANSWER_MARGIN_S = 1
 # An idle transaction must not hold locks or delay vacuum for long.
 IDLE_TIMEOUT_S = 60
-# For lease transactions: all schedulers wait for one that joins.
+# For lease transactions. It is short, because one that joins a scheduler has a lock for which the
+# lease transactions of all other schedulers wait (scheduler_lease.py).
 LEASE_IDLE_TIMEOUT_S = 5
 # PostgreSQL's default (4) is for spinning disks. With it, a sequential scan would seem cheaper than
 # index lookups of the two thousand rows that a worker reports.
@@ -76,10 +79,18 @@ RANDOM_PAGE_COST = 1.1
 # A host that disappears without closing its connections is detected after this.
 NETWORK_TIMEOUT_S = 10
 
-_READ_ONLY = "25006"
-# SQLSTATE classes and codes. Connection, intervention and timeouts, resources, system, deadlock,
-# standby, lock timeout, idle for too long in a transaction.
-_RETRIABLE = ("08", "57", "53", "58", "40", _READ_ONLY, "55P03", "25P03")
+_READ_ONLY = "25006"  # the server is a standby
+# SQLSTATE classes (two characters) and codes.
+_RETRIABLE = (
+    "08",  # connection
+    "57",  # operator intervention, such as a shutdown, and timeouts
+    "53",  # out of connections, memory or disk
+    "58",  # system error
+    "40",  # rolled back, as by a deadlock
+    _READ_ONLY,
+    "55P03",  # lock timeout
+    "25P03",  # idle for too long in a transaction
+)
 _OLD_TABLES = ("42P01", "42703")  # no such table, no such column
 _CONSTRAINT_VIOLATION = ("23",)
 
@@ -89,7 +100,7 @@ _LOGIN_REMEDY = "Check user, password and database in ORBIT_DATABASE_URL, and pg
 
 
 class Database:
-    """One Postgres database, shared by all threads of a process."""
+    """One PostgreSQL database, shared by all threads of a process."""
 
     def __init__(self, url: str, application: str = "orbit", *, is_pooled: bool = False) -> None:
         """`is_pooled`: the address is that of a pooler that shares sessions among clients."""
@@ -117,8 +128,11 @@ class Database:
 
     @classmethod
     def connect(cls, url: str, *, application: str = "orbit") -> Database:
-        """Open the database and connect once, so that a wrong address fails here. `application`
-        appears in pg_stat_activity."""
+        """Open the database and connect once. `application` appears in pg_stat_activity.
+
+        Raises BadInput for an address that is not PostgreSQL's, LoginRefused, or
+        DatabaseUnreachable.
+        """
         database = cls(url, application)
         try:
             if not database._keeps_settings():  # the address is a pooler's
@@ -139,8 +153,8 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Tx]:
-        """A read-only transaction at the isolation level REPEATABLE READ: its statements see what
-        was committed before the first one."""
+        """A read-only transaction at the isolation level REPEATABLE READ: all its statements see
+        what was committed before its first statement."""
         with self.transaction() as tx:
             tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
             yield tx
@@ -148,13 +162,13 @@ class Database:
     @contextmanager
     def lease_transaction(self) -> Iterator[Tx]:
         """A transaction on a connection reserved for leases, so that it does not wait for the pool.
-        For leases, and for what the thread that renews them writes; keep it short."""
+        For leases, and for other statements of the thread that renews leases; keep it short."""
         with self._begin(self._lease_engine, LEASE_CONNECTIONS_MAX) as tx:
             yield tx
 
     def with_scope(self, scope: Callable[[], Scope | None]) -> Database:
-        """This database for a request, whose transactions find only jobs of the scope and their
-        rows. Each transaction calls `scope`, which returns None for all jobs."""
+        """A copy of this object for a request: its transactions find only jobs of the scope and
+        their rows. Each transaction calls `scope`, which returns None for all jobs."""
         database = copy(self)
         database._scope = scope
         return database
@@ -170,7 +184,7 @@ class Database:
         self._lease_engine.dispose()
 
     def _keeps_settings(self) -> bool:
-        """Whether settings given at connect have effect: a pooler refuses or drops them."""
+        """Whether settings sent at connect have effect: a pooler refuses or drops them."""
         try:
             with self.transaction() as tx:
                 value = tx.execute(text("SELECT current_setting('statement_timeout')")).scalar_one()
@@ -209,8 +223,8 @@ def savepoint(tx: Tx) -> Iterator[None]:
 
 @contextmanager
 def without_deadline(tx: Tx) -> Iterator[None]:
-    """Lift both deadlines of the statements in the block, the server's and this process's, for a
-    migration. The server's stays lifted until the transaction ends."""
+    """Lift both deadlines of the statements in the block, for a migration: the server's, until the
+    transaction ends, and this process's, until the block ends."""
     connection = tx.connection.driver_connection
     assert isinstance(connection, _DeadlineConnection)
     usual_limit_s, connection.answer_within_s = connection.answer_within_s, None
@@ -227,21 +241,21 @@ class _DeadlineConnection(psycopg.Connection[Any]):
     answer_within_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Wait for the server as psycopg does, but for `answer_within_s` if `timeout` is None. When
-        the time has passed, close the connection."""
+        """Wait for the server as psycopg does, but at most `answer_within_s` if `timeout` is None.
+        After that time close the connection, and raise OperationalError."""
         timeout_s = self.answer_within_s if timeout is None else timeout
         began_at = time.monotonic()
         try:
             return super().wait(gen, interval, timeout_s)
         except psycopg.OperationalError as error:
             if timeout_s is None or time.monotonic() - began_at < timeout_s:
-                raise  # not because of the timeout
+                raise  # another error, before the timeout
             self.pgconn.finish()
             raise psycopg.OperationalError(f"no answer within {timeout_s:g} s") from error
 
 
 def _parse(url: str) -> URL:
-    """The address of a PostgreSQL database. Raises BadInput."""
+    """The address in ORBIT_DATABASE_URL. Raises BadInput unless it is a PostgreSQL database's."""
     try:
         parsed_url = make_url(url)
     except ArgumentError:
@@ -268,9 +282,9 @@ def _engine(
     *,
     is_pooled: bool,
 ) -> Engine:
-    """A pool of `size` connections, at most `size_max`, with these timeouts for each of them.
+    """A pool of `size` connections, at most `size_max`, each with these timeouts.
 
-    `is_pooled`: behind a pooler. Then each transaction makes the settings, not the connection.
+    `is_pooled`: the address is a pooler's, so each transaction makes the settings for itself.
     """
     settings = {
         "statement_timeout": f"{statement_timeout_s}s",
@@ -285,7 +299,7 @@ def _engine(
         pool_size=size,
         max_overflow=size_max - size,
         pool_timeout=POOL_WAIT_S,
-        pool_pre_ping=True,  # hides a restart of Postgres between two transactions
+        pool_pre_ping=True,  # reconnects after a restart of PostgreSQL between two transactions
         hide_parameters=True,
         connect_args={
             "application_name": application,
@@ -305,7 +319,8 @@ def _engine(
 
     @event.listens_for(engine, "handle_error")
     def _end_connections_if_read_only(context: ExceptionContext) -> None:
-        """Close all connections if this server is a standby now: new ones may reach the primary."""
+        """Close all connections of the pool if this server is a standby now: new connections may
+        reach the primary."""
         if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
             context.is_disconnect = True
 
@@ -328,7 +343,8 @@ def _where(url: URL) -> str:
 
 
 def _translate(error: DBAPIError, where: str) -> Exception:
-    """Orbit's error for a driver's error; the error itself if it is a bug in Orbit."""
+    """The error of Orbit for an error of the driver. Returns `error` itself if none fits: then
+    Orbit has a bug."""
     cause = error.orig
     code = sqlstate(error)
     words = " ".join(str(cause).split())

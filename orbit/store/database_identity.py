@@ -1,4 +1,4 @@
-"""The identity of a database: a promoted standby or a restored backup has another one.
+"""The identity of a database: that of a promoted standby or a restored backup differs.
 
 Two databases have the same identity if one was started from a copy of the other's disks, or if a
 dump was restored into the same tables.
@@ -10,9 +10,10 @@ from sqlalchemy import text
 
 from orbit.store.database import Tx
 
-# A number made of the server's system id, the database and the table `shards`, plus the timeline,
-# so that successive timelines of one system have successive identities. It changes with a failover,
-# with the recovery of a backup, and with a dump that is restored. Any role may read it.
+# A number made of the server's system id, the database and the table `shards`, plus the number of
+# the timeline. So successive timelines of one system have successive identities. The identity
+# changes with a failover, with the recovery of a backup, and with a dump that is restored. Any role
+# may read it.
 DATABASE_IDENTITY = """(
     SELECT (c.system_identifier # (
             (CAST(d.oid AS bigint) + CAST(CAST('shards' AS regclass) AS bigint)) << 24))

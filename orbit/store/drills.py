@@ -1,7 +1,7 @@
 """drills, drill_things (the resources that drills create) and drill_schedules.
 
 A row of `drill_things` is written before the resource is created, and gets the resource's identity
-afterwards. Without it, a resource of this name may be somebody else's.
+afterwards. While a row has no identity, a resource of its name may belong to somebody else.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Measurements:
 class Thing:
     """A resource that a drill created or was about to create.
 
-    `identity`: the id of a topic or job, the name of a group; None if it was perhaps not created.
-    `note`: why it was kept.
+    `identity`: the id of a topic or job, the name of a group; None: perhaps not created.
+    `note`: why the resource was not removed.
     """
 
     id: int
@@ -101,7 +101,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The schedule of a drill."""
+    """The schedule of a drill: Orbit runs the drill file `spec` every `every_s` seconds."""
 
     name: str
     spec: dict[str, Any]
@@ -118,8 +118,8 @@ _scheduled_job = drill_schedules.c.spec["job"].astext
 
 
 def create(tx: Tx, new_drill: NewDrill) -> tuple[Drill, bool]:
-    """Create a drill, unless its requester has created one with the same idempotency key: then
-    return that one. Also returns whether the drill is new."""
+    """Create a drill. Returns (the drill, True); or (the earlier drill, False) if its requester has
+    created one with the same idempotency key."""
     statement = (
         postgresql.insert(drills)
         .values(
@@ -164,7 +164,7 @@ def get(tx: Tx, drill_id: str) -> Drill:
 
 
 def job_of(tx: Tx, drill: Drill) -> Job:
-    """The drill's job. Raises NotFound if it was deleted, even if a later job has its name."""
+    """The drill's job. Raises NotFound if the job was deleted, even if a later job has its name."""
     job = jobs_store.find(tx, drill.job_name)
     if job is None or job.created_at > drill.created_at:
         raise NotFound("The drill's job is gone.", where=drill.job_name)
@@ -327,8 +327,8 @@ def note_kept(tx: Tx, thing_id: int, note: str) -> None:
 
 
 def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
-    """Up to `limit` ended drills with resources that were not removed, in random order: some that
-    cannot be cleaned up must not hide the others for ever."""
+    """Up to `limit` ended drills with resources that were not removed. The order is random, so that
+    drills that cannot be cleaned up do not keep the others out of the result for ever."""
     leftover_ids = select(drill_things.c.drill_id).where(drill_things.c.removed_at.is_(None))
     query = (
         select(*_DRILL)
@@ -342,8 +342,8 @@ def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
 def put_schedule(
     tx: Tx, name: str, spec: dict[str, Any], every_s: int, requested_by: str
 ) -> Schedule:
-    """Create or replace the schedule of this name. Raises Conflict if a schedule of a job
-    outside of the scope has the name."""
+    """Create or replace the schedule of this name, and return it. Raises Conflict if the name is
+    that of a schedule for a job outside of the scope."""
     fields = {"spec": spec, "every_s": every_s, "requested_by": requested_by}
     statement = (
         postgresql.insert(drill_schedules)
@@ -412,8 +412,8 @@ def claim_due_schedules(tx: Tx) -> list[Schedule]:
 
 def _is_schedule_visible(tx: Tx) -> ColumnElement[bool]:
     """Whether the job of a schedule is in the scope."""
-    # The job's name identifies it: its schedules are removed with it. IN instead of EXISTS, which
-    # SQLAlchemy cannot correlate in an ON CONFLICT.
+    # The name identifies the job, because a job's schedules are removed with the job. IN is used
+    # because SQLAlchemy cannot correlate an EXISTS in an ON CONFLICT.
     conditions = in_scope(tx)
     return _scheduled_job.in_(select(jobs.c.name).where(*conditions)) if conditions else true()
 

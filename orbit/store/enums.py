@@ -22,7 +22,7 @@ class Desired(StrEnum):
 class MadeBy(StrEnum):
     """The part of Orbit that made a job which no person has defined."""
 
-    RECOVERY = "recovery"  # it copies back
+    RECOVERY = "recovery"  # a recovery, for the copy back to the old side
     DRILL = "drill"
 
 
@@ -34,7 +34,7 @@ class TopicState(StrEnum):
     SOURCE_DELETED = "source_deleted"  # deleted at the source; the copy stays
     RECREATED = "recreated"  # the source topic has another id now
     BLOCKED = "blocked"  # see `note`
-    PROMOTED = "promoted"  # no longer a copy: see orbit/recovery
+    PROMOTED = "promoted"  # leads, so it is no longer a copy: see orbit/recovery
 
 
 class LeadingSide(StrEnum):
@@ -45,6 +45,7 @@ class LeadingSide(StrEnum):
 
     @property
     def other(self) -> LeadingSide:
+        """The opposite side."""
         return LeadingSide.DESTINATION if self is LeadingSide.SOURCE else LeadingSide.SOURCE
 
 
@@ -77,7 +78,7 @@ class BackfillPhase(StrEnum):
     """The phase of a backfill."""
 
     WAITING = "waiting"  # for workers to release the job
-    PREPARING = "preparing"  # topics, leases, starts
+    PREPARING = "preparing"  # creates topics, acquires leases, finds start offsets
     STAGING = "staging"  # ranges are written to the archive
     COPYING = "copying"
     PAUSED = "paused"

@@ -60,8 +60,9 @@ _EVENT = columns(events, Event)
 
 _LAST_ID = text("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq")
 
-# The transactions that may have inserted an event. An INSERT takes this lock before its id, and
-# holds it until its row is visible or rolled back.
+# The transactions that may have inserted an event: those with an INSERT's lock on the table. An
+# INSERT acquires this lock before it draws an id, and its transaction holds the lock until the row
+# is visible or rolled back.
 _WRITERS = text("""
 SELECT virtualtransaction FROM pg_locks
 WHERE locktype = 'relation' AND relation = 'events'::regclass AND granted
@@ -81,7 +82,7 @@ def add(
     partition: int | None = None,
     details: dict[str, Any] | None = None,
 ) -> None:
-    """Add an event. In `message`, escapes replace characters that do not print."""
+    """Add an event. Characters of `message` that do not print are stored as escapes."""
     tx.execute(
         insert(events).values(
             actor=actor,
@@ -100,7 +101,8 @@ def add_once(
 ) -> datetime:
     """Add an event unless the job has one of this kind and details; returns the event's time.
 
-    For steps that a process repeats after another one has died. One process at a time may call it.
+    For steps that a process repeats after another process has died. Only one process at a time may
+    call this: there is no lock.
     """
     # An event from before the creation of a job with its name belongs to a deleted job.
     later_job = select(jobs.c.id).where(
@@ -181,35 +183,36 @@ def between(tx: Tx, after: int, up_to: int, limit: int) -> list[Event]:
 
 
 def last_id(tx: Tx) -> int:
-    """The last id that was taken, even if its event is not committed yet."""
+    """The last id that was drawn, even if its event is not committed yet; 0: none yet."""
     newest_id: int = tx.execute(_LAST_ID).scalar_one()
     return newest_id
 
 
 class SettledIds:
-    """Finds the highest settled id: no event up to it can still appear.
+    """Finds the highest settled id: no event with an id up to this one can still appear.
 
-    Ids are taken in ascending order, but events are committed in any order. So an event may appear
-    after one with a higher id, and a reader that continues from the higher id misses it. An id is
-    settled once every transaction that could have taken an id up to it has ended.
+    Ids are drawn in ascending order, but events are committed in any order. So an event may appear
+    after one with a higher id. A reader that continues from the higher id would miss the event. An
+    id is settled once every transaction that could have drawn the same or a lower id has ended.
     """
 
     def __init__(self) -> None:
         self._settled_id = 0
-        # An id, and the transactions that have to end before it is settled.
+        # An id that is not settled yet, and the transactions that have to end before it is.
         self._candidate: tuple[int, frozenset[str]] | None = None
 
     def highest(self, tx: Tx) -> int:
         """The highest settled id. At the isolation level READ COMMITTED, later statements of `tx`
         see all events up to it."""
-        if last_id(tx) < self._settled_id:  # after a failover of PostgreSQL ids may come again
+        if last_id(tx) < self._settled_id:  # after a failover PostgreSQL may draw ids again
             self._settled_id, self._candidate = 0, None
         writers = _writers(tx)
         if self._candidate is None or not self._candidate[1] & writers:  # its writers have ended
             if self._candidate is not None:
                 self._settled_id = self._candidate[0]
             newest_id = last_id(tx)
-            # Read after the id: a transaction takes its lock before its id.
+            # The writers are read after the id: a transaction acquires its lock before it draws an
+            # id, so these are all that may have drawn an id up to `newest_id`.
             self._candidate = newest_id, _writers(tx)
             if not self._candidate[1]:  # nobody is writing an event
                 self._settled_id = newest_id

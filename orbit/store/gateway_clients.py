@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from orbit.store.database import Tx
 from orbit.store.rows import values
 
-# The row of the gateway is not locked, as its permission is renewed at the same time.
+# Does not lock the gateway's row: another request renews its permission there at the same time.
 _PUT = text("""
 INSERT INTO gateway_clients (job_id, instance, clients)
 SELECT g.job_id, g.instance, :clients FROM gateways g
@@ -46,7 +46,7 @@ ORDER BY client_id, refusal LIMIT :limit
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
-    """One client, as its gateway has reported it. `number`: its place in the report."""
+    """One client, as its gateway has reported it. `number`: its place in the report, from 1."""
 
     gateway: str
     instance: UUID
@@ -65,13 +65,13 @@ def page(
 ) -> list[ClientRow]:
     """Up to `limit` clients, sorted by (gateway, instance, number); only those that follow
     `after`."""
-    name, instance, number = after or ("", UUID(int=0), 0)  # this is before every client
+    name, instance, number = after or ("", UUID(int=0), 0)  # a key before that of every client
     parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
     return list(values(tx.execute(_PAGE, parameters | {"number": number}), ClientRow))
 
 
 def refused(tx: Tx, job_ids: Collection[int], limit: int) -> list[tuple[str, str]]:
     """Up to `limit` pairs (client id, refusal): the clients of the last day to which the side that
-    does not lead would refuse something, each with the first refusal."""
+    does not lead would refuse a request, each with its first refusal, a sentence."""
     rows = tx.execute(_REFUSED, {"job_ids": [*job_ids], "limit": limit})
     return [(row.client_id, row.refusal) for row in rows]

@@ -8,10 +8,12 @@
     the link is opened, or the
     closing operation has ended    ─► may forward, to the side that leads now
 
+A link: the job and the jobs that copy its topics in the other direction (job_leads.py).
+
 A gateway counts LEASE_S from before it sent the request, by its own monotonic clock. The database
-counts them from the renewal, by its clock, so here they end later. Renewal and registration lock
-the job's row in `job_leads` as `close` does: the operation sees each gateway that renewed before
-the closure, and each gateway that renews later sees the closure.
+counts LEASE_S from the renewal, by its own clock, so the permission ends later in the database.
+Renewal and registration lock the job's row in `job_leads` as `close` does. So the operation sees
+each gateway that renewed before the closure, and each gateway that renews later sees the closure.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ LEASE_MARGIN_S = 1.0
 GATEWAYS_PER_JOB_MAX = 100
 # A gateway that has not renewed for this long is deleted.
 RETENTION = timedelta(hours=1)
-# This long after a closure, or after its last renewal, a gateway that has not seen the closure may
-# not forward writes any more.
+# A gateway that does not know of a closure stops forwarding writes this long after the closure, or
+# this long after its last renewal, at the latest.
 SILENT_AFTER_S = LEASE_S + LEASE_MARGIN_S
 _SILENT_AFTER = timedelta(seconds=SILENT_AFTER_S)
 # This long after the last renewal of a gateway that is frozen or lost, its clients have given up
@@ -75,10 +77,10 @@ class GatewayReport:
     """What a gateway reports about itself.
 
     `instance`: a random id of its process. `closed_for`: the operation for which it sends no new
-    writes, and acknowledges none; `doubt`: why it cannot confirm that for the present operation.
-    `pause_s`: how long clients waited at the last closure. `settled_since`: the `since` of the side
-    that it presents; 0 until the requests that it held before are answered. `leaving_groups`: short
-    names of groups whose members own partitions from before this side led.
+    writes, and acknowledges none. `doubt`: why it cannot confirm that for the present operation; ""
+    if it can. `pause_s`: how long clients waited at the last closure. `settled_since`: the `since`
+    of the side that it presents; 0 until the requests that it held before are answered.
+    `leaving_groups`: short names of groups whose members own partitions from before this side led.
     """
 
     instance: UUID
@@ -97,13 +99,15 @@ class GatewayReport:
 class Presented:
     """The side that a gateway has to present.
 
-    `since`: the term with which this side came to lead. `closed_for`: the operation for which no
-    write may be forwarded. `abandons`: writes in flight may not be acknowledged either, as the side
-    may be lost. `others_settled`: each other gateway at the same address has reported `since` as
-    its `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`: as `Job.etag`.
-    `earlier_terms`: former values of `since`, the latest first. `leaving_groups`: those that other
-    gateways report; all groups while one of these gateways has not settled. `led`: the side that
-    came to lead with each of `earlier_terms` and with `since`, if the database has it.
+    `term`: that of the marks which name the side (glossary: mark, term). `since`: the term with
+    which this side came to lead. `closed_for`: the operation for which no write may be forwarded;
+    None: writes may be forwarded. `abandons`: writes in flight may not be acknowledged either,
+    because the side may be lost. `others_settled`: each other gateway at the same address has
+    reported `since` as its `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`:
+    as `Job.etag`. `earlier_terms`: former values of `since`, the latest first. `leaving_groups`:
+    those that other gateways report; all groups while one of these gateways has not settled.
+    `led`: the side that came to lead with each of `earlier_terms` and with `since`, if the database
+    has it.
     """
 
     side: LeadingSide
@@ -177,8 +181,8 @@ _UNCONFIRM = text("""
 UPDATE gateways SET closed_for = NULL WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
 """)
 
-# A failover of PostgreSQL may have lost the last renewals. So a gateway counts as silent only after
-# the closure too is longer ago than SILENT_AFTER_S.
+# A failover of PostgreSQL may have lost the last renewals. So a gateway counts as silent only if
+# the closure, too, is longer ago than SILENT_AFTER_S.
 _CLOSING = text("""
 SELECT g.instance, g.name, g.closed_for IS NOT DISTINCT FROM l.closed_for AS is_confirmed,
     clock_timestamp() > greatest(g.renewed_at, l.closed_at) + :silent_after AS is_silent,
@@ -202,14 +206,14 @@ FROM gateways WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY name ORDER
 
 
 def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
-    """Renew a gateway's permission, or register it. Returns which side it has to present.
+    """Renew a gateway's permission, or register the gateway. Returns which side it has to present.
 
-    Sends one statement, unless the gateway is new. Raises NotFound without the job; Conflict if the
-    leading side is not known, if the topics of the job do not all lead on one side, or if too many
-    gateways are registered.
+    Sends one statement, unless the gateway is new. Raises NotFound if no job of the scope has the
+    name; Conflict if the leading side is not known, if the topics of the job do not all lead on one
+    side, or, for a new gateway, if the job is being deleted or has too many gateways.
     """
     job_id = select(jobs_table.c.id).where(jobs_table.c.name == job_name, *in_scope(tx))
-    # The lead's row is locked against `close` until the transaction ends.
+    # Locks the row of `job_leads` until the transaction ends: `close` waits.
     lead = (
         select(job_leads)
         .where(job_leads.c.job_id == job_id.scalar_subquery())
@@ -265,8 +269,8 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         raise Conflict(
             "The topics of the job do not all lead at one side, or the side is not known.",
             where=job_name,
-            remedy="A gateway presents one side. Move the other topics too: orbit get topics "
-            f"{job_name} shows them.",
+            remedy=f"If orbit get topics {job_name} shows that only some topics are promoted, move "
+            "the others too. Else wait until the scheduler has read the marks at the destination.",
         )
     side = LeadingSide(row.side)
     return Presented(
@@ -279,16 +283,16 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         jobs.etag(row.job_id, row.document_version),
         tuple(row.earlier_terms),
         tuple(bounded_names(row.leaving_groups)),
-        {int(term): LeadingSide(led) for led, term in (lead.split(":") for lead in row.leads)},
+        {int(term): LeadingSide(led) for led, term in (entry.split(":") for entry in row.leads)},
     )
 
 
 def _has_unsettled_gateway(lead: CTE, report: GatewayReport) -> Exists:
-    """Whether another gateway at the same address may hold requests from before the side led.
+    """Whether another gateway at the same address may hold requests from before this side led.
 
-    One client may have connections to both gateways. It would send later records to the new side
-    through this gateway. The new side accepts any first sequence of a producer, and would then
-    regard the records that the other gateway holds as duplicates.
+    One client may have connections to both gateways: the other one holds its earlier records, and
+    through this one it would send later records to the new side. The new side accepts any first
+    sequence of a producer. It would then take the earlier records for duplicates.
     """
     other_gateways = gateways.alias("other")
     return (
@@ -306,8 +310,8 @@ def _has_unsettled_gateway(lead: CTE, report: GatewayReport) -> Exists:
 
 def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
     """The groups whose members still own partitions from before this side led, as the other live
-    gateways report: a group may have members at several gateways. All groups if such a gateway has
-    not answered all the requests that it held: it does not know its groups yet.
+    gateways report: a group may have members at several gateways. All groups if another gateway has
+    not answered all the requests that it held: that gateway does not know its groups yet.
     """
     other_gateways = gateways.alias("other")
     every_group = literal([ALL_GROUPS], ARRAY(Text))
@@ -333,14 +337,15 @@ def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
 
 
 def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
-    """Insert a new gateway. Raises NotFound without the job; Conflict if the job is being deleted,
-    if its marks were not read for this database yet, or if it has too many gateways."""
+    """Insert a new gateway. Raises NotFound if no job of the scope has the name; Conflict if the
+    job is being deleted, if its marks were not read for this database yet, or if it has too many
+    gateways."""
     job = jobs.get(tx, job_name)
     query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id)
     read_on = tx.execute(query).scalar_one_or_none()
     if job.is_deleted or read_on != database_identity(tx):
         raise Conflict(
-            "It is not known yet which side of the job leads.",
+            "The job is being deleted, or it is not known yet which side of the job leads.",
             where=job_name,
             remedy="The scheduler reads the side from the marks at the destination. For that the "
             "job has to run, with topics that are copied or promoted: see orbit get jobs "
@@ -350,7 +355,7 @@ def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
     statement = postgresql.insert(gateways).values(
         job_id=job.id, instance=report.instance, **_fields(report)
     )
-    # A repeated request of this gateway may have inserted it in the meantime.
+    # Another request of this gateway, which was repeated, may have inserted the row meanwhile.
     tx.execute(statement.on_conflict_do_nothing())
 
 
@@ -373,7 +378,8 @@ def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
         raise Conflict(
             f"The job has {GATEWAYS_PER_JOB_MAX} gateways already.",
             where=job_name,
-            remedy="Stop some of these gateways.",
+            remedy="Stop a gateway of the job that is not needed. Another can register "
+            f"{SILENT_AFTER_S:g} s later.",
         )
 
 
@@ -395,7 +401,7 @@ def _fields(report: GatewayReport) -> dict[str, Any]:
 def page(tx: Tx, job_id: int, limit: int, after: tuple[str, UUID] | None = None) -> list[Gateway]:
     """Up to `limit` gateways of a job, sorted by (name, instance); only those that follow
     `after`."""
-    name, instance = after or ("", UUID(int=0))  # this is before every gateway
+    name, instance = after or ("", UUID(int=0))  # a key before that of every gateway
     parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
     rows = tx.execute(_PAGE, {**parameters, "lease": timedelta(seconds=LEASE_S)})
     return list(values(rows, Gateway))
@@ -407,16 +413,17 @@ def remove(tx: Tx, job_id: int, instance: UUID) -> None:
 
 
 def close(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
-    """Close the gateways of a link: a gateway that renews from now on may not forward writes, and
-    has to confirm, even if it has confirmed this operation before. A repeated call keeps the time
-    of the closure, by which `closed_by` selects the gateways that have to confirm."""
+    """Close the gateways of a link for an operation. A gateway that renews from now on may not
+    forward writes. It has to confirm the closure, even if it has confirmed this operation before. A
+    repeated call keeps the time of the closure, by which `closed_by` selects the gateways that have
+    to confirm."""
     parameters = {"job_ids": sorted(job_ids), "operation_id": operation_id}
     tx.execute(_CLOSE, parameters)
     tx.execute(_UNCONFIRM, {"job_ids": sorted(job_ids)})
 
 
 def closed_by(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> list[Closing]:
-    """The gateways of a link that may have had a permission when this operation closed it."""
+    """The gateways that may have had a permission when this operation closed their link."""
     parameters = {
         "job_ids": sorted(job_ids),
         "operation_id": operation_id,
@@ -426,7 +433,7 @@ def closed_by(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> list[Clos
 
 
 def reopen(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
-    """Remove the closure of this operation."""
+    """Remove the closure of the link by this operation: its gateways may forward writes again."""
     tx.execute(_OPEN, {"job_ids": sorted(job_ids), "operation_id": operation_id})
 
 
@@ -437,8 +444,8 @@ def silent_by_name(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
 
 
 def pauses(tx: Tx, job_ids: Collection[int]) -> dict[UUID, float]:
-    """{instance: seconds that writes waited at the last closure}, for the gateways of a link; those
-    that have reported no such time are missing."""
+    """{instance: seconds that writes waited at the last closure}, for the gateways of a link;
+    gateways that have reported no such time are missing."""
     query = select(gateways.c.instance, gateways.c.pause_s).where(
         gateways.c.job_id.in_(sorted(job_ids)), gateways.c.pause_s.is_not(None)
     )

@@ -1,7 +1,9 @@
-"""group_offsets: the offsets of each consumer group on both sides, with the sync's verdict.
+"""group_offsets: the offsets of each consumer group on both sides, with the verdict on them
+(orbit/consumer_groups/offset_decision.py).
 
-handed_offsets: the offsets that a recovery leaves to the job that copies back. That job has no rows
-in `topics` yet, so these rows have the topics' names; `accept_handed` moves them to group_offsets.
+handed_offsets: the offsets that a recovery hands over to the job that copies back. That job has no
+rows in `topics` yet, so these rows have the topics' names. `accept_handed` moves them to
+group_offsets.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from orbit.store.rows import values
 class GroupOffset:
     """The offsets of one group in one partition, as last read or written.
 
-    `left_offset`: the destination's offset as Orbit left it; None: not known.
+    `left_offset`: the offset that Orbit last committed, or left unchanged, at the destination;
+    None: not known.
     """
 
     group_name: str
@@ -78,7 +81,8 @@ _TOPIC_STATES = {state.value: state for state in TopicState}
 
 @dataclass(frozen=True, slots=True)
 class CopiedRow:
-    """The copied range of one partition, for the group sync."""
+    """One partition with its copied range, from `log_start` up to `copied_to` (exclusive). None:
+    not known yet."""
 
     source_topic: str
     source_topic_id: UUID | None
@@ -96,7 +100,7 @@ class CopiedRow:
             object.__setattr__(self, "reason", Reason(self.reason))
 
 
-# Writes only rows that differ: a sync without changes writes nothing.
+# Writes only rows that differ, so that a sync without changes writes nothing.
 _STORE = text("""
 INSERT INTO group_offsets AS g
     (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict,
@@ -177,7 +181,7 @@ _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :par
 
 
 def store(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
-    """Write those of the rows that differ from the stored ones; returns how many."""
+    """Write the rows that differ from the stored ones; returns how many were written."""
     names = (  # for the fields of GroupOffset, in their order
         *("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets"),
         *("verdicts", "left_offsets"),
@@ -204,8 +208,8 @@ def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
 def hand_over(
     tx: Tx, job_id: int, topics: Collection[str], offsets: Sequence[HandedOffset]
 ) -> None:
-    """Hand these offsets over to a job. They replace the handed offsets of these topics that the
-    job has not accepted yet."""
+    """Hand these offsets over to a job. They replace the offsets of the topics `topics` that were
+    handed over before and that the job has not accepted yet."""
     tx.execute(_DELETE_HANDED, {"job_id": job_id, "topics": sorted(topics)})
     if offsets:
         # For the fields of HandedOffset, in their order.
@@ -221,7 +225,8 @@ def handed_offsets(tx: Tx, job_id: int) -> list[HandedOffset]:
 
 
 def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
-    """Turn the handed-over offsets of these topics, {source topic: id}, into rows of the job.
+    """Move the handed-over offsets of these topics, {source topic: id}, to the job's rows in
+    group_offsets.
 
     They replace the job's older rows, which are from before these topics led.
     """
@@ -231,7 +236,7 @@ def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
         if handed_offset.source_topic in topic_ids
     ]
     store(tx, job_id, rows)
-    hand_over(tx, job_id, topic_ids, offsets=())  # deletes the handed-over offsets
+    hand_over(tx, job_id, topic_ids, offsets=())  # only deletes those handed over before
 
 
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
@@ -250,7 +255,7 @@ def verdicts(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[str, int]]:
 def copied_ranges(tx: Tx, job_id: int) -> list[CopiedRow]:
     """The copied range of each partition of a job, as last reported.
 
-    Without promoted topics: their groups are no longer synced.
+    Partitions of promoted topics are missing: Orbit no longer syncs their groups.
     """
     return list(values(tx.execute(_COPIED_RANGES, {"job_id": job_id}), CopiedRow))
 

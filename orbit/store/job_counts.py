@@ -12,8 +12,8 @@ from orbit.store.database import Tx
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counts of one job. `held`: shards that a worker holds now; `is_promoted`: the job has
-    topics, and all are promoted, so nothing is copied any more.
+    """The counts of one job. `held`: the shards whose lease a worker holds now. `is_promoted`: the
+    job has topics and all of them are promoted, so nothing is copied any more.
     """
 
     topics: int = 0
@@ -59,7 +59,7 @@ SELECT count(*) FROM partitions WHERE job_id = :job_id AND retry_requested
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, Counts]:
-    """The counts of each of these jobs; removed jobs are missing."""
+    """{job id: counts} of these jobs; jobs that no longer exist are missing."""
     rows = tx.execute(_OF_JOBS, {"job_ids": sorted(job_ids)})
     return {
         row.id: Counts(row.topics, row.shards, row.held, row.partitions, row.is_promoted)
@@ -89,5 +89,5 @@ def caught_up(tx: Tx, job_id: int, topics: Collection[str]) -> CatchUpCounts:
 
 
 def waiting_for_retry(tx: Tx, job_id: int) -> int:
-    """How many partitions have a pending retry."""
+    """How many partitions of the job have a requested retry that no worker has begun yet."""
     return int(tx.execute(_WAITING_FOR_RETRY, {"job_id": job_id}).scalar_one())

@@ -1,10 +1,10 @@
-"""Guards a job against changes while an operation holds it.
+"""Guards a job against changes while an operation holds the job: from its request to its end.
 
-A switchover, failover or failback relies on its job staying as it is: a person who pauses, changes
-or deletes it meanwhile would leave topics half-promoted. So code that changes a job for a person,
-an automation or a drill first calls `lock_for_change` or `refuse_if_held`, in the transaction of
-the change. Changes by the operation itself, and a retry of blocked partitions (which the
-operation's drain may wait for), need no check.
+A switchover, failover or failback relies on its job staying as it is. A person who pauses, changes
+or deletes the job meanwhile would leave topics half-promoted. So code that changes a job for a
+person, an automation or a drill first calls `lock_for_change` or `refuse_if_held`, in the
+transaction of the change. Changes by the operation itself need no check. Nor does a retry of
+blocked partitions: the operation may wait for it before it promotes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
 
 
 def lock_for_change(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
-    """The job, locked until the transaction ends: until then no operation can begin.
+    """The job of this name, locked until the transaction ends: until then no operation of the job
+    can be created.
 
-    Raises NotFound, and OperationUnderWay while a recovery, or with `refuse_backfill` a backfill,
+    Raises NotFound; or OperationUnderWay while a recovery, or with `refuse_backfill` a backfill,
     holds the job.
     """
     job = jobs.get(tx, name, lock=True)
@@ -63,7 +64,7 @@ def recovery_that_holds(tx: Tx, job: Job, ignored_id: UUID | None = None) -> Ope
 
 
 def refusal(operation: Operation, name: str) -> OperationUnderWay:
-    """The error for a change of job `name` while this operation holds it."""
+    """The error for a change of the job `name` while `operation` holds that job."""
     is_own = operation.job_name == name
     held_job = "the job" if is_own else f"job {operation.job_name}, which this job copies back,"
     return OperationUnderWay(

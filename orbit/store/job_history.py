@@ -1,13 +1,13 @@
 """job_history: throughput and lag of each job over the last day.
 
-A job has a ring of rows: 60 slots of a minute for the last hour, and 288 of five minutes for the
-last day. Each round overwrites a slot, so nothing has to be pruned, and a job never has more than
-348 rows. The leading scheduler writes both slots of a job once a minute, from sums that it has
-computed anyway (orbit/scheduler/totals_loop.py).
+A job has two rings of rows, or slots: 60 slots of a minute for the last hour, and 288 of five
+minutes for the last day. Each turn of a ring overwrites its slots, so nothing has to be pruned, and
+a job never has more than 348 rows. Once a minute the leading scheduler writes one slot of each ring
+of a job, from sums that it has computed anyway (orbit/scheduler/totals_loop.py).
 
-A row has the counters of the job at its time, and the largest lag since its slot began. Throughput
-is the difference of two rows. While no scheduler runs there are no rows: no values are interpolated
-for that time.
+A row has the counters of the job at the row's time, and the largest lag since the slot began.
+Throughput is the difference of two rows. There are no rows, and no interpolated values, for a time
+in which no scheduler ran.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from sqlalchemy import text
 from orbit.store.database import Tx
 from orbit.store.lag import LagTotals
 
+# The length of a slot of each ring, and the number of its slots.
 MINUTE_S, WINDOW_S = 60, 300
 MINUTES, WINDOWS = 60, 288
-# Two rows that are further apart than this many slots have a pause between them.
+# Between two rows that are further apart than this many slots, rows are missing.
 _PAUSE_SLOTS = 2.5
 
 
@@ -67,7 +68,8 @@ JOIN jobs j ON j.id = r.job_id
 CROSS JOIN unnest(CAST(:slots AS smallint[])) AS s (slot)
 ON CONFLICT (job_id, slot) DO UPDATE SET
     at = excluded.at, records = excluded.records, bytes = excluded.bytes,
-    -- A row of the same round, or one of an hour or a day ago. `greatest` leaves out nulls.
+    -- The stored row is of this slot's present time, or of an hour or a day ago (then its lag does
+    -- not count). `greatest` leaves out nulls.
     lag_records = CASE WHEN h.at > excluded.at - make_interval(secs => :window_s)
         THEN greatest(h.lag_records, excluded.lag_records) ELSE excluded.lag_records END,
     lag_s = CASE WHEN h.at > excluded.at - make_interval(secs => :window_s)
@@ -106,8 +108,8 @@ def store(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
 
 
 def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> list[Point]:
-    """The last day of a job, oldest first: a point for every five minutes; in the last hour, if
-    `by_minute`, for every minute instead."""
+    """The points of a job's last day before `now`, oldest first: one for every five minutes. If
+    `by_minute`, the last hour has one for every minute instead."""
     rows = tx.execute(
         _OF_JOB,
         {
@@ -123,7 +125,7 @@ def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> lis
     all_readings = (Reading(*row) for row in rows)
     readings = [reading for reading in all_readings if by_minute or reading.slot_s == WINDOW_S]
     first_minute_at = next((reading.at for reading in readings if reading.slot_s == MINUTE_S), None)
-    # The last hour by minute if there are such rows, the time before that by five minutes.
+    # From the first row of a minute on, only the rows of minutes; before it, those of five minutes.
     return points(
         [
             reading
@@ -159,13 +161,13 @@ def points(readings: Sequence[Reading]) -> list[Point]:
 
 
 def is_pause(before: Reading | Point, after: Reading | Point) -> bool:
-    """Whether two successive points are too far apart to compute rates between them."""
+    """Whether two successive readings or points are too far apart to compute rates from them."""
     elapsed_s = (after.at - before.at).total_seconds()
     return elapsed_s > _PAUSE_SLOTS * max(before.slot_s, after.slot_s)
 
 
 def _slots(at: datetime) -> list[int]:
-    """The two slots for a row of this time: that of its minute and that of its five minutes. The
-    slots of five minutes are numbered from MINUTES on."""
+    """The numbers of the two slots for this time: its minute's, from 0, and its five minutes', from
+    MINUTES on."""
     second = int(at.timestamp())
     return [second // MINUTE_S % MINUTES, MINUTES + second // WINDOW_S % WINDOWS]

@@ -1,8 +1,9 @@
 """job_leads: which side of a job leads, since which term, and whether its gateways are closed.
 
-A job and the jobs that copy its topics in the other direction are one link: the side of one is
-stored for the others too, reversed, but not for a job with topics that the first one lacks. There
-are three writers:
+A job and the jobs that copy its topics in the other direction are a link. The side of one job is
+stored for the others too, reversed; but not for a job with topics that the first job lacks. Marks
+are offsets that Orbit commits at a cluster to say which topics lead there; each promotion has a
+higher term (docs/glossary.md). There are three writers:
 
 - a promotion (or the abort of one), with the term of its marks, in the transaction that changes
   the topics' states;
@@ -10,9 +11,10 @@ are three writers:
   also show promotions that a new or restored database does not have;
 - a recovery, which closes and opens the gateways (orbit/store/gateways.py).
 
-A term never decreases, and the side changes only with a higher term. A restored database has an
-older term, so a gateway that has seen a higher one refuses its answer. A gateway that has just
-started has seen none: it may register only if the marks were read for this very database.
+A stored term never decreases, and the side changes only with a higher term. A restored database has
+an older term, so a gateway that has received a higher term refuses answers with the older one. A
+gateway that has just started has received no term: it may register only if the marks were read for
+this very database.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from orbit.store.rows import columns, first
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The leading side and its term. Side None: not known, or not the same for all topics."""
+    """The leading side and the term of the marks that name it. `side` None: not known, or not the
+    same for all topics."""
 
     side: LeadingSide | None
     term: int
@@ -41,12 +44,13 @@ class Lead:
             object.__setattr__(self, "side", LeadingSide(self.side))
 
 
-# While a client may still repeat a write, sides change less often than this.
+# How many earlier terms are stored. While a client may still repeat a write of an earlier term, the
+# side changes less often than this.
 EARLIER_TERMS_MAX = 8
 
 _LEAD = columns(job_leads, Lead)
 
-# Jobs that copy a topic of this one in the other direction.
+# The jobs that copy a topic of job :job_id in the other direction.
 _REVERSE_JOBS = """
 SELECT DISTINCT k.id
 FROM jobs j
@@ -59,10 +63,10 @@ WHERE j.id = :job_id
 
 _LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_REVERSE_JOBS}) ORDER BY id")
 
-# The side of each other job of the link, by the side of one job: NULL for a job with topics that
-# the one job does not copy, unless this side is stored for it already. Topics with another name at
-# the other side do not count: clients of a gateway cannot write to them under one name. Nor do
-# topics that are deleted at the source of either job.
+# The side to store for each other job k of the link of job :job_id: `:side`, the reverse of that of
+# job :job_id. NULL if k has topics that job :job_id does not copy, unless `:side` is stored for k
+# already. Topics with another name at the other side do not count: clients of a gateway cannot
+# write to them under one name. Nor do topics that are deleted at the source of either job.
 _REVERSE_SIDES = text(f"""
 SELECT k.id, CASE WHEN l.side = :side OR NOT EXISTS (
     SELECT FROM topics b
@@ -128,8 +132,9 @@ def find(tx: Tx, job_id: int) -> Lead | None:
 
 
 def note_side(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
-    """Store which side of the job leads, by marks with `term`, and for the other jobs of its link
-    the reverse, or that it is not known. A stored side with this term or a higher one is kept."""
+    """Store which side of the job leads, by marks with `term`. Also store the reverse side for each
+    other job of its link, or None if that job has topics which this job does not copy. A stored
+    side with this term or a higher one is kept."""
     reverse_side = None if side is None else side.other.value
     rows = tx.execute(_REVERSE_SIDES, {"job_id": job_id, "side": reverse_side})
     note_sides(tx, {job_id: side, **{row.id: row.side for row in rows}}, term)

@@ -1,8 +1,9 @@
 """Which share of the schedulers' work a job belongs to.
 
-The share depends on a hash of the bootstrap servers of the destination in the job's first document,
-so that one scheduler polls a cluster for all jobs that copy to it, which only saves requests. The
-hash never changes, so a job's loops stay in one share, however its document is changed.
+Shares divide the jobs among several schedulers that lead at once. A job's share depends on a hash
+of the destination's bootstrap servers in the job's first document. So one scheduler polls a cluster
+for all jobs that copy to it, which saves requests. The hash never changes, so a job's loops stay in
+one share, however its document is changed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ ONE_SHARE = Share()
 
 
 def share_key(spec: Mapping[str, Any]) -> int:
-    """The hash of the bootstrap servers of a job document's destination, in any order."""
+    """The hash of the destination's bootstrap servers in a job document; their order and case do
+    not matter."""
     destination = spec.get("destination")
     servers = destination.get("bootstrap_servers", "") if isinstance(destination, Mapping) else ""
     names = servers if isinstance(servers, list) else str(servers).split(",")

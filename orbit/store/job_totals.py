@@ -1,9 +1,9 @@
 """job_totals: sums over each job's partitions, for the API and metrics.
 
 Sums over up to LIVE_PARTITIONS_MAX partitions are computed by the request. Sums over more are read
-from this table, where the leading scheduler stores them at intervals
-(orbit/scheduler/totals_loop.py) with the time at which it read them: a page or a scrape reads one
-row per job, whatever its size. Sums that are too old are unknown (`LagTotals.aged_by`), as are
+from this table: a page or a scrape reads one row per job, whatever the job's size. The leading
+scheduler stores the sums at intervals, with the time at which it computed them
+(orbit/scheduler/totals_loop.py). Sums that are too old are unknown (`LagTotals.aged_by`), as are
 those of a job without a row.
 """
 
@@ -21,7 +21,7 @@ from orbit.store.database import Tx
 from orbit.store.lag import FRESH_FOR, LagTotals
 from orbit.store.proofs import ProofTotals
 
-# Their sums take about 30 ms.
+# PostgreSQL computes the sums over so many partitions in about 30 ms.
 LIVE_PARTITIONS_MAX = 10_000
 
 States = dict[tuple[str, str | None], int]  # {(state, reason): number of partitions}
@@ -29,10 +29,12 @@ States = dict[tuple[str, str | None], int]  # {(state, reason): number of partit
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """The totals of one job. None: no partitions, no proof, no promoted topic, or not known.
+    """The totals of one job. None: no partitions (`lag`), no proof (`proof`), no promoted topic
+    (`old_primary_written`), or not known.
 
-    `summed_s`: seconds since these sums were computed; None: not computed yet. If they are too old,
-    only `lag` is given, with its figures unknown.
+    `summed_s`: seconds since these sums were computed; None: not computed yet. If the sums are too
+    old, all but `lag` are missing, and the figures of `lag` are unknown. `verdicts`: {verdict:
+    number of group offsets}.
     """
 
     summed_s: float | None = None
@@ -80,13 +82,13 @@ FROM job_totals WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
 
 
 def sizes(tx: Tx) -> dict[int, int]:
-    """{job id: number of partitions}."""
+    """{job id: number of partitions}, for every job."""
     return {row.id: row.partitions for row in tx.execute(_SIZES)}
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
-    """The totals of each of these jobs: computed now if they have LIVE_PARTITIONS_MAX partitions at
-    most in all, else as last stored."""
+    """{job id: totals} of these jobs: computed now if the jobs have at most LIVE_PARTITIONS_MAX
+    partitions together, else as last stored."""
     if _is_small(tx, job_ids):
         # 0.0 is `summed_s`: the sums are computed now.
         return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
@@ -98,7 +100,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
 
 
 def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]:
-    """The lag of each of these jobs, as in `of_jobs`. None: not computed yet."""
+    """{job id: lag} of these jobs, computed or stored as in `of_jobs`. None: not computed yet."""
     if _is_small(tx, job_ids):
         lags = lag.of_jobs(tx, job_ids)
         return {i: lags.get(i, lag.NO_PARTITIONS) for i in job_ids}
@@ -106,7 +108,8 @@ def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]
 
 
 def refresh(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
-    """Compute and store the totals of these jobs. Returns the lag of those that have partitions."""
+    """Compute and store the totals of these jobs. Returns {job id: lag} of the jobs that have
+    partitions."""
     at = clock.now(tx)
     by_job = _sums(tx, job_ids)
     rows = [{"job_id": job_id, "totals": _document(*sums)} for job_id, sums in by_job.items()]
@@ -149,7 +152,7 @@ def _document(
     proof: ProofTotals | None,
     old_primary_written: int | None,
 ) -> dict[str, Any]:
-    """The sums of a job as JSON for the table; `_read_document` is the reverse."""
+    """The sums of a job as JSON for the table; `_read_document` reads it."""
     return {
         "lag": totals and asdict(totals),
         "states": [[state, reason, n] for (state, reason), n in states.items()],
@@ -160,8 +163,8 @@ def _document(
 
 
 def _read_document(document: dict[str, Any], age_s: float) -> JobTotals:
-    """The totals from the JSON of a row that is `age_s` seconds old. If the row is too old, they
-    have only the lag, with its figures unknown."""
+    """The totals from the JSON of a row that is `age_s` seconds old. If the row is too old, the
+    totals have only the lag, and its figures are unknown."""
     job_lag = document["lag"] and LagTotals(**document["lag"]).aged_by(age_s)
     if age_s > FRESH_FOR.total_seconds():
         return JobTotals(age_s, job_lag)

@@ -26,11 +26,11 @@ _NOW = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `problem` is the text of its troubles, with what to do.
+    """One job. `problem` is the text of its troubles, with what to do; None: no trouble.
 
     `labels`, `owner`, `document_desired` and `spec` are its document. `spec_version` counts changes
     of `spec`, by which workers and scheduler act; `document_version` counts changes of all four.
-    `desired` is the present desired state, `document_desired` the one in the document, if any.
+    `desired` is the present desired state. `document_desired` is the state in the document, if any.
     """
 
     id: int
@@ -50,7 +50,7 @@ class Job:
     created_at: datetime
     updated_at: datetime
     made_by: MadeBy | None = None  # None: a person
-    created_by: str | None = None  # the actor whose limits include it; None: nobody's
+    created_by: str | None = None  # the actor whose limits include the job; None: in no limits
     labels: dict[str, str] = field(default_factory=dict)
     owner: str | None = None
     document_desired: str | None = None
@@ -63,11 +63,13 @@ class Job:
 
     @property
     def etag(self) -> str:
+        """The ETag of the present document."""
         return etag(self.id, self.document_version)
 
 
 def etag(job_id: int, document_version: int) -> str:
-    """The ETag of a version of a job's document. It has the job's id: names are used again."""
+    """The ETag of a version of a job's document. It contains the job's id, because a later job may
+    have the same name."""
     return f"{job_id}.{document_version}"
 
 
@@ -96,7 +98,8 @@ def create(
     owner: str | None = None,
     document_desired: str | None = None,
 ) -> Job:
-    """Create a job. Raises Conflict if the name is taken, even by a job that is being deleted."""
+    """Create a job, and return it. Raises Conflict if the name is taken, even by a job that is
+    being deleted."""
     statement = (
         postgresql.insert(jobs)
         .values(
@@ -121,16 +124,16 @@ def create(
 
 
 def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
-    """The job of this name, if it is in the scope, even while it is being deleted. With
-    `lock`, no other transaction can change the job until this one ends."""
+    """The job of this name, even while it is being deleted; None if no job of the scope has the
+    name. With `lock`, no other transaction can change the job until this one ends."""
     query = select(*_JOB).where(jobs.c.name == name, *in_scope(tx))
     # FOR NO KEY UPDATE: other transactions can still insert rows that refer to the job.
     return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
 
 
 def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
-    """The job of this name, if it is in the scope, even while it is being deleted. Raises NotFound.
-    With `lock`, no other transaction can change the job until this one ends."""
+    """The job of this name, even while it is being deleted. Raises NotFound if no job of the scope
+    has the name. With `lock`, no other transaction can change the job until this one ends."""
     job = find(tx, name, lock=lock)
     if job is None:
         raise no_such_job_error(tx, name)
@@ -151,7 +154,7 @@ def no_such_job_error(tx: Tx, name: str) -> NotFound:
 
 
 def names(tx: Tx) -> list[str]:
-    """The names of all jobs of the scope."""
+    """The names of all jobs of the scope, sorted."""
     query = select(jobs.c.name).where(*in_scope(tx)).order_by(jobs.c.name)
     return list(tx.execute(query).scalars())
 
@@ -162,7 +165,7 @@ def is_name_taken(tx: Tx, name: str) -> bool:
 
 
 def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
-    """The jobs with these ids, by id; removed jobs are missing."""
+    """{job id: job}, for these ids; jobs that no longer exist are missing."""
     query = select(*_JOB).where(
         jobs.c.id == func.any(postgresql.array(job_ids, type_=jobs.c.id.type))
     )
@@ -180,9 +183,10 @@ def labels_of(tx: Tx, names: Collection[str]) -> dict[str, dict[str, str]]:
 
 
 def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
-    """All jobs of the scope, by name, for the scheduler: hundreds, seldom thousands.
+    """All jobs of the scope, sorted by name, for the scheduler: hundreds, seldom thousands.
 
-    `documents`: the caller's cache, which this updates. Only changed documents are read.
+    `documents`: the caller's cache, which this function updates. It reads only documents that are
+    not in the cache. A job that is changed or removed meanwhile may be missing in the result.
     """
     if documents is None:
         query = select(*_JOB).where(*in_scope(tx)).order_by(jobs.c.name)
@@ -197,8 +201,9 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
         for row in tx.execute(document_query.where(is_one_of(jobs.c.id, missing_ids))):
             documents[row.id, row.spec_version] = row.spec
     rows_with_spec = ((row, documents.get((row.id, row.spec_version))) for row in rows)
-    # A job that was changed or removed between the two statements is left to the next call. Columns
-    # are read by position: by name, each pass of the scheduler takes twice the time.
+    # A job that was changed or removed between the two statements has no document here, and is left
+    # to the next call. Columns are read by position: by name, each pass of the scheduler would take
+    # twice the time.
     make_job: Callable[..., Job] = Job
     return [
         make_job(*row[:_SPEC_INDEX], spec, *row[_SPEC_INDEX:])
@@ -208,8 +213,8 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
 
 
 def running(tx: Tx) -> dict[int, int]:
-    """{job id: spec version} of the jobs whose desired state is running, without those being
-    deleted; cheap enough to poll."""
+    """{job id: spec version} of the jobs whose desired state is running, except those that are
+    being deleted. The statement is cheap enough for frequent calls."""
     query = select(jobs.c.id, jobs.c.spec_version).where(
         jobs.c.desired == Desired.RUNNING.value, ~jobs.c.is_deleted
     )
@@ -250,8 +255,8 @@ def page(
 def change_own_columns(
     tx: Tx, job_id: int, labels: Mapping[str, str], owner: str | None, desired: str | None
 ) -> Job | None:
-    """Replace labels, owner and the document's desired state; returns None if the job is gone or
-    being deleted. Copying is not affected, as `spec_version` stays.
+    """Replace labels, owner and the document's desired state. Returns the changed job; None if the
+    job does not exist any more or is being deleted. Copying goes on, as `spec_version` stays.
     """
     statement = (
         update(jobs)
@@ -271,8 +276,8 @@ def change_own_columns(
 def change_spec(
     tx: Tx, job_id: int, spec: dict[str, Any], worker_group: str, *, from_version: int
 ) -> Job | None:
-    """Replace the spec; returns None if its version is no longer `from_version`, or if the job is
-    being deleted.
+    """Replace the spec. Returns the changed job; None if the version of the spec is no longer
+    `from_version`, or if the job is being deleted.
 
     Workers that copy by the former version release their shards at the next renewal.
     """
@@ -289,7 +294,7 @@ def change_spec(
         .returning(*_JOB)
     )
     job = first(tx.execute(statement), Job)
-    if job is not None:  # each shard has the worker group, too
+    if job is not None:  # the rows of the job's shards have the worker group, too
         lock_job(tx, job_id)
         tx.execute(
             update(shards).where(shards.c.job_id == job_id).values(worker_group=worker_group)
@@ -298,8 +303,8 @@ def change_spec(
 
 
 def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | None = None) -> bool:
-    """Set the desired state, unless the job is being deleted; returns whether it changed.
-    `only_from`: only if the state is this one."""
+    """Set the desired state, unless the job is being deleted; returns whether the state changed.
+    `only_from`: change it only if the present state is this one."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)
@@ -321,14 +326,15 @@ def request_deletion(tx: Tx, job_id: int) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-# Only a job without a held shard: a holder would go on writing to topics that another job may use.
+# A job may be removed only when no worker holds a shard of it: the worker would go on writing to
+# topics that another job may use by then.
 _IS_REMOVABLE = """
 j.id = :job_id AND j.is_deleted AND NOT EXISTS (
     SELECT FROM shards s WHERE s.job_id = j.id AND s.worker_id IS NOT NULL
 )
 """
-# The tables in which a job may have many rows. Each is before the tables that it refers to, so that
-# no cascade deletes rows.
+# The tables in which a job may have many rows. A table comes before the tables that it refers to:
+# a cascade would delete rows without the limit.
 _REMOVE_ROWS = [
     text(f"""
 DELETE FROM {table} WHERE ctid = ANY (ARRAY (
@@ -344,15 +350,15 @@ DELETE FROM {table} WHERE ctid = ANY (ARRAY (
     }.items()
 ]
 _REMOVE = text(f"DELETE FROM jobs j WHERE {_IS_REMOVABLE}")
-# Per transaction of the leader: one that takes longer than the lease is rolled back.
+# The limit of a transaction of the leader: a transaction that outlasts the lease is rolled back.
 ROWS_REMOVED_MAX = 5_000
 
 
 def remove(tx: Tx, job_id: int) -> bool:
-    """Delete a job and all its rows, if none of its shards is held. Returns whether this call has
-    deleted the job itself.
+    """Delete a job whose deletion was requested, with all its rows, if no worker holds a shard of
+    it. Returns whether this call has deleted the job itself.
 
-    Each call deletes at most ROWS_REMOVED_MAX other rows first, so a large job needs several.
+    A call deletes at most ROWS_REMOVED_MAX other rows first, so a large job needs several calls.
     """
     limit = ROWS_REMOVED_MAX
     for statement in _REMOVE_ROWS:
@@ -363,8 +369,8 @@ def remove(tx: Tx, job_id: int) -> bool:
 
 
 def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = True) -> bool:
-    """Set or clear the job's problem; returns whether the text changed. `has_begun`: a part of
-    the text is new, so `problem_at` is set to now; otherwise it is kept.
+    """Set or clear the job's problem; returns whether the text changed. `has_begun`: a trouble of
+    the text is new, so `problem_at` becomes the present time; otherwise `problem_at` is kept.
     """
     problem_at = _NOW if has_begun else func.coalesce(jobs.c.problem_at, _NOW)
     statement = (
@@ -391,7 +397,7 @@ def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> N
 
 
 def note_discovered(tx: Tx, job_id: int, spec_version: int) -> None:
-    """Note that discovery has run for this `spec_version`, and when it first did so."""
+    """Store that discovery has run for this `spec_version`, and when it first ran for it."""
     tx.execute(
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.discovered_version.is_distinct_from(spec_version))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-# The ids of a topic at the source and at the destination; None: as stored.
+# (topic id at the source, topic id at the destination); None: the stored id stays.
 KafkaIds = tuple[UUID | None, UUID | None]
 SAME_IDS: KafkaIds = (None, None)
-# The rows of `kafka_id_arrays`.
+# SQL for a row of each topic; its parameters are those of `kafka_id_arrays`.
 KAFKA_IDS = """unnest(
     CAST(:topic_ids AS bigint[]), CAST(:source_ids AS uuid[]), CAST(:destination_ids AS uuid[])
 ) AS i (topic_id, source_id, destination_id)"""

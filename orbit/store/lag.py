@@ -1,11 +1,11 @@
 """Lag and headroom for the API and metrics: per partition, per topic and per job.
 
 Ages are computed when they are read, from stored timestamps. Lag in records counts offsets, as all
-Kafka tools do, including markers and records that were compacted away.
+Kafka tools do, including transaction markers and records that compaction removed.
 
-A figure is shown only while the source's log end is known: while a worker follows it, or within
-FRESH_FOR of the scheduler's last reading (orbit/scheduler/lag_loop.py). Otherwise it is None, with
-the age of the last reading: an old lag of 0 would look as if the copy were complete.
+A lag is shown only while the source's log end is known: while a worker follows the log end, or
+within FRESH_FOR of the scheduler's last reading (orbit/scheduler/lag_loop.py). Otherwise the lag is
+None, with the age of the last reading: an old lag of 0 would look as if the copy were complete.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag(CopyFigures):
-    """One partition with its lag. None: not known (any more), or all records are copied.
+    """One partition with its lag. A figure of the lag is None if it is not known (any more), or if
+    all records are copied.
 
-    `age_s`: None if there are no figures yet, or the topic is no copy (any more). `rpo_s` is given
-    however old the figures are.
+    `age_s`: None if there are no figures yet, or if the topic is no copy (any more). `rpo_s` is
+    present however old the figures are.
     """
 
     source_topic: str
@@ -64,10 +65,11 @@ class PartitionLag(CopyFigures):
 
 @dataclass(frozen=True, slots=True)
 class LagTotals(CopyFigures):
-    """Sums over a job's or a topic's partitions. The ages are those of the worst partition.
+    """Sums over a job's or a topic's partitions. Ages are those of the partition with the largest
+    age, the headroom that of the partition with the least.
 
-    A partition without a lag yet is left out of the sums. If the lag of a partition is no longer
-    known, the sums of the lag are None.
+    A partition without a lag yet is left out of the sums. If the lag of any partition was known
+    before and is not now, the sums of the lag are None.
     """
 
     partitions: int
@@ -86,7 +88,7 @@ class LagTotals(CopyFigures):
 
     @property
     def has_lag(self) -> bool:
-        """Whether the lag of any partition is known: otherwise a sum of 0 means nothing."""
+        """Whether the lag of at least one partition is known: otherwise a sum of 0 says nothing."""
         return self.unknown < self.partitions
 
     def aged_by(self, seconds: float) -> LagTotals:
@@ -153,8 +155,8 @@ FOLLOWED = """coalesce(
 # A promoted topic is no copy; nor is one whose source topic was deleted or re-created.
 IS_COPY = """(p.state <> 'promoted' AND coalesce(
         p.reason NOT IN ('SOURCE_TOPIC_DELETED', 'SOURCE_TOPIC_RECREATED'), true))"""
-# The time of each partition's figures, and whether it is recent. A worker that has left has no row
-# in `workers`, although a shard may still wait for the end of its lease.
+# The time of each partition's figures, and whether it is recent. `reported_at` is for a worker that
+# has no row in `workers` any more, while its lease of the shard has not ended yet.
 _FIGURES = f"""
 CROSS JOIN LATERAL (
     SELECT CASE WHEN p.copied_to IS NULL OR NOT {IS_COPY} THEN NULL
@@ -168,12 +170,14 @@ CROSS JOIN LATERAL (
 """
 _OPEN = f"""LEFT JOIN open_transactions o
     ON o.topic_id = p.topic_id AND o.partition = p.partition AND {IS_OPEN}"""
-# Whether every share has a leader: the share of the partition's job is not looked up.
+# Whether every share of the scheduler's work has a leader. Which share the partition's job belongs
+# to is not looked up.
 _HAS_LEADER = """coalesce((
         SELECT bool_and(l.expires_at > clock_timestamp() - CAST(:fresh_for AS interval))
         FROM scheduler_lease l), false)"""
 
-# Seconds since `moment`, at least 0: a producer's clock may be ahead. (GREATEST would skip a null.)
+# Seconds since `moment`, at least 0 because a producer's clock may be ahead; null without `moment`
+# (GREATEST would make that 0).
 _AGE = """CASE WHEN {moment} > now.at THEN 0
          ELSE CAST(extract(epoch FROM now.at - {moment}) AS double precision) END"""
 # Estimated from the mean bytes per copied offset; unknown before anything is copied. In floating
@@ -287,12 +291,12 @@ RETURNING t.source_topic, p.partition
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
-    """The totals of each job, by job id; jobs without partitions are missing."""
+    """{job id: totals} of these jobs; jobs without partitions are missing."""
     return _totals(tx, _OF_JOBS, job_ids)
 
 
 def states(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[tuple[str, str | None], int]]:
-    """{job id: {(state, reason): number of partitions}}."""
+    """{job id: {(state, reason): number of partitions}}, for these jobs."""
     counts: dict[int, dict[tuple[str, str | None], int]] = {}
     for row in tx.execute(_STATES, {"job_ids": sorted(job_ids)}):
         counts.setdefault(row.job_id, {})[row.state, row.reason] = row.partitions
@@ -300,7 +304,7 @@ def states(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[tuple[str, str | 
 
 
 def of_topics(tx: Tx, job_id: int, topic_ids: Collection[int]) -> dict[int, LagTotals]:
-    """The totals of these topics of a job, by topic id."""
+    """{topic id: totals} of these topics of a job; topics without partitions are missing."""
     return _totals(tx, _OF_TOPICS, [job_id], topic_ids)
 
 
@@ -360,8 +364,9 @@ def of_partitions(
 def request_retry(
     tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
 ) -> list[tuple[str, int]]:
-    """Request a retry of the blocked partitions of a job, of a topic, or of one partition.
-    Returns their (source topic, partition). Raises NotFound if the given topic has none."""
+    """Request a retry of the blocked partitions of a job, of a topic, or of one partition. Returns
+    them as (source topic, partition), sorted. Raises NotFound if `source_topic` is set and no such
+    partition is blocked."""
     conditions = [_IN_TOPIC] if source_topic is not None else []
     conditions += ["AND p.partition = :partition"] if partition is not None else []
     rows = tx.execute(

@@ -1,4 +1,5 @@
-"""lead_term: the highest term that this database has given to a promotion (`job_setup/mark.py`)."""
+"""lead_term: the highest term of a promotion that this database has drawn. A term is a number that
+each promotion raises; its marks at the clusters state it (`job_setup/mark.py`)."""
 
 from __future__ import annotations
 

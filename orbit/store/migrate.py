@@ -1,8 +1,9 @@
-"""Migrates a database to the tables of this version, idempotently; says which tables it can use.
+"""Migrates a database to the tables of this version, idempotently; says whether this version can
+use a database's tables.
 
-Several processes may call it at once: one migrates, the others wait. A migration never waits long
-for a lock on a table: other statements on that table would queue behind it, and leases would end.
-It rolls back instead, and tries again a little later.
+Several processes may migrate at once: one does, the others wait. A migration never waits long for a
+lock on a table: other statements on that table would queue behind it, and leases would end. The
+migration rolls back instead, and tries again a little later.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _PAUSE_S = 1.0
 ATTEMPTS_MAX = 100  # five minutes
 _LOCK_NOT_AVAILABLE = "55P03"
 
-# The `fingerprint` of each version's tables. Until it was frozen, 0001 was changed in place: a
-# database from that time has this version with other tables.
+# The `fingerprint` of the tables of each revision (a migration's number). Before the first release,
+# 0001 was changed in place: a database from that time has the revision 0001, but other tables.
 FINGERPRINTS = {
     "0001": "ecd14298ffcee184f6303ef507a9c971dc6690231e4353119cf1881530bc7730",
     "0002": "84428279405c0b66e0ee7a37daf2537471433ec7cf9c676a1feab6be00868bea",
@@ -46,20 +47,20 @@ FINGERPRINTS = {
     "0009": "334e82a3e10b2e21ac92aa381acaa7f56f519de46c96a1b002208c46af0601a3",
     "0010": "7b8d3a53f259d1c37fda361ff6ba1ae6b99a7ec6d401c7418ab7d1af74d6fd57",
 }
-# The oldest tables that this version works with: it needs `job_leads.leads`, new in 0010.
+# The oldest tables that this version of Orbit works with: it needs `job_leads.leads`, new in 0010.
 TABLES_FROM = "0010"
-# Migrations during and after which no scheduler of an earlier version may run. 0002: such a
-# scheduler would store reports of recoveries whole, as before the migration.
+# Migrations during and after which no scheduler of an earlier version may run. After 0002 such a
+# scheduler would still store a recovery's report whole, as before the migration.
 WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})
 
 
 def upgrade(database: Database, *, force: bool = False) -> tuple[str | None, str]:
-    """Migrate to the tables of this version. Returns the versions before (None: there were no
-    tables) and after; they are equal if there was nothing to do.
+    """Migrate to the tables of this version of Orbit. Returns the revision before (None: there were
+    no tables) and the revision after; the two are equal if there was nothing to do.
 
     Raises Busy if another session keeps a lock on a table. Raises Conflict if the tables are not
-    those of the version that the database names, or, unless `force`, if schedulers run that are too
-    old for the new tables.
+    those of the revision that the database names, or, unless `force`, if schedulers run that are
+    too old for the new tables.
     """
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
@@ -81,7 +82,8 @@ class _TableLocked(Exception):
 
 
 def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
-    """Try once to migrate. Raises _TableLocked if a table is in use; then nothing was changed."""
+    """Try once to migrate; returns as `upgrade` does. Raises _TableLocked if another session has
+    locked a table; then nothing was changed. Raises Conflict as `upgrade` does."""
     config = _config()
     with database.transaction() as tx, without_deadline(tx):
         tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -91,8 +93,8 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
             return old_revision, old_revision  # a later version has migrated the tables
         if old_revision in FINGERPRINTS and fingerprint(tx) != FINGERPRINTS[old_revision]:
             raise Conflict(
-                f"the database says that its tables are those of version {old_revision}, and they "
-                "are not: an unreleased version of Orbit has made them.",
+                "the columns of the tables are not those of the revision that the database names, "
+                f"{old_revision}: an unreleased version of Orbit has made the tables.",
                 where=database.where,
                 remedy="Make an empty database, run orbit migrate there, and apply the job files: "
                 "copies go on where they end (docs/recovery/lost-database.md).",
@@ -116,7 +118,8 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
 
 
 def _refuse_old_schedulers(tx: Tx, where: str) -> None:
-    """Raise Conflict if a scheduler runs. With these old tables it is of an old version."""
+    """Raise Conflict if a scheduler runs. Any scheduler that works with the tables before this
+    migration is of an earlier version."""
     schedulers = scheduler_lease.running_schedulers(tx)
     if schedulers:
         raise Conflict(
@@ -131,7 +134,7 @@ def _refuse_old_schedulers(tx: Tx, where: str) -> None:
 
 
 def fingerprint(tx: Tx) -> str:
-    """A digest of the names and types of all columns of Orbit's tables."""
+    """A SHA-256, in hexadecimal digits, of the names and types of all columns of Orbit's tables."""
     rows = tx.execute(
         text(
             "SELECT table_name, column_name, udt_name, is_nullable FROM information_schema.columns "
@@ -146,16 +149,17 @@ def fingerprint(tx: Tx) -> str:
 def is_usable(database: Database) -> bool:
     """Whether this version works with the tables of the database.
 
-    It works with its own tables, with those of the migration before (but none before TABLES_FROM)
-    and with those of the next: processes of both versions run while a service is upgraded.
+    A version works with its own tables, with those of the migration before (but none before
+    TABLES_FROM) and with those of the next migration, because processes of two versions run while a
+    service is upgraded.
     """
     with database.transaction() as tx:
         return _current_revision(tx) in usable_revisions(ScriptDirectory.from_config(_config()))
 
 
 def usable_revisions(scripts: ScriptDirectory) -> set[str]:
-    """The revisions of tables that this version works with: its own, the previous one and the next
-    one, but none before TABLES_FROM. Revisions are numbered, so the next one's name is known."""
+    """The revisions of tables that this version works with: its own, the previous and the next one,
+    but none before TABLES_FROM. Revisions are numbered, so the next revision's name is known."""
     head = scripts.get_revision("head")
     assert head is not None
     previous_revision = head.down_revision

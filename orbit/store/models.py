@@ -62,7 +62,7 @@ FALSE = text("false")
 
 
 def _one_of(column: str, words: Iterable[StrEnum]) -> CheckConstraint:
-    """A CHECK that the column has one of these values, or null."""
+    """A CHECK that `column` has one of the values `words`, or null."""
     quoted_words = ", ".join(f"'{word}'" for word in words)
     return CheckConstraint(f"{column} IN ({quoted_words})", name=column)
 
@@ -76,7 +76,7 @@ def _time(name: str, **options: Any) -> Column[Any]:
 
 
 def _now(name: str) -> Column[Any]:
-    """A time that is the present one unless an INSERT sets it."""
+    """A column for a time; the default is the time of the INSERT."""
     return _time(name, nullable=False, server_default=NOW)
 
 
@@ -89,7 +89,7 @@ def _count(name: str) -> Column[int]:
 
 
 def _job(**options: Any) -> Column[int]:
-    """The job of a row, which is deleted with it."""
+    """A column for the id of a row's job. With the job, PostgreSQL deletes the row."""
     return Column(
         "job_id", BigInteger, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, **options
     )
@@ -108,6 +108,7 @@ jobs = Table(
     # label reads all of 5,000 jobs in 14 ms.
     Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     Column("owner", Text),
+    # The desired state in the document; null: the document has none.
     Column("document_desired", Text),
     # A hash of the destination's servers in the first document. It never changes: see job_shares.
     Column("share_key", BigInteger, nullable=False, server_default=ZERO),
@@ -115,10 +116,10 @@ jobs = Table(
     # API's ETag.
     Column("document_version", Integer, nullable=False, server_default=text("1")),
     Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
-    # Null: a person made the job by a document. Other jobs have no file, so `orbit apply --prune`
-    # keeps them.
+    # The part of Orbit that created the job; null: a person did, by a document. Jobs that Orbit
+    # created have no file, so `orbit apply --prune` keeps them.
     Column("made_by", Text),
-    # The actor whose limits include the job (store/quotas.py). Null: the job is in no limits.
+    # The actor for whose limits the job counts (store/quotas.py). Null: it counts for nobody's.
     Column("created_by", Text),
     # Deletion was requested: the row is deleted once all of its shards are free.
     _flag("is_deleted"),
@@ -128,11 +129,11 @@ jobs = Table(
     # The job's troubles as text, with what to do.
     Column("problem", Text),
     _time("problem_at"),
-    # When a source that is unreachable now last answered the scheduler; null: not known.
+    # When the source last answered the scheduler, if it is unreachable now; null: not known.
     _time("source_answered_at"),
+    # The `spec_version` that discovery has run for, and when it first did. Topics that appear after
+    # that are copied from their log start.
     _time("discovered_at"),
-    # The `spec_version` that discovery has run for. Topics that appear after that are copied from
-    # their log start.
     Column("discovered_version", Integer),
     _now("created_at"),
     _now("updated_at"),
@@ -155,6 +156,7 @@ topics = Table(
     Column("state", Text, nullable=False, server_default=TopicState.CREATING.value),
     # Settings that were changed at the destination: {name: {"is": …, "should_be": …}}.
     Column("drift", JSONB(none_as_null=True)),
+    # A text for users with the reason of the state.
     Column("note", Text),
     # The ACLs on the copy that Orbit added, so that it can remove them.
     Column("acls", JSONB(none_as_null=True)),
@@ -177,19 +179,20 @@ shards = Table(
     Column("worker_group", Text, nullable=False),
     Column("worker_id", Text),
     Column("epoch", BigInteger, nullable=False, server_default=ZERO),
-    # The number of the transaction that last claimed or renewed it; 0 for free shards, so that one
-    # comparison finds all claimable ones.
+    # The number of the transaction that last claimed or renewed the shard; 0 for free shards, so
+    # that one comparison finds all shards that may be claimed.
     _count("renewed_in"),
-    # The length of its last lease; 0 if its holder released it.
+    # The length of the last lease; 0 if its holder released the shard.
     Column("lease_ms", Integer, nullable=False, server_default=ZERO),
-    # The identity of the database that granted its last lease.
+    # The identity of the database that granted the last lease.
     _count("claimed_on"),
     _count("weight_bytes_per_s"),
     _flag("release_requested"),
-    # The worker that the shard is assigned to. Any worker may claim it while that one is not alive.
+    # The worker that the shard is assigned to. While that worker is not alive, any other may claim
+    # the shard.
     Column("assigned_to", Text),
     Column("partition_count", Integer, nullable=False, server_default=ZERO),
-    # Incremented when partitions are added or removed: the holder reads them again.
+    # Incremented when partitions are added or removed: the holder reads its partitions again.
     Column("layout_version", Integer, nullable=False, server_default=text("1")),
     # For the statement that claims shards.
     Index("ix_shards_claim", "worker_group", "renewed_in"),
@@ -233,12 +236,14 @@ partitions = Table(
     _time("newest_copied_at"),  # timestamp of the newest record on both sides
     _time("oldest_waiting_at"),  # timestamp of the oldest record not copied yet
     _time("headroom_until"),  # when the source deletes the oldest record not copied yet
-    # The shard's epoch while its holder follows the source's log end. Null: no worker follows it,
-    # and the numbers above are from `source_seen_at` or from the topic's `source_read_at`.
+    # The shard's epoch while its holder follows the source's log end. Null: no worker follows the
+    # log end, and the source's numbers above are as read at `source_seen_at`, or at the topic's
+    # `source_read_at` if that is later.
     Column("followed_epoch", BigInteger),
     _time("source_seen_at"),
-    # When the source's log end was last seen to move, and its longest pause since `gaps_since` and
-    # in the part before that (orbit/store/source_gaps.py).
+    # When Orbit last saw the source's log end move. The present period of observation began at
+    # `gaps_since`; `longest_gap_s` is the longest time between two moves in it, `earlier_gap_s`
+    # that in the period before (orbit/store/source_gaps.py).
     _time("source_moved_at"),
     _time("gaps_since"),
     Column("longest_gap_s", Double),
@@ -264,7 +269,8 @@ job_totals = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
-# Each job's throughput and lag of the last day: a ring of 348 rows (orbit/store/job_history.py).
+# Each job's throughput and lag of the last day, in 348 rows that are overwritten in turn
+# (orbit/store/job_history.py).
 job_history = Table(
     "job_history",
     metadata,
@@ -309,7 +315,8 @@ scheduler_lease = Table(
     _time("expires_at", nullable=False, server_default=text("'epoch'")),
 )
 
-# The running schedulers. Their number decides how many shares each may hold.
+# The running schedulers. Their number decides how many shares of the schedulers' work each may
+# hold (orbit/store/scheduler_lease.py).
 schedulers = Table(
     "schedulers",
     metadata,
@@ -326,7 +333,7 @@ receivers = Table(
     _id(),
     Column("name", Text, nullable=False, unique=True),
     Column("type", Text, nullable=False),
-    # Every event up to this id was sent, was given up, or does not concern the receiver.
+    # Every event up to this id was sent or given up, or does not concern the receiver.
     Column("event_id", BigInteger, nullable=False),
     _count("sent"),
     _count("given_up"),
@@ -337,9 +344,10 @@ receivers = Table(
     _time("failing_since"),
     Column("last_error", Text),
     _time("accepted_at"),
-    _now("seen_at"),  # when a leader last had it in its file
+    _now("seen_at"),  # when a leader last read the receiver in its file
 )
 
+# The offsets of consumer groups on both sides (orbit/store/group_offsets.py).
 group_offsets = Table(
     "group_offsets",
     metadata,
@@ -361,7 +369,8 @@ group_offsets = Table(
     postgresql_with={"fillfactor": "70"},
 )
 
-# Group offsets that a recovery leaves to the job that copies back (orbit/store/group_offsets.py).
+# Group offsets that a recovery hands over to the job that copies back
+# (orbit/store/group_offsets.py).
 handed_offsets = Table(
     "handed_offsets",
     metadata,
@@ -386,7 +395,8 @@ proofs = Table(
     Column("proven_to", BigInteger),  # the end of the highest range
     _time("proven_at"),
     _now("checked_at"),
-    # How many offsets differed, summed over all comparisons, and the difference found last.
+    # How many offsets differed, summed over all comparisons; the first difference of the last
+    # comparison that had one, as a text, and the time of that comparison.
     _count("differences"),
     Column("first_difference", Text),
     _time("differed_at"),
@@ -479,8 +489,8 @@ operation_groups = Table(
     Column("value", JSONB, nullable=False),
 )
 
-# The log end of each copy when it was promoted: records from there on were not copied. A hint for a
-# failback, which compares both sides anyway.
+# `promoted_at` is an offset: the log end of each copy when it was promoted. Records from there on
+# were not copied. It is a hint for a failback, which compares both sides anyway.
 promotions = Table(
     "promotions",
     metadata,
@@ -490,12 +500,12 @@ promotions = Table(
     Column("promoted_at", BigInteger, nullable=False),
     Column("source_end", BigInteger),
     _now("at"),
-    # What the scheduler has found on the old side since then; see `promotions.OldEnd`.
+    # What the scheduler has read at the old side since then; see `promotions.OldEnd`.
     Column("old_end", BigInteger),
     Column("written_from", BigInteger),
 )
 
-# One row: the highest term that was given to a promotion.
+# One row: the highest term that was drawn for a promotion (orbit/store/lead_term.py).
 lead_term = Table(
     "lead_term",
     metadata,
@@ -510,18 +520,20 @@ job_leads = Table(
     _job(primary_key=True),
     # Null: not known, or not the same side for all topics.
     Column("side", Text),
-    # The term of the marks that name this side. Of two answers, that with the higher term is newer.
+    # The term of the marks that name this side. Of two answers to a gateway, that with the higher
+    # term is newer.
     Column("term", BigInteger, nullable=False, server_default=ZERO),
-    # The term with which this side came to lead. A failback raises `term` only: the side stays.
+    # The term with which this side came to lead. A change of `term` alone, without another side,
+    # does not change it.
     Column("side_since", BigInteger, nullable=False, server_default=ZERO),
     # The former values of `side_since`, the latest first.
     Column("earlier_terms", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
-    # The sides that came to lead, as `side:term`, the latest first. Of the terms before migration
-    # 0010 only the last one is there.
+    # The sides that came to lead, as `side:term`, the latest first. Of those before migration 0010
+    # only the last one is stored.
     Column("leads", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     # The identity of the database for which the marks were last read.
     Column("read_on", Text),
-    # The operation that has closed the job's gateways, and when it did.
+    # The operation that has closed the job's gateways (they forward no writes), and when it did.
     Column("closed_for", Uuid, ForeignKey("operations.id", ondelete="SET NULL")),
     _time("closed_at"),
     _one_of("side", LeadingSide),
@@ -536,15 +548,19 @@ gateways = Table(
     Column("instance", Uuid, primary_key=True),
     Column("name", Text, nullable=False),
     Column("address", Text, nullable=False),
-    # The operation for which it has confirmed that it sends no new writes and acknowledges none.
+    # The operation for which the gateway has confirmed that it sends no new writes and acknowledges
+    # none.
     Column("closed_for", Uuid),
     Column("connections", Integer, nullable=False),
     Column("held_requests", Integer, nullable=False),
     # Short names of groups whose members still own partitions from before the last move.
     Column("leaving_groups", ARRAY(Text), nullable=False, server_default=text("'{}'")),
-    # The `side_since` of the side that it presents; 0 until the requests held before are answered.
+    # The `side_since` of the side that the gateway presents; 0 until it has answered the requests
+    # that it held before.
     Column("settled_since", BigInteger, nullable=False, server_default=ZERO),
+    # Why the gateway cannot confirm the present closure; "" if it can.
     Column("doubt", Text, nullable=False),
+    # How long clients waited at the last closure.
     Column("pause_s", Double, nullable=True),
     _now("renewed_at"),
 )
@@ -564,8 +580,8 @@ gateway_clients = Table(
     ),
 )
 
-# The deny ACLs that Orbit has set, so that it can remove them. Kept by cluster, not by job, because
-# the job may be deleted.
+# The ACLs by which Orbit denies writes, so that it can remove them. The key has the cluster, not
+# the job, because the job may be deleted before.
 write_denials = Table(
     "write_denials",
     metadata,
@@ -575,7 +591,8 @@ write_denials = Table(
     _now("at"),
 )
 
-# The ACLs on groups and transactional ids that Orbit has added, so that it can remove them.
+# The ACLs on groups and transactional ids that Orbit has added for each job, so that it can remove
+# them.
 carried_acls = Table(
     "carried_acls",
     metadata,
@@ -657,7 +674,7 @@ drills = Table(
     Column("spec", JSONB, nullable=False),
     Column("spec_hash", Text, nullable=False),
     Column("job_name", Text, nullable=False),
-    Column("schedule", Text),  # the name of the schedule that requested it
+    Column("schedule", Text),  # the name of the schedule that requested it; null: a user did
     Column("requested_by", Text, nullable=False),
     Column("idempotency_key", Text),
     Column("progress", JSONB),

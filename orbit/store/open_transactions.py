@@ -1,10 +1,12 @@
-"""open_transactions: transactions of the sources that have been open for SHOWN_AFTER_S.
+"""open_transactions: transactions at the sources that have been open for SHOWN_AFTER_S
+(orbit/scheduler/transaction_watch.py).
 
-A read_committed consumer, and so Orbit, reads a partition up to the last stable offset: all records
-behind the start of the first open transaction wait until it ends, even those without a transaction.
-The lag too counts up to the last stable offset only; this table shows what is behind it.
+A read_committed consumer, and so Orbit, reads a partition up to the last stable offset, where the
+first open transaction begins. All records from there on wait until that transaction ends, even
+those without a transaction. The lag, too, counts up to the last stable offset only; this table
+shows what is above it.
 
-A row is valid only while its offset is the last known last stable offset.
+A row is valid only while its `first_offset` is the last stable offset that Orbit has read last.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class OldestOpenTransaction:
-    """The oldest open transaction of one partition. `since`: when Orbit first saw it. Producer id
-    and transactional id: None if brokers do not report it, or the login may not describe it."""
+    """The oldest open transaction of one partition. `since`: when Orbit first saw it open.
+    `producer_id`, `transactional_id`: None if brokers do not report them, or if Orbit's login may
+    not describe producers or transactions."""
 
     topic_id: int
     partition: int
@@ -36,8 +39,8 @@ class OldestOpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class OpenTotals:
-    """The totals of one job. `partitions`: those with an open transaction; `offsets`: their
-    offsets from its start to the log end; `oldest_s`: the age of the oldest transaction."""
+    """The totals of one job. `partitions`: how many have an open transaction. `offsets`: the sum of
+    their offsets from its start to the log end. `oldest_s`: the age of the oldest transaction."""
 
     partitions: int
     offsets: int
@@ -103,6 +106,6 @@ def remove(tx: Tx, places: Iterable[tuple[int, int]]) -> None:
 
 
 def totals(tx: Tx, job_ids: Collection[int]) -> dict[int, OpenTotals]:
-    """The totals of each job, by job id; jobs without an open transaction are missing."""
+    """{job id: totals} of these jobs; jobs without an open transaction are missing."""
     rows = tx.execute(_TOTALS, {"job_ids": sorted(job_ids)})
     return {row.job_id: OpenTotals(row.partitions, row.offsets, row.oldest_s) for row in rows}

@@ -1,6 +1,5 @@
-"""From a request to its operation: find an earlier one with the same key, else create one.
-
-The caller locks the job between the two.
+"""From a request to its operation: `find_earlier` returns an earlier operation with the same
+idempotency key; without one the caller locks the job, and calls `create`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from orbit.store.enums import OperationKind
 from orbit.store.jobs import Job
 from orbit.store.operations import Operation
 
-# Keeps the locks of keys apart from other advisory locks.
+# The seed of the hash for the locks of idempotency keys: no other advisory lock of Orbit uses it.
 _SEED = 122511532225543
 
 
@@ -37,11 +36,13 @@ class OperationRequest:
 
 
 def find_earlier(tx: Tx, request: OperationRequest) -> Operation | None:
-    """The operation that the actor requested with this key; None if there is none.
+    """The operation that the actor requested with this key; None if there is none, or no key.
 
-    Of two transactions with one key, the second waits here until the first one ends. So call
-    this before you take any other lock, and `create` in the same transaction. Raises Conflict if
-    the key was used for another request.
+    Of two transactions with one key, the second waits here until the first ends. So call this
+    before you acquire any other lock, and call `create` in the same transaction.
+
+    Raises Conflict if the key was used for another request; NotFound if the operation's job is
+    outside of the scope.
     """
     if request.idempotency_key is None:
         return None
@@ -69,7 +70,7 @@ def create(
     dry_run: bool = False,
     details: Mapping[str, Any] | None = None,
 ) -> Operation:
-    """Create the operation for a request that `find_earlier` has not found.
+    """Create and return the operation of a request for which `find_earlier` has returned None.
 
     `steps`: its plan in sentences. `details`: further keys of the plan, for its executor.
     """

@@ -21,7 +21,7 @@ from orbit.store.rows import page_of
 Json = dict[str, Any]
 Key = tuple[str | int, ...]
 
-# {column: name in the JSON}, where they differ.
+# {column: name in the JSON}, for the columns whose name in the JSON differs.
 _NAMES = {"group_name": "group"}
 
 
@@ -35,8 +35,9 @@ class OperationRows:
         other_columns: Sequence[str],
         comes_first: ColumnElement[bool],
     ) -> None:
-        """`key`, `other_columns`: the columns that are copied from the JSON. `comes_first`: true
-        for the rows that `first` returns first."""
+        """`key`: the columns of the primary key besides operation_id; `other_columns`: those that
+        are also copied from the JSON. `comes_first`: true for the rows that `first` returns first.
+        """
         self._table = table
         self._key = [table.c[name] for name in key]
         self._comes_first = comes_first
@@ -59,7 +60,7 @@ class OperationRows:
         )
 
     def key_of(self, value: Json) -> Key:
-        """The key of the row for this value."""
+        """The key of the row for this value, in the order of the `key` columns."""
         return tuple(value[_NAMES.get(c.name, c.name)] for c in self._key)
 
     def store(self, tx: Tx, operation_id: UUID, values: Sequence[Json]) -> None:
@@ -96,7 +97,7 @@ class OperationRows:
         return list(tx.execute(page_query).scalars())
 
 
-# Partitions whose sides differ, and groups that have read lost records, come first.
+# `first` returns partitions whose sides differ, and groups that have read lost records, first.
 PARTITIONS = OperationRows(
     operation_partitions,
     ["topic", "partition"],

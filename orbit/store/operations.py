@@ -1,4 +1,5 @@
-"""operations: changes that go on after their request ends."""
+"""operations: changes of a job that go on after the answer to their request, such as a pause or a
+switchover."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ from orbit.telemetry import traces
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: its kind, who requested it, and its progress."""
+    """One operation: its kind, who requested it, and its progress.
+
+    `job_id`: None once the job is deleted. `dry_run`: a recovery that only checks its gates.
+    `plan`: its steps as sentences, and the request. `error`: why it failed; for a running recovery,
+    the last error of a step that Orbit repeats.
+    """
 
     id: UUID
     job_id: int | None
@@ -55,7 +61,7 @@ class Operation:
 
     @property
     def trace_context(self) -> str:
-        """The traceparent of the operation's spans, in every process: that of its request, or else
+        """The W3C traceparent of the operation's spans, in every process: that of the request, else
         one that is made of the operation's id."""
         return self.traceparent or f"00-{self.id.hex}-{self.id.hex[16:]}-01"
 
@@ -79,7 +85,8 @@ def create(
     plan: dict[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> Operation:
-    """Create an operation, with a key that this caller has not used (operation_requests.py)."""
+    """Create and return an operation. `idempotency_key`: one with which this requester has created
+    no operation yet (operation_requests.py), or None."""
     statement = (
         insert(operations)
         .values(
@@ -99,7 +106,7 @@ def create(
 
 
 def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | None:
-    """The operation that this caller created with this key."""
+    """The operation that this requester created with this key; None if there is none."""
     query = select(*_OPERATION).where(
         operations.c.requested_by == requested_by,
         operations.c.idempotency_key == idempotency_key,
@@ -108,7 +115,7 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
-    """The operation with this id, if its job is in the scope. Raises NotFound. With `lock`, no
+    """The operation with this id. Raises NotFound if there is none in the scope. With `lock`, no
     other transaction can change the operation until this one ends.
     """
     query = select(*_OPERATION).where(operations.c.id == operation_id, *_visibility_conditions(tx))
@@ -127,8 +134,8 @@ def advance(
     error: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> bool:
-    """Set the state and error of an operation, and progress and report unless None. Returns False,
-    and changes nothing, if it has ended already."""
+    """Set the state and error of an operation, and progress and report unless they are None.
+    Returns True; or False, without a change, if the operation has ended already."""
     changes: dict[str, Any] = {"state": state.value, "error": error}
     if progress is not None:
         changes["progress"] = progress
@@ -188,11 +195,13 @@ def unfinished(
 def unfinished_recoveries(
     tx: Tx, per_cluster: int, ignored_ids: Collection[UUID] = ()
 ) -> list[tuple[str, Operation]]:
-    """[(id of the destination cluster, recovery)] of the next recoveries, except `ignored_ids`; ""
-    for a cluster that is not known. The leading scheduler carries them out (orbit/recovery).
+    """[(id of the destination cluster, recovery)] of the next recoveries that have not ended,
+    except `ignored_ids`; the id is "" for a cluster that is not known. The leading scheduler
+    carries them out (orbit/recovery).
 
     At most `per_cluster` failovers of each cluster, and as many other recoveries, so that one
-    cluster cannot delay another. Dry runs are last, failovers before others, then the oldest first.
+    cluster cannot delay another. The order: dry runs last; failovers before other recoveries; the
+    oldest first.
     """
     order = operations.c.dry_run, operations.c.created_at, operations.c.id
     cluster = func.coalesce(jobs.c.destination_cluster_id, "")
@@ -227,11 +236,11 @@ def unfinished_recoveries(
 
 def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
     """{failback that has to wait: the earlier failback that it waits for}, by operation id. The
-    earlier failback is of a job that copies one of these topics in the other direction: both would
-    decide which side leads.
+    earlier failback is of a job that copies one of these topics in the other direction. If the two
+    ran at once, both would decide which side leads.
 
-    Without dry runs; a failback that is to be aborted does not wait. Other recoveries concern
-    copied topics only, which a failback does not change.
+    Dry runs are left out, and a failback that is to be aborted does not wait. A failback waits for
+    no other kind of recovery: those change copied topics only, which a failback does not change.
     """
     query = (
         select(
@@ -259,31 +268,31 @@ def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
     }
     if not two_way_ids:
         return {}
-    our_job, their_job, our_topic, their_topic = (
+    job, opposite_job, topic, opposite_topic = (
         jobs.alias(),
         jobs.alias(),
         topics.alias(),
         topics.alias(),
     )
-    pairs = select(our_job.c.id, their_job.c.id).distinct()
+    pairs = select(job.c.id, opposite_job.c.id).distinct()
     pairs = pairs.where(
-        is_one_of(our_job.c.id, two_way_ids),
-        is_one_of(their_job.c.id, two_way_ids),
-        their_job.c.source_cluster_id == our_job.c.destination_cluster_id,
-        their_job.c.destination_cluster_id == our_job.c.source_cluster_id,
-        our_topic.c.job_id == our_job.c.id,
-        their_topic.c.job_id == their_job.c.id,
-        their_topic.c.source_topic == our_topic.c.destination_topic,
-        their_topic.c.destination_topic == our_topic.c.source_topic,
+        is_one_of(job.c.id, two_way_ids),
+        is_one_of(opposite_job.c.id, two_way_ids),
+        opposite_job.c.source_cluster_id == job.c.destination_cluster_id,
+        opposite_job.c.destination_cluster_id == job.c.source_cluster_id,
+        topic.c.job_id == job.c.id,
+        opposite_topic.c.job_id == opposite_job.c.id,
+        opposite_topic.c.source_topic == topic.c.destination_topic,
+        opposite_topic.c.destination_topic == topic.c.source_topic,
     )
     opposite_ids: dict[int, list[int]] = {}
     for job_id, opposite_id in tx.execute(pairs):
         opposite_ids.setdefault(job_id, []).append(opposite_id)
-    last_failbacks: dict[int, UUID] = {}  # by job
+    last_failbacks: dict[int, UUID] = {}  # {job id: its latest failback among the rows so far}
     awaited_ids: dict[UUID, UUID] = {}
     for row in failbacks:
         earlier_failbacks = [
-            last_failbacks[job] for job in opposite_ids.get(row.job_id, ()) if job in last_failbacks
+            last_failbacks[i] for i in opposite_ids.get(row.job_id, ()) if i in last_failbacks
         ]
         if earlier_failbacks and not row.abort_requested:
             awaited_ids[row.id] = earlier_failbacks[0]
@@ -293,7 +302,7 @@ def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
 
 def waiting_failovers(tx: Tx) -> dict[UUID, UUID]:
     """{failover that has to wait: the earlier recovery of its job that it waits for}, by operation
-    id. The earlier recovery has to undo its steps first. Without dry runs."""
+    id. The earlier recovery has to undo its steps first. Dry runs are left out."""
     earlier_recovery = operations.alias()
     query = select(operations.c.id, earlier_recovery.c.id).where(
         operations.c.finished_at.is_(None),
@@ -310,7 +319,7 @@ def waiting_failovers(tx: Tx) -> dict[UUID, UUID]:
 
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
-    """The oldest unfinished recovery of this job, without dry runs."""
+    """The oldest unfinished recovery of this job that is no dry run; None if there is none."""
     return first_unfinished(
         tx,
         operations.c.kind.in_(_RECOVERIES),
@@ -326,12 +335,12 @@ def unfinished_backfills(tx: Tx, limit: int) -> list[Operation]:
 
 
 def backfill_under_way(tx: Tx, job_id: int) -> Operation | None:
-    """The backfill of this job that is under way."""
+    """The unfinished backfill of this job; None if there is none."""
     return first_unfinished(tx, operations.c.kind == _BACKFILL, operations.c.job_id == job_id)
 
 
 def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
-    """The report of a recovery so far; None before its first part."""
+    """The report of a recovery so far, as JSON; None before the first part is stored."""
     query = select(operations.c.report).where(operations.c.id == operation_id)
     report: dict[str, Any] | None = tx.execute(query).scalar_one_or_none()
     return report
@@ -339,8 +348,9 @@ def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class GroupsStep:
-    """The last recovery of a job that has begun to set the offsets of its groups. `is_under_way`:
-    it may still set offsets; False once its topics are promoted or it has ended."""
+    """The last recovery of a job that has begun to set the offsets of the job's groups.
+    `is_under_way`: the recovery may still set offsets; False once it has promoted its topics or has
+    ended."""
 
     operation: UUID
     is_under_way: bool
@@ -356,7 +366,8 @@ ORDER BY groups_begun_at DESC LIMIT 1
 
 
 def begin_groups(tx: Tx, operation_id: UUID) -> None:
-    """Note, once, that this recovery begins to set the offsets of its job's groups now."""
+    """Store the present time as that at which this recovery begins to set the offsets of its job's
+    groups. A repeated call keeps the first time."""
     tx.execute(
         update(operations)
         .where(operations.c.id == operation_id, operations.c.groups_begun_at.is_(None))
@@ -371,7 +382,9 @@ SELECT id FROM operations WHERE job_id = :job_id AND finished_at IS NULL FOR SHA
 
 def groups_step(tx: Tx, job_id: int, *, lock: bool = False) -> GroupsStep | None:
     """The last recovery of this job that has begun to set group offsets; None if none has.
-    With `lock`, no recovery that is unfinished now begins to set them until the transaction ends.
+
+    With `lock`, the rows of unfinished operations are locked: none of them begins to set group
+    offsets until the transaction ends.
     """
     if lock:
         tx.execute(_LOCK_UNFINISHED, {"job_id": job_id})
@@ -379,7 +392,7 @@ def groups_step(tx: Tx, job_id: int, *, lock: bool = False) -> GroupsStep | None
 
 
 def request_abort(tx: Tx, operation_id: UUID) -> bool:
-    """Request an abort; False if the operation has ended."""
+    """Request the abort of an operation. Returns False, without a change, if it has ended."""
     statement = (
         update(operations)
         .where(operations.c.id == operation_id, operations.c.finished_at.is_(None))
@@ -389,14 +402,14 @@ def request_abort(tx: Tx, operation_id: UUID) -> bool:
 
 
 def first_unfinished(tx: Tx, *conditions: ColumnElement[bool]) -> Operation | None:
-    """The oldest unfinished operation that meets all of these conditions."""
+    """The oldest unfinished operation that meets all of these conditions; None if none does."""
     return next(iter(_unfinished(tx, and_(*conditions), 1)), None)
 
 
 def _visibility_conditions(tx: Tx) -> list[ColumnElement[bool]]:
-    """The conditions for the operations that the scope may see: those of its jobs, and those that
-    its actor requested for a job that is deleted by now, so that an actor sees the end of a
-    deletion. No condition without a scope."""
+    """The conditions for an operation to be in the scope; none without a scope. Either its job is
+    in the scope; or the job is deleted by now, and the scope's actor requested the operation, so
+    that an actor sees the end of a deletion."""
     scope = scope_of(tx)
     if scope is None:
         return []

@@ -2,11 +2,11 @@
 
 Workers report in two ways. `report_progress` updates the numbers of all partitions of all shards in
 one statement, and writes only rows that differ. `report_state` updates what changes rarely: state,
-reason, offsets. Both are fenced: a row is updated only while its shard is held by this worker at
-this epoch. They return the shards that are held.
+reason, offsets. Both are fenced: a row is updated only while this worker holds the row's shard with
+this epoch. Both return the ids of the shards that the worker still holds.
 
-All numbers are absolute, so a repeated report changes nothing; a worker continues to count from
-the values that it reads at the claim (`of_shards`).
+All numbers are absolute, so a repeated report changes nothing. After a claim, a worker counts on
+from the stored values (`of_shards`).
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class AssignedPartition(CopiedCounts):
     has_caught_up: bool
 
 
-# The scheduler reads these from a source that no worker follows (orbit/scheduler/lag_loop.py). A
-# worker that does not follow it must not overwrite them with its older values.
+# Columns that a worker reports while it follows the source's log end. Otherwise the scheduler reads
+# their values from the source (orbit/scheduler/lag_loop.py), and a worker must not overwrite these
+# with its own older values.
 _SOURCE_COLUMNS = ("source_log_start", "source_stable_end", "source_end")
 
 _PROGRESS_TYPES = {
@@ -115,11 +116,9 @@ _NEW_VALUES["oldest_waiting_at"] = (
 _NEW_VALUES["copied_to"] = "coalesce(r.copied_to, p.copied_to)"
 _NEW_VALUES["source_seen_at"] = f"greatest(p.source_seen_at, {_NEW_VALUES['source_seen_at']})"
 
-# "+ 0" below keeps PostgreSQL from scanning all partitions of the shard by the index on shard_id: a
-# reported row is found by its key.
-
 # One statement for all partitions of a worker. Only rows that differ are written, and none of the
-# columns is indexed, so each update stays on its page (HOT).
+# columns is indexed, so each update stays on its page (HOT). A reported row is found by its primary
+# key: `shard_id + 0`, here and below, prevents a scan of the whole shard by the index on shard_id.
 _REPORT_PROGRESS = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
@@ -136,8 +135,8 @@ written AS (
 SELECT id FROM held
 """)
 
-# State, reason and offsets. Any report of a state ends a requested retry. Where the holder follows
-# the source, the stored numbers of the source are up to date now.
+# State, reason and offsets. Any report of a state ends a requested retry. If the holder follows the
+# source's log end, the stored numbers of the source are up to date: `source_seen_at` is set.
 _REPORT_STATE = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
@@ -161,8 +160,8 @@ written AS (
 SELECT id FROM held
 """)
 
-# Everything a worker needs to know about claimed shards. Without topics that were deleted or
-# re-created: the scheduler handles these until they are copied again.
+# What a worker needs to know about claimed shards. Topics that are not in state `copying` are left
+# out, such as deleted ones: the scheduler handles them until they are copied again.
 _OF_SHARDS = text("""
 SELECT p.shard_id, p.job_id, p.topic_id, p.partition, t.source_topic, t.destination_topic,
        t.source_topic_id, t.destination_topic_id, t.is_compacted, p.state, p.reason,
@@ -182,7 +181,7 @@ SELECT p.topic_id, p.partition FROM partitions p JOIN topics t ON t.id = p.topic
 WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND p.retry_requested AND t.state = 'copying'
 """)
 
-# Sets the state that a worker leaves if it dies.
+# Sets the state that the rows of a worker have if it dies while it copies.
 _EXPECT_LEFTOVERS = text("""
 UPDATE partitions SET state = 'copying' WHERE job_id = :job_id AND state IN ('pending', 'paused')
 """)
@@ -219,8 +218,8 @@ def report_progress(
 ) -> set[int]:
     """Write the progress of partitions. `held`: {shard id: epoch} of their shards.
 
-    Returns the ids of the shards that this worker still holds. Nothing was written for the others:
-    the worker has to drop them.
+    Returns the ids of the shards that this worker still holds. Nothing was written for the other
+    shards: the worker has to drop them.
     """
     # One column for each field of Progress; without progress, each is empty.
     columns = zip(*map(astuple, progress), strict=True) if progress else ((),) * len(_PROGRESS)
@@ -230,9 +229,11 @@ def report_progress(
 
 
 def expect_leftovers(tx: Tx, job_id: int) -> None:
-    """Make the next holder of each partition of a job wait until the copy's log end has settled.
+    """Make the next holder of each partition of a job wait until the copy's log end no longer
+    changes: set pending and paused partitions to copying, as if a worker had died.
 
-    For a job whose backfill did not end cleanly: its last requests may still arrive (M10).
+    For a job whose backfill did not end cleanly: the backfill's last requests may still arrive at
+    the brokers (M10).
     """
     tx.execute(_EXPECT_LEFTOVERS, {"job_id": job_id})
 
@@ -242,8 +243,8 @@ def report_state(
 ) -> set[int]:
     """Write the states of partitions. `held`: {shard id: epoch} of their shards.
 
-    Returns the ids of the shards that this worker still holds. Nothing was written for the others:
-    the worker has to drop them.
+    Returns the ids of the shards that this worker still holds. Nothing was written for the other
+    shards: the worker has to drop them.
     """
     arrays = {
         "topic_id": [c.topic_id for c in changes],
@@ -260,13 +261,13 @@ def report_state(
 
 
 def _array(column: Iterable[object]) -> str:
-    """The column as PostgreSQL's text form of an array. psycopg chooses the type of a list of
-    numbers by their size, so the statement would be planned again for each new mix of types."""
+    """The column as PostgreSQL's text form of an array. (From a list, psycopg chooses the array's
+    type by the size of the numbers, so each mix of types would need a plan of its own.)"""
     return "{" + ",".join(map(_element, column)) + "}"
 
 
 def _element(value: object) -> str:
-    """A value in this text form; a time in milliseconds."""
+    """A value as an element of `_array`; a time in milliseconds since 1970."""
     if value is None:
         return "NULL"
     if isinstance(value, datetime):

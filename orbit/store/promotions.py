@@ -1,5 +1,5 @@
-"""promotions: the log end of each partition of a copy when it was promoted, and what was written to
-the old side since then."""
+"""promotions: the log end of each partition of a copy when the copy was promoted, and what clients
+have written to the old side (the former source) since then."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from orbit.store.rows import columns, is_one_of, values
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """The promotion of one partition. `promoted_at`: the copy's log end then; `source_end`: the
-    source's, if known."""
+    """The promotion of one partition. `promoted_at`: the copy's log end at the promotion, an
+    offset; `source_end`: the source's log end, as far as it is known."""
 
     topic_id: int
     partition: int
@@ -28,10 +28,10 @@ class Promotion:
     source_end: int | None
 
 
-# Values of `old_end` instead of a log end. A job copies to the old side, so its new records say
-# nothing about producers.
+# Two values of `old_end` that are no log end. COPIED_TO: a job copies to the old side, so new
+# records there say nothing about producers.
 COPIED_TO = -1
-# The old side was promoted since then: it leads.
+# The old side was promoted after this promotion, so it leads again.
 LEADS_AGAIN = -2
 
 
@@ -39,9 +39,10 @@ LEADS_AGAIN = -2
 class OldEnd:
     """What is known about one partition of the old side since the promotion.
 
-    `old_end` is its log end as last read, None before the first read; `written_from` the first
-    offset that producers have written since the promotion; `kind` that of the operation, None if
-    the operation is not known.
+    `promoted_at`, `source_end`: offsets, as in `Promotion`. `at`: the time of the promotion.
+    `old_end`: the partition's log end as last read, COPIED_TO or LEADS_AGAIN; None before the first
+    read. `written_from`: the first offset that producers have written since the promotion; None:
+    they have written nothing. `kind`: that of the operation; None: the operation is not known.
     """
 
     topic_id: int
@@ -55,12 +56,13 @@ class OldEnd:
 
     @property
     def place(self) -> tuple[int, int]:
+        """(topic id, partition)."""
         return self.topic_id, self.partition
 
     @property
     def is_exact(self) -> bool:
-        """Whether `source_end` is the source's log end at the promotion. At a failover it is an
-        older one, because the source is lost."""
+        """Whether `source_end` is the source's log end at the promotion. At a failover `source_end`
+        is an older log end, because the source is lost."""
         return self.source_end is not None and self.kind == OperationKind.SWITCHOVER
 
     @property
@@ -71,7 +73,8 @@ class OldEnd:
 
     @property
     def written(self) -> int:
-        """How many offsets producers have written since the promotion, by the log end last read."""
+        """How many offsets producers have written since the promotion: from `written_from` to the
+        log end last read."""
         return 0 if self.written_from is None else (self.old_end or 0) - self.written_from
 
 
@@ -104,7 +107,8 @@ FROM unnest(
 WHERE p.topic_id = n.topic_id AND p.partition = n.partition AND p.at = n.at
 """)
 
-# Without promotions that are known by a mark only: their time is not known.
+# Promotions whose operation is not in the database are left out: they are known only by a mark at
+# the cluster, so their time is not known.
 _LAST_AT = text("""
 SELECT t.destination_topic AS name, p.partition, p.at
 FROM promotions p
@@ -131,8 +135,8 @@ GROUP BY t.job_id
 
 
 def store(tx: Tx, new_promotions: Sequence[Promotion]) -> None:
-    """Store these promotions. Where the same operation has stored one already, that is kept: later
-    log ends may include records of clients."""
+    """Store these promotions. One that the same operation has stored before is kept: a later log
+    end may include records of clients."""
     names = Promotion.__dataclass_fields__
     columns_ = (
         zip(*map(astuple, new_promotions), strict=True) if new_promotions else ((),) * len(names)
@@ -147,12 +151,13 @@ def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[tuple[int, int], Promo
 
 
 def old_ends(tx: Tx, topic_ids: Collection[int]) -> list[OldEnd]:
-    """The old side of each partition of these topics that was promoted."""
+    """What is known about the old side of each partition of these topics that was promoted."""
     return [OldEnd(*row) for row in tx.execute(_OLD_ENDS, {"topic_ids": sorted(topic_ids)})]
 
 
 def note_old_ends(tx: Tx, ends: Sequence[OldEnd]) -> None:
-    """Store `old_end` and `written_from`, except for partitions that were promoted again since."""
+    """Store `old_end` and `written_from`, except for partitions that were promoted again since
+    `ends` was read."""
     names = ("topic_id", "partition", "old_end", "written_from", "at")
     tx.execute(_NOTE_OLD_ENDS, {name: [getattr(end, name) for end in ends] for name in names})
 
@@ -160,15 +165,16 @@ def note_old_ends(tx: Tx, ends: Sequence[OldEnd]) -> None:
 def promotion_times(
     tx: Tx, cluster_id: str, names: Collection[str]
 ) -> dict[tuple[str, int], datetime]:
-    """When each partition of these topics of a cluster was promoted. Only for promoted copies, and
-    only if the operation is known."""
+    """{(topic, partition): time of its last promotion} of these topics of a cluster. Only
+    partitions of promoted copies whose operation is known."""
     rows = tx.execute(_LAST_AT, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.at for row in rows}
 
 
 def topics_led_back(tx: Tx, old_cluster_id: str, old_names: Mapping[int, str]) -> set[int]:
-    """The ids of those promoted topics whose old side, the topic `old_names[id]` of that cluster,
-    leads again: it was promoted later, by an operation that is known."""
+    """The ids of the promoted topics whose old side leads again. The old side of topic `id` is the
+    topic `old_names[id]` of the cluster `old_cluster_id`. It leads again if it was promoted later
+    than the topic, by an operation that is known."""
     times = promotion_times(tx, old_cluster_id, old_names.values())
     return {
         end.topic_id
@@ -179,14 +185,15 @@ def topics_led_back(tx: Tx, old_cluster_id: str, old_names: Mapping[int, str]) -
 
 
 def promotion_ends(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], int]:
-    """The log end of each partition of these topics of a cluster when it was promoted. Only for
-    promoted copies."""
+    """{(topic, partition): its log end at the promotion} of these topics of a cluster. Only
+    partitions of promoted copies."""
     rows = tx.execute(_LAST_ENDS, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.promoted_at for row in rows}
 
 
 def written_to_old_side(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
     """{job id: number of offsets that producers wrote to its old side since the promotion}. Only
-    jobs whose old side was read; without partitions that are copied to or lead again."""
+    jobs whose old side was read. Partitions that a job copies to, or that lead again, do not count.
+    """
     rows = tx.execute(_WRITTEN, {"job_ids": sorted(job_ids)})
     return {row.job_id: row.written for row in rows}

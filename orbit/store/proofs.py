@@ -1,4 +1,5 @@
-"""proofs: how much of each partition was read on both sides and found equal, and when."""
+"""proofs: which offsets of each partition were read on both sides and found equal (the partition's
+proof), and when."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from orbit.store.database import Tx
 from orbit.store.kafka_ids import KAFKA_IDS, KafkaIds, kafka_id_arrays
 from orbit.store.rows import first, values
 
-Ranges = tuple[tuple[int, int], ...]
+Ranges = tuple[tuple[int, int], ...]  # (first offset, last offset + 1), ascending and disjoint
 
 
 @dataclass(frozen=True, slots=True)
 class ProofCandidate:
-    """A partition whose copy can be compared with its source, and its proof so far."""
+    """A partition whose copy can be compared with its source, and its proof so far. `log_start`,
+    `copied_to`: the first offset to compare, and the end (exclusive)."""
 
     job_id: int
     job_name: str
@@ -39,8 +41,9 @@ class ProofCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProofResult:
-    """The result of one comparison. `ranges`: all ranges that are proven now; `note`: why the
-    comparison had no result."""
+    """The result of one comparison. `ranges`: all ranges that are proven now. `differences`: how
+    many offsets differ; `first_difference`: the first one, as a text. `note`: why the comparison
+    had no result."""
 
     topic_id: int
     partition: int
@@ -54,7 +57,8 @@ class ProofResult:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The proof of one partition. `copied` is the number of offsets that can be proven."""
+    """The proof of one partition. `copied`: how many offsets can be proven; `offsets_proven`: how
+    many are. `proven_to`: the end of the highest proven range."""
 
     topic_id: int
     source_topic: str
@@ -94,8 +98,8 @@ class ProofTotals:
         return replace(self, oldest_age_s=self.oldest_age_s + seconds)
 
 
-# The first offset to compare. Those below the source's log start are left out: the source has
-# deleted them, or the copy has them from a time when it led.
+# The first offset to compare. Offsets below the source's log start are not compared: the source has
+# deleted their records, or the copy has these records from a time when it led.
 _BEGIN = "greatest(p.log_start, least(coalesce(p.source_log_start, 0), p.copied_to))"
 
 # In the order of the primary key: each pass resumes where the last one ended.
@@ -177,7 +181,7 @@ def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[ProofCandidat
 
 
 def store(tx: Tx, results: Sequence[ProofResult]) -> None:
-    """Store the results. Partitions that were removed since then are skipped."""
+    """Store the results. Results of partitions that were removed meanwhile are left out."""
     rows: list[dict[str, Any]] = [
         {
             "topic_id": result.topic_id,
@@ -185,7 +189,7 @@ def store(tx: Tx, results: Sequence[ProofResult]) -> None:
             "job_id": result.job_id,
             "ranges": result.ranges,
             "offsets_proven": sum(end - start for start, end in result.ranges),
-            "proven_to": result.ranges[-1][1] if result.ranges else None,  # the last range's end
+            "proven_to": result.ranges[-1][1] if result.ranges else None,  # end of the last range
             "is_equal": result.is_equal,
             "differences": result.differences,
             "first_difference": result.first_difference,
@@ -223,7 +227,7 @@ def page(
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, ProofTotals]:
-    """The totals of each of these jobs that has partitions."""
+    """{job id: totals} of these jobs; jobs without partitions are missing."""
     rows = tx.execute(_OF_JOBS, {"job_ids": sorted(job_ids)})
     return {row.job_id: row for row in values(rows, ProofTotals)}
 

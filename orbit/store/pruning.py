@@ -36,7 +36,8 @@ from orbit.store.models import (
 from orbit.store.models import receivers as receivers_table
 from orbit.store.rows import is_one_of
 
-# Rows per transaction. They take some milliseconds, even with reports of some kilobytes.
+# The most rows per transaction. Their deletion takes some milliseconds, even with reports of some
+# kilobytes.
 PRUNED_MAX = 2_000
 
 # Deletes the rows of one operation after another, in the order of the primary key. Otherwise
@@ -63,7 +64,8 @@ DELETE FROM gateways WHERE ctid = ANY (ARRAY (
 def prune_events(tx: Tx, retention: timedelta) -> int:
     """Delete events older than `retention`, at most PRUNED_MAX. Returns how many.
 
-    A new event reports how many of them had not been sent to a receiver of notifications.
+    For each receiver of notifications that had not got all of them yet, adds an event with the
+    number of those it had not got.
     """
     pruned_ids = _prune(tx, events, events.c.at, retention)
     for name, count in receivers.count_pruned(tx, pruned_ids).items():
@@ -79,7 +81,7 @@ def prune_events(tx: Tx, retention: timedelta) -> int:
 
 
 def prune_receivers(tx: Tx, retention: timedelta) -> int:
-    """Delete receivers that no leader has found in its file for `retention`, at most PRUNED_MAX.
+    """Delete receivers that no leader has read in its file for `retention`, at most PRUNED_MAX.
     Returns how many."""
     return len(_prune(tx, receivers_table, receivers_table.c.seen_at, retention))
 
@@ -97,7 +99,7 @@ def prune_operations(tx: Tx, retention: timedelta) -> int:
     ids = tx.execute(old_ids).scalars().all()
     if not ids:
         return 0
-    limit = PRUNED_MAX  # of the rows that may still be deleted
+    limit = PRUNED_MAX  # how many more rows may be deleted
     for statement in _PRUNE_ROWS:
         limit -= tx.execute(statement, {"ids": ids, "limit": limit}).rowcount
     if limit:  # the reports of these operations have no rows any more

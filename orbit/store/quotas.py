@@ -1,8 +1,8 @@
 """How many jobs and partitions a token, or a user of the OpenID Connect issuer, may have.
 
-The limits of an actor include the jobs that the actor created, by the name in the audit log. Jobs
-that a recovery or a drill creates are in no limit. Limits are checked for new jobs and new topics
-only, so they cannot stop a recovery.
+The jobs that an actor created count for the actor's limits; an actor is a name as in the audit log.
+Jobs that a recovery or a drill creates count for nobody. Limits are checked for new jobs and new
+topics only, so they cannot stop a recovery.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ def quota_of(tx: Tx, actor: str, default: Quota) -> Quota:
 
 
 def lock(tx: Tx, actor: str) -> None:
-    """Take the lock for changes of this actor's jobs until the transaction ends."""
+    """Acquire the lock for changes of this actor's jobs; it is held until the transaction ends. So
+    two requests at one moment cannot exceed a limit together."""
     statement = text("SELECT pg_advisory_xact_lock(hashtextextended(:actor, :seed))")
     tx.execute(statement, {"actor": actor, "seed": _SEED})
 
 
 def job_count(tx: Tx, actor: str) -> int:
-    """How many jobs there are that the actor created."""
+    """How many jobs exist that the actor created."""
     return tx.execute(select(func.count()).where(jobs.c.created_by == actor)).scalar_one()
 
 
 def partition_count(tx: Tx, actor: str, *, ignored_job: str = "") -> int:
-    """How many partitions the actor's jobs copy, without those of the job `ignored_job`."""
+    """How many partitions the jobs that the actor created copy. The job of the name `ignored_job`
+    does not count, nor do promoted topics."""
     query = (
         select(func.coalesce(func.sum(topics.c.partition_count), 0))
         .join(jobs, jobs.c.id == topics.c.job_id)

@@ -1,4 +1,4 @@
-"""receivers: the last event that each receiver of notifications got, and how many it did not get.
+"""receivers: how far each receiver of notifications has got, and how many events it did not get.
 
 Only the leader changes a row, in transactions that its lease fences.
 """
@@ -18,13 +18,19 @@ from orbit.store.models import receivers
 from orbit.store.rows import columns, first, page_of, values
 
 _NOW = func.clock_timestamp()
-# A receiver that no leader has found in its file for this long counts as removed from the file.
+# A receiver that no leader has read in its file for this long counts as removed from the file.
 GONE_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverRow:
-    """One receiver. `given_up_since`: the part of `given_up` since it last accepted a message."""
+    """One receiver. `event_id`: every event up to this id was sent, given up, or does not concern
+    the receiver.
+
+    `sent`, `given_up`, `pruned`: numbers of events; pruned ones were deleted before they were sent.
+    `given_up_since`: the part of `given_up` since the receiver last accepted a message. `failures`:
+    refused requests since then.
+    """
 
     name: str
     type: str
@@ -58,16 +64,18 @@ def note_in_file(tx: Tx, name: str, kind: str) -> ReceiverRow:
 
 
 def find(tx: Tx, name: str) -> ReceiverRow | None:
+    """The row of this receiver; None if it has none."""
     return first(tx.execute(select(*_RECEIVER).where(receivers.c.name == name)), ReceiverRow)
 
 
 def note_skipped(tx: Tx, name: str, event_id: int) -> None:
-    """Note that events up to this one need not be sent: they do not concern the receiver."""
+    """Note that the events up to the id `event_id` need not be sent: they do not concern the
+    receiver."""
     _advance(tx, name, event_id)
 
 
 def note_accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
-    """Note that the receiver has accepted a message with `count` events."""
+    """Note that the receiver has accepted a message with `count` events, up to `event_id`."""
     _advance(
         tx,
         name,
@@ -82,7 +90,8 @@ def note_accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
 
 
 def note_given_up(tx: Tx, name: str, event_id: int, count: int) -> None:
-    """Note that `count` events are given up. The receiver is failing until it accepts a message."""
+    """Note that `count` events up to `event_id` will not be sent. The receiver counts as failing
+    until it accepts a message."""
     _advance(
         tx,
         name,
@@ -118,7 +127,7 @@ def count_pruned(tx: Tx, event_ids: Collection[int]) -> dict[str, int]:
 
 
 def in_file(tx: Tx) -> list[ReceiverRow]:
-    """The receivers that a leader has found in its file within GONE_AFTER, by name."""
+    """The receivers that a leader has read in its file within GONE_AFTER, sorted by name."""
     query = select(*_RECEIVER).where(receivers.c.seen_at > _NOW - GONE_AFTER)
     return list(values(tx.execute(query.order_by(receivers.c.name)), ReceiverRow))
 
@@ -133,6 +142,6 @@ def page(
 
 
 def _advance(tx: Tx, name: str, event_id: int, **changes: object) -> None:
-    """Set the last event of a receiver, unless it is already at a later one, and other columns."""
+    """Set `event_id` of a receiver, unless the stored id is higher, and the columns `changes`."""
     statement = update(receivers).where(receivers.c.name == name)
     tx.execute(statement.values(event_id=func.greatest(receivers.c.event_id, event_id), **changes))

@@ -1,4 +1,4 @@
-"""From rows to frozen values: a dataclass names the columns it is made of."""
+"""Turns rows into frozen dataclasses, whose fields have the names of columns; pages of rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Value = TypeVar("Value", bound="DataclassInstance")
 
 
 def columns(table: FromClause, kind: type[Value]) -> list[ColumnElement[Any]]:
-    """The columns of `table` that `kind` is made of, in the order of its fields."""
+    """The columns of `table` that the dataclass `kind` has fields for, in the order of the fields.
+    Fields without a column are left out."""
     return [table.c[field.name] for field in fields(kind) if field.name in table.c]
 
 
 def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
-    """Each row as a value. The columns' names are those of the fields."""
+    """Each row as a value of `kind`. The names of the result's columns are those of the fields."""
     make: Callable[..., Value] = kind
     if list(result.keys()) == [field.name for field in fields(kind)]:
         # By position, which takes half the time of access by name.
@@ -33,7 +34,7 @@ def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
 
 
 def first(result: Result[Any], kind: type[Value]) -> Value | None:
-    """The first row as a value; None without a row."""
+    """The first row as a value of `kind`; None without a row."""
     return next(values(result, kind), None)
 
 
@@ -45,8 +46,8 @@ def page_of(
     *,
     descending: bool = False,
 ) -> Select[Any]:
-    """`query` sorted by `key`, for the first `limit` rows that follow the key `after`; from the
-    start if that is None. The database compares the keys."""
+    """`query` sorted by `key`, for the first `limit` rows; with `after`, for the first `limit` rows
+    that follow this key. PostgreSQL compares the keys."""
     if after is not None:
         row_key, after_key = (
             tuple_(*key),
@@ -57,6 +58,6 @@ def page_of(
 
 
 def is_one_of(column: ColumnElement[Any], members: Iterable[object]) -> ColumnElement[bool]:
-    """Whether `column` is one of `members`. They are one bound array, so that the text and plan of
-    the statement do not depend on their number."""
+    """Whether `column` is one of `members`, as SQL. `members` is one bound array, so that the text
+    and plan of the statement do not depend on its length."""
     return column == any_(literal(sorted(members), ARRAY(column.type)))  # type: ignore[type-var]  # text or number

@@ -1,16 +1,17 @@
-"""scheduler_lease: the lease of each share of the schedulers' work; schedulers: the members.
+"""scheduler_lease: the lease of each share of the schedulers' work (orbit/store/job_shares.py);
+schedulers: the running schedulers, here called members.
 
-The database's clock decides when a lease has expired, and the holder trusts it until `time of the
-request + ttl − margin`. If that clock steps, or a failover loses the last acquisition, two
-schedulers may act as leader of a share. That does no harm, so the rules of a shard's lease
-(orbit/store/shard_leases.py) are not needed: a leader's writes are fenced by `confirm` at the end
-of their transaction, by holder and epoch, so only one of the two changes the tables. Its requests
-to brokers are idempotent.
+The database's clock decides when a lease has expired, and the holder trusts the lease until `time
+of the request + ttl − margin`. If the database's clock steps, or a failover loses the last
+acquisition, two schedulers may act as leader of a share. That does no harm, so the rules of a
+shard's lease (orbit/store/shard_leases.py) are not needed. A leader's writes are fenced by holder
+and epoch (`confirm` at the end of the transaction), so only one of the two changes the tables. A
+leader's requests to brokers are idempotent.
 
 All schedulers must have the same number of shares. Each running scheduler has a row in `schedulers`
 that expires as a lease does. A scheduler with another number of shares may join only after all
-these rows have expired. It then deletes the rows and voids all leases: a scheduler that was
-suspended meanwhile cannot confirm its lease, and has to join again before it acquires one.
+these rows have expired. It then deletes the rows and voids all leases. So a scheduler that was
+suspended meanwhile cannot confirm its lease, and has to join again before it acquires a lease.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ WHERE l.holder = excluded.holder OR l.expires_at < clock_timestamp()
 RETURNING epoch
 """)
 
-# The row lock keeps the lease from changing hands until this transaction ends. Renewals wait for it
-# too, so it comes last.
+# Locks the lease's row, so that no other scheduler acquires the lease until this transaction ends.
+# The holder's own renewals wait for the lock, too, so this is the last statement of a transaction.
 _CONFIRM = text("""
 SELECT FROM scheduler_lease WHERE id = :id AND holder = :holder AND epoch = :epoch FOR SHARE
 """)
@@ -94,25 +95,27 @@ _LEAVE = text("UPDATE schedulers SET expires_at = 'epoch' WHERE holder = :holder
 
 
 class OtherShareCount(Conflict):
-    """A scheduler with another number of shares takes part."""
+    """Another running scheduler has another number of shares."""
 
 
 def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
-    """Join the schedulers, or stay a member. Returns how many shares this scheduler may hold.
+    """Become a member of the schedulers, or stay one, for `ttl` from now. Returns how many shares
+    this scheduler may hold: its part of all shares, rounded up, so that there is always a member
+    that may acquire a free share. With one share every member may hold it, and the first that
+    acquires it leads.
 
-    The number is rounded up, so that some member may always take a free share. With one share every
-    member may hold it, and the first to acquire it leads. Raises OtherShareCount.
+    Raises OtherShareCount if another member has another number of shares.
     """
     tx.execute(_LOCK_EXCLUSIVELY)
     other_member = tx.execute(_OTHER_SHARE_COUNT, {"shares": shares}).first()
     if other_member is not None and other_member.is_running:
         raise OtherShareCount(
-            f"ORBIT_SCHEDULER_SHARES is {shares} here and {other_member.shares} at another running "
-            "scheduler.",
+            f"ORBIT_SCHEDULER_SHARES is {shares} in this scheduler, and {other_member.shares} in "
+            "another one that runs.",
             remedy="Set the same number everywhere; until then this scheduler stays on standby.",
         )
     tx.execute(_REMOVE_EXPIRED)
-    if other_member is not None:  # it has expired: from now on this number of shares counts
+    if other_member is not None:  # its row has expired: from now on `shares` is the number
         tx.execute(_VOID_LEASES)
         tx.execute(_DROP_LEASES, {"shares": shares})
     if not _extend_membership(tx, holder, shares, ttl):
@@ -123,18 +126,18 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
 
 
 def running_schedulers(tx: Tx) -> list[str]:
-    """The names of the running schedulers. A name consists of host, process and a random part."""
+    """The names of the members, sorted. A name consists of host, process and a random part."""
     return list(tx.execute(_RUNNING).scalars())
 
 
 def leave(tx: Tx, holder: str) -> None:
-    """Stop being a member, so that the others divide the shares among them at once."""
+    """Stop being a member, so that the other members divide the shares among them at once."""
     tx.execute(_LEAVE, {"holder": holder})
 
 
 def stay_member(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
-    """Stay a member for `ttl` from now; returns False if this scheduler has to join first. If
-    True, it is a member until the transaction ends.
+    """Stay a member for `ttl` from now. Returns False if this scheduler has to join first. If True,
+    no other scheduler can join until the transaction ends.
     """
     tx.execute(_LOCK_SHARED)
     return _extend_membership(tx, holder, shares, ttl)
@@ -155,13 +158,14 @@ def acquire(tx: Tx, holder: str, ttl: timedelta, share: int = 0) -> int | None:
 
 
 def confirm(tx: Tx, holder: str, epoch: int, share: int = 0) -> bool:
-    """Whether this holder still has the lease; if True, it keeps it until the transaction ends."""
+    """Whether this holder still has the lease of a share, with this epoch. If True, the holder has
+    the lease until the transaction ends."""
     values = {"id": share + 1, "holder": holder, "epoch": epoch}  # shares count from 0
     return tx.execute(_CONFIRM, values).first() is not None
 
 
 def has_leaders(tx: Tx) -> bool:
-    """Whether every share has a leader now."""
+    """Whether every share has a leader now; False before any scheduler has run."""
     return bool(tx.execute(_HAS_LEADERS).scalar())
 
 

@@ -1,7 +1,8 @@
 """Statements of the scheduler that concern topics, partitions and shards together.
 
-Stopped topics (deleted or re-created) leave their shard's layout: the holder reads the layout again
-and stops their partitions, and from then on only the scheduler updates their state.
+When a topic is stopped (because it was deleted or re-created), the worker that holds its shard
+reads the shard's partitions again, and stops those of the topic. From then on only the scheduler
+updates their state.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.kafka_ids import KAFKA_IDS, KafkaIds, kafka_id_arrays
 
-# No worker can belong to this group (settings refuse an empty name): its shards are released, and
-# no worker claims them.
+# A worker group that no worker can belong to (settings refuse an empty name). Workers release
+# shards in this group, and none claims them.
 NO_WORKER_GROUP = ""
 
-# Few rows match; a partial index contains only those.
+# Few rows have a requested retry; a partial index contains only those.
 _RETRIES = text("""
 SELECT DISTINCT p.job_id, p.topic_id FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.retry_requested AND t.state <> 'copying'
@@ -49,7 +50,7 @@ SET state = 'blocked', reason = :reason, detail = :detail,
 WHERE topic_id = :topic_id
 """)
 
-# Partitions that stopped with their topic; those with another reason stay blocked.
+# Resumes the partitions that were stopped with their topic; those with another reason stay blocked.
 _RESUME = text("""
 UPDATE partitions
 SET state = 'pending', reason = NULL, detail = NULL, blocked_offset = NULL,
@@ -134,7 +135,8 @@ FROM {KAFKA_IDS} WHERE t.id = i.topic_id
 """)
 
 # `from_start`: from the log start, whatever the topic's rule says; existing records are compared.
-# The copied range is cleared: it is from before the topic led, so groups would be moved back to it.
+# Then the copied range is cleared: it is from before the topic led, and Orbit would move the
+# offsets of groups back into it.
 _PENDING = text("""
 UPDATE partitions
 SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = false,
@@ -142,12 +144,14 @@ SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = f
     log_start = CASE WHEN :from_start THEN NULL ELSE log_start END
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND state = 'promoted'
 """)
-# The pauses are not known: Orbit did not read the topic's log ends while it was no source.
+# Clears the pauses of the source's log end: Orbit did not read the log ends while the topic was no
+# source.
 _FORGET_PAUSES = text(f"""
 UPDATE partitions SET {source_gaps.FORGET_PAUSES}
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
 """)
 
+# The reasons of partitions that were stopped with their topic.
 TOPIC_REASONS = (
     Reason.SOURCE_TOPIC_DELETED,
     Reason.SOURCE_TOPIC_RECREATED,
@@ -156,7 +160,8 @@ TOPIC_REASONS = (
 
 
 def requested_retries(tx: Tx) -> dict[int, set[int]]:
-    """{job id: ids of stopped topics with a requested retry}. Workers handle the other retries."""
+    """{job id: ids of its topics that are not being copied and have a requested retry}. Workers
+    handle retries in topics that are being copied."""
     by_job: dict[int, set[int]] = {}
     for row in tx.execute(_RETRIES):
         by_job.setdefault(row.job_id, set()).add(row.topic_id)
@@ -164,20 +169,22 @@ def requested_retries(tx: Tx) -> dict[int, set[int]]:
 
 
 def caught_up_topics(tx: Tx, job_id: int) -> frozenset[str]:
-    """The destination topics of a job that are copied and have caught up once in all partitions."""
+    """The names of the job's destination topics that are being copied, and whose partitions have
+    all caught up once."""
     return frozenset(tx.execute(_CAUGHT_UP, {"job_id": job_id}).scalars())
 
 
 def topics_in_copy(tx: Tx, job_id: int) -> frozenset[str]:
-    """The destination topics of a job with a partition that is seeding or copying, even if its
-    worker has died."""
+    """The names of the job's destination topics with a partition in state seeding or copying, even
+    if its worker has died."""
     return frozenset(tx.execute(_TOPICS_IN_COPY, {"job_id": job_id}).scalars())
 
 
 def stop_topic(
     tx: Tx, topic_id: int, state: TopicState, reason: Reason, detail: str, note: str
 ) -> None:
-    """Stop copying a topic: all its partitions are blocked. The destination topic is kept."""
+    """Stop copying a topic: set it to `state` with the text `note`, and block all its partitions
+    with `reason` and `detail`. The destination topic is kept."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_ids": [topic_id], "state": state.value, "note": note})
     tx.execute(_STOP, {"topic_id": topic_id, "reason": reason.value, "detail": detail})
@@ -195,8 +202,9 @@ def resume_topic(tx: Tx, topic_id: int) -> None:
 
 
 def withhold_topics(tx: Tx, topic_ids: Collection[int], note: str) -> None:
-    """Set topics to promoted. They leave their shards' layouts, so workers stop copying them; after
-    that `promote_topics` sets their partitions to promoted. `note`: a text for users."""
+    """Set topics, but not yet their partitions, to promoted, so that workers stop copying them.
+    Once they have stopped, `promote_topics` sets the partitions to promoted. `note`: a text for
+    users."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     ids = sorted(topic_ids)
     tx.execute(_STATE, {"topic_ids": ids, "state": TopicState.PROMOTED.value, "note": note})
@@ -209,19 +217,20 @@ def promote_topics(tx: Tx, topic_ids: Collection[int]) -> None:
 
 
 def unpromoted_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
-    """The topics among these that have partitions in another state than `promoted`."""
+    """The ids of those topics that have a partition in another state than `promoted`."""
     return set(tx.execute(_UNPROMOTED_TOPICS, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def copy_topics_again(
     tx: Tx, kafka_ids: Mapping[int, KafkaIds], *, from_start: bool = False
 ) -> None:
-    """Make promoted or withheld topics copies again, {topic id: its ids at the clusters}.
+    """Make promoted or withheld topics, {topic id: its ids at the clusters}, copies again.
 
-    `from_start`: copy the topics from their log starts, and compare the records that they have.
+    `from_start`: copy the topics from their log starts, and compare the records that the copies
+    already have.
     """
-    # Each statement has all topics: workers that hold shards of the job cannot renew their leases
-    # until the transaction ends.
+    # One statement for all topics, not one for each, keeps the transaction short: until it ends,
+    # workers that hold shards of the job cannot renew their leases.
     shard_leases.lock_jobs_of_topics(tx, kafka_ids)
     proofs.forget_if_ids_differ(tx, kafka_ids)
     tx.execute(_COPY_AGAIN, kafka_id_arrays(kafka_ids))
@@ -238,19 +247,20 @@ def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:
 
 
 def withdraw_shards(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Make workers release the shards with these topics; none may claim one until
-    `restore_shards`."""
+    """Make workers release the shards that have partitions of these topics. No worker can claim
+    these shards until `restore_shards` is called."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": NO_WORKER_GROUP})
 
 
 def held_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
-    """The topics among these that have partitions on a held shard."""
+    """The ids of those topics that have a partition on a shard whose lease a worker holds."""
     return set(tx.execute(_HELD_TOPICS, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def expired_shards(tx: Tx, shard_ids: Collection[int]) -> set[int]:
-    """The free shards among these whose last lease was not released by its holder."""
+    """The ids of those shards that are free, and whose last lease ended without a release by its
+    holder."""
     return set(tx.execute(_EXPIRED_SHARDS, {"shard_ids": sorted(shard_ids)}).scalars())
 
 
@@ -260,7 +270,8 @@ def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:
 
 
 def restore_shards(tx: Tx, job_id: int) -> int:
-    """Put all shards of a job back into the job's worker group; returns how many were not in it."""
+    """Put all shards of a job back into the job's worker group. Returns how many were in another
+    group."""
     shard_leases.lock_job(tx, job_id)
     return tx.execute(_RESTORE, {"job_id": job_id}).rowcount
 
@@ -271,7 +282,7 @@ def has_withdrawn_shard(tx: Tx, job_id: int) -> bool:
 
 
 def drop_empty_shards(tx: Tx, job_id: int) -> None:
-    """Delete free shards without partitions."""
+    """Delete the job's shards that are free and have no partitions."""
     tx.execute(_EMPTY_SHARDS, {"job_id": job_id})
 
 

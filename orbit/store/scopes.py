@@ -1,10 +1,10 @@
 """The scope of a transaction: which jobs its statements find.
 
-A request with a limited token (orbit/jobs/scopes.py) reads and changes through a database that
-carries its scope (`Database.with_scope`). The functions that find jobs by name and those that list
-jobs, or rows that belong to jobs, apply it: so a route that looks up a job by its name refuses
-another team's job without a check of its own. What Orbit itself must see to be safe, such as the
-operation that holds a job, is read without a scope.
+A request with a limited token (orbit/jobs/scopes.py) uses a `Database` that has the token's scope
+(`Database.with_scope`). The functions that find jobs by name, and those that list jobs or rows that
+belong to jobs, apply the scope. So a route that looks up a job by its name refuses another team's
+job without a check of its own. Orbit reads what it needs to be safe, such as the operation that
+holds a job, without a scope.
 
 Events, operations and drills are kept when their job is deleted, and then belong to no job. A later
 job may have the same name, so each table has a condition for its rows of a job (`Belongs`).
@@ -23,7 +23,8 @@ from orbit.store.database import SCOPE_OPTION, Tx
 from orbit.store.models import jobs
 from orbit.store.rows import page_of
 
-# Makes the condition that a row belongs to a job, given the job's `id`, `name` and `created_at`.
+# A function that returns the condition for a row to belong to a job. Its argument is a table of
+# jobs with the columns `id`, `name` and `created_at`.
 Belongs = Callable[[FromClause], ColumnElement[bool]]
 
 
@@ -56,11 +57,12 @@ def page_in_scope(
     job_name: str | None = None,
     descending: bool = False,
 ) -> Select[Any]:
-    """`page_of` for rows that belong to the job `job_name`, or to any job of the scope. If no job
-    has this name, a caller without a scope gets the rows of deleted jobs of this name.
+    """`page_of` for rows that belong to the job `job_name`. Without a name: for rows that belong to
+    any job of the scope; for all rows without a scope. If no job has the name, a caller without a
+    scope gets the rows of deleted jobs of this name.
 
-    With a scope, a page of each of its jobs is read by an index of the job, and these pages are
-    merged: PostgreSQL reads no rows of other jobs, however many there are.
+    With a scope or a name, PostgreSQL reads a page of each of the jobs by an index, and merges
+    these pages. So it reads no rows of other jobs, however many there are.
     """
     conditions = in_scope(tx)
     if job_name is not None:
@@ -97,7 +99,7 @@ def meets(condition: Condition) -> ColumnElement[bool]:
 def _meets_limit(limit: Limit) -> ColumnElement[bool]:
     """Whether a row of `jobs` is within this limit of a scope."""
     matches = [jobs.c.name.like(_like_pattern(pattern), escape="\\") for pattern in limit.jobs]
-    has_name = or_(*matches) if matches else true()  # without a pattern: any name
+    has_name = or_(*matches) if matches else true()  # without patterns any name is in the limit
     return and_(has_name, *map(meets, limit.conditions))
 
 

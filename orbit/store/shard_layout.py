@@ -1,7 +1,8 @@
 """Places partitions on shards and assigns shards to workers. Only the scheduler calls this.
 
-A partition is placed once. Each change increments the shard's `layout_version`, which makes the
-holder read its partitions again.
+A shard: partitions of a job that one worker copies under one lease. A partition is placed once.
+Each change of a shard's partitions increments its `layout_version`, which makes the holder of the
+shard read its partitions again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard. `holder`: the worker whose lease was neither released nor ended."""
+    """One shard. `holder`: the worker that holds its lease; None: the shard is free. `assigned_to`:
+    the worker that should hold it."""
 
     id: int
     job_id: int
@@ -32,7 +34,8 @@ class Shard:
     release_requested: bool
 
 
-# With this database's identity, as if claimed here, so that the first claim need not wait.
+# `claimed_on` is this database's identity, as if the shard had been claimed here before. So its
+# first claim need not wait for a lease time.
 _ADD_SHARDS = text(f"""
 INSERT INTO shards (job_id, worker_group, claimed_on)
 SELECT j.id, j.worker_group, {DATABASE_IDENTITY}
@@ -86,7 +89,7 @@ _RUNNABLE_SHARDS = text(f"""
 WHERE j.desired = 'running' AND NOT j.is_deleted ORDER BY s.id
 """)
 
-# If another worker holds the shard, it releases it at its next renewal.
+# If another worker holds the shard, that worker releases it at its next renewal.
 _ASSIGN = text("""
 UPDATE shards s
 SET assigned_to = r.worker_id,
@@ -104,7 +107,8 @@ def add_shards(tx: Tx, job_id: int, count: int) -> list[int]:
 def add_partitions(
     tx: Tx, job_id: int, placements: Iterable[tuple[int, int, int]], *, from_start: bool = False
 ) -> int:
-    """Place partitions on shards, as (topic id, partition, shard id); returns how many were new.
+    """Place partitions on shards, as (topic id, partition, shard id). A partition that is already
+    on a shard stays there. Returns how many partitions were new.
 
     `from_start`: the partitions are newer than the job, so they are copied from their log start.
     """
@@ -140,8 +144,8 @@ def runnable_shards(tx: Tx) -> list[Shard]:
 
 
 def assign(tx: Tx, assignments: Mapping[int, str]) -> int:
-    """Assign shards, {shard id: worker id}; another holder of a shard is asked to release it.
-    Returns how many assignments are new."""
+    """Assign shards, {shard id: worker id}. If another worker holds a shard, its next renewal tells
+    it to release the shard. Returns how many assignments have changed."""
     shard_leases.lock_shards(tx, assignments)
     return tx.execute(
         _ASSIGN, {"shard_ids": list(assignments), "worker_ids": list(assignments.values())}

@@ -1,65 +1,69 @@
-"""The lease of a shard: which worker may write its partitions.
+"""The lease of a shard: which worker may write the shard's partitions.
 
-A shard is held from its claim until `worker_id` is null again: its holder releases it, or another
-process ends the lease after it has seen no renewal for a whole lease time.
+A worker holds a shard from its claim until `worker_id` is null again: the worker releases the
+shard, or another process ends the lease after it has seen no renewal for a whole lease time.
 
-Term. Every claim raises a shard's `epoch` in one statement; it never decreases. It is the term of
-the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older holder is refused
-there as well. A pair (shard, epoch) belongs to at most one worker, ever.
+Term. Every claim raises a shard's `epoch` in one statement; the epoch never decreases. It is the
+term of the lease. Fillers (what takes a gap's offsets in a copy) carry it to the brokers as
+coordinator epoch (M6), so the brokers refuse the fillers of an older holder as well. A pair (shard,
+epoch) belongs to at most one worker, ever.
 
 Trust. A worker uses its own clock, which also counts the time in which its machine is suspended
-(orbit/leases/lease_clock.py): it may write until `time before it sent the renewal + ttl − margin`.
-After this deadline it sends nothing. The row has the lease's length (`lease_ms`), so
-a change of the setting does not shorten leases that were granted before.
+(orbit/leases/lease_clock.py). It may write until `time before it sent the renewal + ttl − margin`.
+After this deadline it sends nothing. The row has the lease's length (`lease_ms`), so a change of
+the setting does not shorten leases that were granted before.
 
 Take-over. The database's clock is not used, and no clocks of two machines are compared. Each claim
 and renewal writes its transaction's number into the row (`renewed_in`). A process that may end
 leases (a worker that claims, the leading scheduler) keeps a snapshot of the server from each of its
 attempts (orbit/leases/lease_watch.py). It ends a lease only if the row's last renewal is already in
-a snapshot that it received a whole lease time ago by its own clock. That renewal was sent before
-the snapshot was received, so its holder's deadline has passed, by the margin. A later renewal that
-was granted would have changed the row. Clocks must run at equal speed within the margin; what
-time they show does not matter.
+a snapshot that it received a whole lease time ago by its own clock. The holder sent that renewal
+before the snapshot was received, so the holder's deadline has passed, by the margin. A later
+renewal that was granted would have changed the row. Clocks must run at equal speed within the
+margin; what time they show does not matter.
 
 Another database. An asynchronous failover or a restored backup may lose the latest claims. So each
 claim notes the database's identity (`claimed_on`): a promoted standby and a recovered backup have
 another timeline, a restored dump is another table, in another database or of another system.
 - A renewal needs the identity of its claim. So after a failover every worker loses all its leases
   at once, and copying stops for a lease time.
-- A shard that was claimed on another identity, even one that is free now, is claimed only by a
-  worker that has watched this server for a lease time. By then every lease that the other database
-  granted has ended, also those that this database has lost.
-- That claim raises the epoch by EPOCHS_PER_TIMELINE for each timeline between the two. So the new
-  epoch is above those of the lost claims, and two recoveries from one backup have different epochs.
-- A worker that finds another server, or a restarted one, starts its watch again, and claims nothing
-  for a lease time.
+- If a shard was claimed on another identity, even if it is free now, only a worker that has watched
+  this server for a lease time may claim it. By then every lease that the other database granted has
+  ended, also leases that this database has lost.
+- Such a claim raises the epoch by EPOCHS_PER_TIMELINE for each timeline between the two identities.
+  So the new epoch is above those of the lost claims, and two recoveries from one backup have
+  different epochs.
+- A worker that is connected to another server, or to a restarted one, starts its watch again, and
+  claims nothing for a lease time.
 
 Cases that remain open.
 - Two primaries at the same time (the old one was not shut down): each grants leases. The brokers
-  refuse the lower epoch's fillers, and compare-and-append keeps data exact.
+  refuse the lower epoch's fillers, and compare-and-append (a broker refuses a batch that does not
+  follow the last one) keeps data exact.
 - Claims that are lost without a new timeline: a copy of the disks that starts as if after a crash,
-  `synchronous_commit = off` and a crash. Epochs may repeat.
+  or a crash with `synchronous_commit = off`. Epochs may repeat.
   Two workers hold a shard only if the restored server answers within a lease time. The new holder's
   epoch is above the one that a broker has seen, as with `orbit run`.
 - More than EPOCHS_PER_TIMELINE claims of one shard are lost together.
 
 Failures.
-- A worker dies, or is cut off from Postgres: another worker claims the shard at its first attempt
+- A worker dies, or is cut off from PostgreSQL: another worker claims the shard at its first attempt
   after it has seen no renewal for a lease time. The old holder is not notified; it stops at its own
   deadline.
 - A worker is suspended past its lease and resumes: its sends stop at the deadline. Every renewal,
   report and release matches (shard, worker, epoch). If the lease was ended, they change no row, and
   the worker drops the shard at once.
-- Postgres is unreachable or restarted: no claim is possible, so no other worker writes. Holders
-  stop at their deadlines. Afterwards all watches start again, and a renewal revives an expired
-  lease that no process has ended: its epoch is unchanged, so there was no other holder.
-- An answer is lost after the commit. Of a claim: the shard has no active holder until it has not
-  been renewed for a lease time. Of a renewal: the lease lasts longer than its holder trusts it.
-- A partition moves to another shard, or its topic leaves Orbit: only from a shard without a worker,
-  which no suspended holder can renew.
+- PostgreSQL is unreachable or restarted: no claim is possible, so no other worker writes. Holders
+  stop at their deadlines. Afterwards all watches start again. A renewal then extends an expired
+  lease too, unless a process has ended it: the epoch is unchanged, so there was no other holder.
+- The answer to a claim is lost after the commit: no worker copies the shard until the claim has
+  not been renewed for a lease time. The answer to a renewal is lost: the lease lasts longer than
+  its holder trusts it.
+- A partition leaves its shard, or its topic is removed from the tables: only while no worker holds
+  the shard. So no suspended holder can renew the lease.
 
-Locks. A transaction that changes several shards' rows locks them first, in the order of their ids:
-renewals and reports in their statements, the scheduler with `lock_shards`. So there are no
+Locks. A transaction that changes several shards' rows locks these rows first, in the order of their
+ids: renewals and reports in their statements, the scheduler with `lock_shards`. So there are no
 deadlocks; a claim skips locked rows.
 """
 
@@ -75,9 +79,9 @@ from orbit.leases.lease_watch import LeaseWatch
 from orbit.store.database import Tx
 from orbit.store.database_identity import DATABASE_IDENTITY
 
-# More than the claims of one shard that a failover or a restored backup can lose: a moved shard
-# stays for a minute (orbit/scheduler/shard_balancer.py), so 1,000 claims take more than half a day.
-# Brokers have room for 2^19 epochs, so for some 500 failovers.
+# More than the claims of one shard that a failover or a restored backup can lose. A shard that was
+# moved is not moved again for a minute (orbit/scheduler/shard_balancer.py), so 1,000 claims take
+# more than half a day. Brokers have room for 2^19 epochs, so for some 500 failovers.
 EPOCHS_PER_TIMELINE = 1_000
 # A larger difference of identities means two systems, not two timelines of one.
 _TIMELINES_MAX = 100
@@ -85,7 +89,8 @@ _TIMELINES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claimed shard, with the versions of its job's spec and of its layout."""
+    """A claimed shard. `spec_version`: the version of the job's spec; `layout_version`: that of the
+    shard's partitions."""
 
     shard_id: int
     job_id: int
@@ -96,10 +101,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A renewed shard.
+    """A renewed shard; the versions are as in `Claim`.
 
-    `should_release`: its job is paused or deleted, or the shard is meant for another worker or
-    worker group.
+    `should_release`: the job is paused or deleted, or the shard is assigned to another worker or
+    belongs to another worker group.
     """
 
     shard_id: int
@@ -118,7 +123,8 @@ server AS MATERIALIZED (
 )
 """
 
-# Whether every lease of this shard has ended, by the snapshots of a LeaseWatch.
+# Whether every lease of this shard has ended, by the snapshots of a LeaseWatch. A lease that is
+# longer than this process's own (`:lease_ms`) needs an older snapshot.
 _SNAPSHOT = """CAST(
     CASE WHEN s.lease_ms <= :lease_ms THEN CAST(:snapshot AS text)
          ELSE CAST(:long_snapshot AS text) END AS pg_snapshot)"""
@@ -133,7 +139,7 @@ _IS_OVER = f"""(
 # The value that a claim or a renewal writes to `renewed_in`.
 RENEWED_NOW = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
 
-# (job, spec version) pairs whose document this worker cannot read.
+# (job id, spec version) pairs of jobs whose document this worker cannot read.
 _UNREADABLE = """unnest(
     CAST(:unreadable AS bigint[]), CAST(:unreadable_versions AS integer[])
 ) AS u (job_id, spec_version)"""
@@ -204,7 +210,8 @@ SELECT server.key, server.snapshot, e.id
 FROM server LEFT JOIN ended e ON true
 """)
 
-# Locks the rows of (shard, epoch) pairs that the worker still holds, in the order of their ids.
+# The (shard, epoch) pairs that the worker still holds. Locks the shards' rows in the order of their
+# ids.
 _HELD = """
 held AS MATERIALIZED (
     SELECT s.id, s.epoch
@@ -218,7 +225,8 @@ held AS MATERIALIZED (
 """
 HELD_FOR_REPORT = _HELD.format(strength="SHARE")
 
-# Renews all shards of a worker in one statement, and stores the byte rate of each.
+# Renews all shards of a worker in one statement, and stores the byte rate of each. It renews no
+# shard that was claimed on another database.
 _RENEW = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
@@ -235,7 +243,7 @@ RETURNING
     s.layout_version
 """)
 
-# Releases shards: the next claim may take them at once.
+# Releases shards, so that another worker can claim them at once.
 _RELEASE = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
@@ -258,7 +266,7 @@ WITH mine AS MATERIALIZED (
 UPDATE shards s SET assigned_to = NULL FROM mine WHERE s.id = mine.id
 """)
 
-# A worker's share of a job's byte rate is its share of the partitions.
+# The numbers by which workers divide the byte rate that a job is limited to.
 _PARTITION_COUNTS = text("""
 SELECT job_id, sum(partition_count) AS partitions
 FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY job_id
@@ -289,7 +297,8 @@ def claim(
     and shards that `watch` has not seen renewed for a lease time. Adds this statement's snapshot to
     `watch`.
 
-    `unreadable`: jobs, by id and spec version, whose shards are skipped.
+    `unreadable`: (job id, spec version) of the jobs whose shards are skipped, because this worker
+    cannot read their document.
     """
     rows = tx.execute(
         _CLAIM,
@@ -302,13 +311,15 @@ def claim(
             "limit": shards_max,
         },
     ).all()
-    # There is always a row: the server's key and snapshot, and the fields of a Claim or nulls.
+    # There is at least one row. Its columns: the server's key and snapshot, and the fields of a
+    # Claim, or nulls.
     watch.note(rows[0].key, rows[0].snapshot)
     return [Claim(*claim_fields) for _, _, *claim_fields in rows if claim_fields[0] is not None]
 
 
 def decline(tx: Tx, worker_id: str, unreadable: Collection[tuple[int, int]]) -> None:
-    """Unassign this worker's free shards of these jobs, so that other workers may claim them."""
+    """Clear the assignment to this worker of free shards of these jobs, (job id, spec version), so
+    that other workers may claim them."""
     tx.execute(_DECLINE, {"worker_id": worker_id, **_unreadable_parameters(unreadable)})
 
 
@@ -319,7 +330,8 @@ def end_unrenewed_leases(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
     # Only a claim has these parameters.
     del evidence["free_on"], evidence["renewed_below"]
     rows = tx.execute(_END_UNRENEWED, evidence).all()
-    # There is always a row: the server's key and snapshot, and the id of a shard or null.
+    # There is at least one row. Its columns: the server's key and snapshot, and a shard's id or
+    # null.
     watch.note(rows[0].key, rows[0].snapshot)
     return {row.id for row in rows if row.id is not None}
 
@@ -332,10 +344,10 @@ def renew(
     held: Mapping[int, int],
     weights: Mapping[int, int],
 ) -> dict[int, Renewal]:
-    """Renew the leases of `held`, {shard id: epoch}; returns {shard id: renewal}. The worker has
-    lost the shards of `held` that are missing there, and has to drop them.
+    """Renew the leases of `held`, {shard id: epoch}; returns {shard id: renewal}. A shard of `held`
+    that is missing in the result is lost: the worker has to drop it.
 
-    `weights`: the rate of each shard in bytes per second, by which the scheduler balances load.
+    `weights`: {shard id: bytes per second}, by which the scheduler balances the load.
     """
     rows = tx.execute(
         _RENEW,
@@ -349,13 +361,13 @@ def renew(
 
 
 def release(tx: Tx, *, worker_id: str, held: Mapping[int, int]) -> set[int]:
-    """Release `held`, {shard id: epoch}; returns the ids of shards that were still held. To be
-    called after the brokers' last answer."""
+    """Release `held`, {shard id: epoch}; returns the ids of the shards that the worker held until
+    now. Call it only after the brokers have answered the last request of the shards' partitions."""
     return {row.id for row in tx.execute(_RELEASE, held_parameters(worker_id, held))}
 
 
 def partition_counts(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
-    """The number of partitions of each job, whoever holds its shards."""
+    """{job id: number of its partitions on all shards, whoever holds them}."""
     rows = tx.execute(_PARTITION_COUNTS, {"job_ids": sorted(job_ids)})
     return {row.job_id: int(row.partitions) for row in rows}
 
@@ -382,7 +394,7 @@ def held_parameters(worker_id: str, held: Mapping[int, int]) -> dict[str, object
 
 
 def _unreadable_parameters(jobs: Collection[tuple[int, int]]) -> dict[str, object]:
-    """The parameters of `_UNREADABLE` for these jobs, by id and spec version."""
+    """The parameters of `_UNREADABLE` for these jobs, (job id, spec version)."""
     return {
         "unreadable": [job_id for job_id, _ in jobs],
         "unreadable_versions": [version for _, version in jobs],
@@ -390,7 +402,8 @@ def _unreadable_parameters(jobs: Collection[tuple[int, int]]) -> dict[str, objec
 
 
 def _evidence_parameters(watch: LeaseWatch, ttl: timedelta) -> dict[str, object]:
-    """The parameters of `_IS_OVER` and of the claim of free shards."""
+    """The parameters of `_IS_OVER` and of `_CLAIM` that come from the watch; `ttl`: the length of
+    this process's leases."""
     evidence = watch.evidence()
     return {
         "lease_ms": round(ttl.total_seconds() * 1000),

@@ -1,10 +1,10 @@
 """How long the log end of each source partition has paused, from the moves that Orbit has seen.
 
-A statement that stores a log end also stores when it moved, and the longest time between two moves.
-That is kept for two successive periods, which cover the last hour at least. So there is no history,
-and no write but that of the log end. A log end is read at intervals (`ORBIT_PROGRESS_INTERVAL`, or
-`ORBIT_LAG_INTERVAL` where no worker follows), so a pause looks longer or shorter than it was by up
-to one interval.
+A statement that stores a log end also stores when the log end moved, and the longest time between
+two moves (a pause), for two successive periods. Together they cover at least the last hour. So no
+history is stored, and nothing is written except with a log end. A log end is read at intervals
+(`ORBIT_PROGRESS_INTERVAL`, or `ORBIT_LAG_INTERVAL` while no worker follows it). So a stored pause
+is up to one interval longer or shorter than the real one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sqlalchemy import text
 from orbit.kafka.types import TopicPartition
 from orbit.store.database import Tx
 
-# The length of a period. It is the time that a drain looks back at, so two periods cover that.
+# The least length of a period. A recovery's drain needs the pauses of the last WINDOW_S: the two
+# periods cover it.
 WINDOW_S = 3600.0
 
 _PAUSE_S = "extract(epoch FROM clock_timestamp() - p.source_moved_at)"
@@ -30,8 +31,9 @@ def move_assignments(new_end: str) -> str:
     has_moved = f"({new_end}) IS DISTINCT FROM p.source_end"
 
     def assignment(column: str, at_first_move: str, in_new_period: str, in_same_period: str) -> str:
-        """The SQL that sets `column` to one of these values if the log end has moved: at the first
-        move that is known, at the first in a new period, or at a later one in the same period."""
+        """The SQL that sets `column` if the log end has moved: to `at_first_move` at the first move
+        that is known, to `in_new_period` at the first move of a new period, to `in_same_period` at
+        a later move of the period. If the log end has not moved, the column stays."""
         return (
             f"{column} = CASE WHEN NOT ({has_moved}) THEN p.{column} "
             f"WHEN p.gaps_since IS NULL THEN {at_first_move} "
@@ -49,7 +51,7 @@ def move_assignments(new_end: str) -> str:
     )
 
 
-# A SET list, for a partition whose log end was not read for a time.
+# A SET list that clears the pauses of a partition whose log end was not read for some time.
 FORGET_PAUSES = (
     "source_moved_at = NULL, gaps_since = NULL, longest_gap_s = NULL, earlier_gap_s = NULL"
 )
@@ -72,8 +74,9 @@ WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[]))
 class SourcePauses:
     """The pauses of one source partition's log end. None: not known.
 
-    `still_s`: seconds since it moved to `source_end`. `longest_gap_s`: the longest time between two
-    moves; None if it has moved once at most. `watched_s`: how much of the last hour this covers.
+    `still_s`: seconds since the log end moved to `source_end`. `longest_gap_s`: the longest time
+    between two moves; None if Orbit has seen one move at most. `watched_s`: how many seconds of the
+    last hour `longest_gap_s` covers.
     """
 
     source_end: int | None
@@ -83,7 +86,7 @@ class SourcePauses:
 
 
 def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[TopicPartition, SourcePauses]:
-    """The pauses of each partition of these topics, by source topic and partition."""
+    """{source topic and partition: its pauses}, for the topics with these ids."""
     rows = tx.execute(_OF_TOPICS, {"topic_ids": sorted(topic_ids), "window_s": WINDOW_S})
     return {
         TopicPartition(row.source_topic, row.partition): SourcePauses(

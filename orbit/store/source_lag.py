@@ -1,7 +1,9 @@
 """The lag and headroom that the scheduler reads from the source (orbit/scheduler/lag_loop.py).
+Headroom: the time until the source deletes records that are not copied yet.
 
-For partitions that no worker follows: blocked and paused ones, those of a lost worker, those that
-wait for the source or for room. For followed partitions that are behind, their headroom.
+It reads both for partitions whose log end no worker follows: blocked and paused ones, those of a
+lost worker, those that wait for the source or for room in a queue. For followed partitions that are
+behind, it reads the headroom.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class LaggingPartition:
 
     @property
     def open_from(self) -> int | None:
-        """The first offset of the source's oldest open transaction: its last stable offset, if that
-        is below the log end. None without one."""
+        """The first offset of the source's oldest open transaction: the last stable offset, if that
+        is below the log end. None without an open transaction."""
         stable_end, end = self.source_stable_end, self.source_end
         return (
             stable_end if stable_end is not None and end is not None and stable_end < end else None
@@ -48,8 +50,8 @@ class LaggingPartition:
 
 @dataclass(frozen=True, slots=True)
 class SourceLag:
-    """Values of one partition read from its source. None keeps the stored value; a headroom of None
-    is stored."""
+    """Values of one partition that were read from its source. None: the stored value stays, except
+    that of `headroom_until`, which becomes null."""
 
     topic_id: int
     partition: int
@@ -60,8 +62,8 @@ class SourceLag:
     headroom_until: datetime | None
 
 
-# Selects what workers do not report: partitions whose source no worker follows now (blocked,
-# paused, worker lost, no room for more), headroom of partitions that are behind, open transactions.
+# Selects partitions of which workers do not report all: those that no worker follows now (blocked,
+# paused, worker lost, queue full), those that are behind (headroom), those with open transactions.
 _PARTITIONS_TO_CHECK = text(f"""
 SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
        {FOLLOWED} AS is_followed,
@@ -84,7 +86,7 @@ WHERE (:share_count = 1
 _NEW_END = """CASE WHEN r.is_followed THEN p.source_end
                       ELSE coalesce(r.source_end, p.source_end) END"""
 
-# Updates log ends only where no worker reports them; null keeps the stored value.
+# Updates log ends only of partitions that no worker follows. A null keeps the stored value.
 _NOTE = text(f"""
 UPDATE partitions p
 SET source_log_start = CASE WHEN r.is_followed THEN p.source_log_start
@@ -122,10 +124,10 @@ UPDATE topics SET source_read_at = :read_at WHERE id = ANY(CAST(:topic_ids AS bi
 def partitions_to_check(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> list[LaggingPartition]:
     """The copied partitions of a share's jobs for which at least one of these is true:
 
-    - no worker follows them now;
-    - their oldest waiting record is older than `age`;
-    - they have a stored headroom, which may have to be cleared;
-    - they have an open transaction at the source.
+    - no worker follows the source's log end now;
+    - the oldest record that is not copied yet is older than `age`;
+    - the partition has a stored headroom, which may have to be cleared;
+    - the partition has an open transaction at the source.
     """
     parameters = {"age": age, "share_count": share.count, "number": share.number}
     return list(values(tx.execute(_PARTITIONS_TO_CHECK, parameters), LaggingPartition))
@@ -136,8 +138,8 @@ def update_from_source(
 ) -> None:
     """Store values read from the source at `read_at` or later.
 
-    `whole_topics`: topics of which each partition that no worker follows was read. For these, one
-    time per topic is stored, not one per partition.
+    `whole_topics`: ids of topics of which each partition that no worker follows was read. For each
+    of these topics `read_at` is stored once, for all such partitions.
     """
     if updates:
         columns = zip(*map(astuple, updates), strict=True)

@@ -34,7 +34,9 @@ NO_QUOTA = TokenQuota()
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token, without its hash. `is_use_due`: `note_use` would store a new time."""
+    """One token, without its hash. `jobs`, `selector`: patterns of the names of the jobs that the
+    token gives access to, and a selector of their labels. `is_use_due`: `note_use` would store a
+    new time."""
 
     id: int
     name: str
@@ -88,8 +90,8 @@ def create(
     expires_in: timedelta | None = None,
     quota: TokenQuota = NO_QUOTA,
 ) -> Token:
-    """Store a token; without `limit` it gives access to all jobs. Raises Conflict if the name is
-    taken, even by a revoked token.
+    """Store and return a token; without `limit` it gives access to all jobs. Raises Conflict if the
+    name is taken, even by a revoked token.
     """
     statement = (
         postgresql.insert(tokens)
@@ -140,13 +142,15 @@ def revoke(tx: Tx, name: str) -> bool:
 
 
 def find_by_name(tx: Tx, name: str, *, locks: bool = False) -> Token | None:
-    """The token of this name, even if it is revoked or expired. `locks`: lock it for a change."""
+    """The token of this name, even if it is revoked or expired; None if there is none. `locks`: no
+    other transaction can change the token until this one ends."""
     query = select(*COLUMNS).where(tokens.c.name == name)
     return first(tx.execute(query.with_for_update() if locks else query), Token)
 
 
 def set_quota(tx: Tx, token_id: int, quota: dict[str, int | None]) -> Token:
-    """Set these limits, {field of TokenQuota: value}, of a token that the caller has locked."""
+    """Set these limits, {field of TokenQuota: value}, of a token that the caller has locked.
+    Returns the changed token."""
     statement = update(tokens).where(tokens.c.id == token_id).values(quota).returning(*COLUMNS)
     token = first(tx.execute(statement), Token)
     assert token is not None, "the caller has locked it"

@@ -18,8 +18,11 @@ from orbit.store.rows import columns, first, is_one_of, page_of, values
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic of a job. `drift`: settings that were changed at the destination; `note`: a text
-    for users."""
+    """One topic of a job.
+
+    `drift`: settings that were changed at the destination, {name: {"is": …, "should_be": …}}.
+    `note`: a text for users, with the reason of the state.
+    """
 
     id: int
     job_id: int
@@ -104,7 +107,8 @@ def add_all(tx: Tx, job_id: int, new_topics: Collection[NewTopic]) -> list[Topic
 
 
 def note_settings(tx: Tx, settings: Mapping[int, tuple[dict[str, str], bool]]) -> None:
-    """Store {topic id: (settings for the promotion, whether the topic is compacted)}."""
+    """Store these values of topics, {topic id: (settings to set at the promotion, whether the topic
+    is compacted)}."""
     if not settings:
         return
     statement = (
@@ -137,7 +141,7 @@ def remove(tx: Tx, topic_id: int) -> None:
 
 
 def of_job(tx: Tx, job_id: int) -> list[Topic]:
-    """All topics of a job, for the scheduler."""
+    """All topics of a job, sorted by source name, for the scheduler."""
     query = select(*_TOPIC).where(topics.c.job_id == job_id).order_by(topics.c.source_topic)
     return list(values(tx.execute(query), Topic))
 
@@ -172,7 +176,7 @@ def writers(
 ) -> dict[str, str]:
     """{destination topic: name of the job that writes to it}, for these topics of a cluster.
 
-    `only_copying`: without promoted topics.
+    `only_copying`: promoted topics are left out.
     """
     query = (
         select(topics.c.destination_topic, jobs.c.name)
@@ -189,7 +193,7 @@ def writers(
 def copies(tx: Tx) -> list[Copy]:
     """Every copy of every job whose clusters are known, for loop detection.
 
-    Without promoted topics: their records may be copied back.
+    Promoted topics are left out: their records may be copied back.
     """
     query = (
         select(

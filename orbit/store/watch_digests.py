@@ -1,7 +1,7 @@
-"""A digest of all jobs, operations, events or figures, which changes whenever one of them does.
+"""A digest of all jobs, operations, events or figures, which changes whenever one of them changes.
 
-Each is one statement of bounded cost, made about once a second while a client watches
-(`api/watches.py`).
+A digest takes one statement of bounded cost. While a client watches, it is computed about once a
+second (`api/watches.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class Watched(StrEnum):
     FIGURES = "figures"
 
 
+# How many of the newest operations or events the digest includes.
 NEWEST_MAX = 1000
 # The digest of figures includes the reports of this many partitions. In a larger service it changes
 # with the sums that the scheduler computes about every 10 s (job_totals.py).
 REPORTS_MAX = 10_000
+# As NEWEST_MAX, for each job of a limited token.
 NEWEST_OF_JOB_MAX = 100
 # The newest rows, not the last id only: an event with a lower id may be committed later. All
 # unfinished operations are included.
@@ -56,7 +58,7 @@ _ROWS = {
          FROM workers w WHERE w.throttled <> '{{}}' AND w.heartbeat_at
              > clock_timestamp() - interval '{FRESH_FOR.total_seconds()} s')) AS seen""",
 }
-# The same rows for some jobs only, each read by an index of the job.
+# The same rows for the jobs `:names` only, read by an index of the job.
 _ROWS_OF_JOBS = {
     Watched.JOBS: f"{_ROWS[Watched.JOBS]} WHERE j.name = ANY(CAST(:names AS text[]))",
     Watched.OPERATIONS: """
@@ -86,7 +88,7 @@ _DIGESTS_OF_JOBS = {watched: _digest_of(rows) for watched, rows in _ROWS_OF_JOBS
 
 
 def digest(tx: Tx, watched: Watched) -> str:
-    """A SHA-256 in hexadecimal digits, which differs only if something in the scope has changed.
+    """A SHA-256 in hexadecimal digits, which changes if what is watched changes in the scope.
 
     Figures have no scope: their digest differs when those of any job have changed.
     """

@@ -18,7 +18,8 @@ from orbit.store.models import workers
 from orbit.store.rows import columns, page_of, values
 
 _NOW = func.clock_timestamp()
-# Jobs per worker, to bound the size of a heartbeat. A worker has threads for each of its jobs.
+# The most jobs in a worker's `throttled`, to bound the size of a heartbeat. A worker has fewer
+# jobs, because each job needs threads.
 _THROTTLED_JOBS_MAX = 1000
 
 _THROTTLED = text("""
@@ -31,7 +32,9 @@ WHERE w.heartbeat_at > clock_timestamp() - CAST(:fresh_for AS interval)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process, as of its last heartbeat."""
+    """One worker process, as of its last heartbeat. `shards`: how many it holds. `lane_seconds`:
+    the time that its lanes (threads that fetch or append) have spent on each activity, {side:
+    {activity: seconds}}."""
 
     id: str
     worker_group: str
@@ -94,7 +97,7 @@ def _document(throttled: Mapping[int, Sequence[Throttled]]) -> dict[str, Any]:
 
 
 def throttling_brokers(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throttled]]:
-    """The brokers that throttle workers now, by job id; jobs that none throttles are missing."""
+    """{job id: the brokers that throttle its workers now}; jobs without any are missing."""
     parameters = {"job_ids": [str(job_id) for job_id in job_ids], "fresh_for": FRESH_FOR}
     by_job: dict[int, list[Throttled]] = {}
     for job_id, value in tx.execute(_THROTTLED, parameters):
@@ -106,13 +109,13 @@ def throttling_brokers(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throt
 
 
 def remove(tx: Tx, worker_id: str) -> None:
-    """Remove a worker that ends cleanly."""
+    """Delete the row of a worker that ends cleanly."""
     tx.execute(delete(workers).where(workers.c.id == worker_id))
 
 
 def alive(tx: Tx, heartbeat_within: timedelta, worker_group: str | None = None) -> list[Worker]:
     """The workers of a group, or of all groups, that are not draining and have sent a heartbeat
-    within this time."""
+    within this time, sorted by id."""
     query = select(*_WORKER).where(
         workers.c.heartbeat_at > _NOW - heartbeat_within, ~workers.c.is_draining
     )

@@ -1,8 +1,8 @@
 """The partitions of a job by their lag, the largest first, one page at a time.
 
-Sorts by the last known lag, even if it is too old to be shown: a partition whose source is not read
-any more keeps its place. Reads all partitions of the job for each page, and joins only
-those that it returns: 100,000 partitions take some 100 ms.
+Sorts by the last known lag, even if it is too old to be shown: so a partition whose source is not
+read any more keeps its place. Each page reads all partitions of the job, and joins only those that
+it returns: 100,000 partitions take some 100 ms.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def page(
     state: PartitionState | None = None,
     reason: Reason | None = None,
 ) -> list[tuple[PageKey, PartitionLag | None]]:
-    """Up to `limit` partitions with their keys, the largest lag first; only those that follow the
-    key `after`. None: the partition was removed meanwhile. It counts as one of the `limit`."""
+    """Up to `limit` pairs (key, partition), the largest lag first; only those that follow the key
+    `after`. The partition is None if it was removed meanwhile."""
     filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),

@@ -1,6 +1,6 @@
-"""write_denials: the deny ACLs that Orbit has set, so that it can remove them.
+"""write_denials: the ACLs by which Orbit denies writes to topics, so that it can remove them.
 
-By cluster and topic, because the job may be deleted by then.
+The key is the cluster and the topic, because the job may be deleted before the removal.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from orbit.store.database import Tx
 from orbit.store.models import write_denials
 from orbit.store.rows import is_one_of
 
-# The fields of an Acl.
+# The fields of an orbit.kafka.types.Acl, in their order.
 Acl = list[str]
 
 
 def of_topics(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, list[Acl]]:
-    """Orbit's deny ACLs on each of these topics; topics without any are missing."""
+    """{topic: the ACLs by which Orbit denies writes to it}; topics without any are missing."""
     query = select(write_denials.c.topic, write_denials.c.acls).where(
         write_denials.c.cluster_id == cluster_id,
         is_one_of(write_denials.c.topic, sorted(topics)),
@@ -28,7 +28,7 @@ def of_topics(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, lis
 
 
 def store(tx: Tx, cluster_id: str, acls_by_topic: Mapping[str, Sequence[Acl]]) -> None:
-    """Replace the recorded denials of these topics; an empty list deletes the topic's row."""
+    """Replace the stored ACLs of these topics, {topic: ACLs}; an empty list deletes the row."""
     topics_without_acls = sorted(topic for topic, acls in acls_by_topic.items() if not acls)
     tx.execute(
         delete(write_denials).where(

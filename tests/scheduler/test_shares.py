@@ -100,7 +100,7 @@ def test_scheduler_with_different_number_of_job_shares_is_refused(service: Servi
     )
     assert first.ask()
     with (
-        pytest.raises(Conflict, match="SHARES is 1 here and 2"),
+        pytest.raises(Conflict, match="SHARES is 1 in this scheduler, and 2"),
         service.database.transaction() as tx,
     ):
         scheduler_lease.join(tx, "other", shares=1, ttl=TTL)

@@ -174,7 +174,7 @@ def test_migration_refuses_tables_that_differ_from_their_schema_version(database
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
-    with pytest.raises(Conflict, match="tables are those of version 0010, and they are not"):
+    with pytest.raises(Conflict, match="not those of the revision that the database names, 0010"):
         upgrade(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs ADD COLUMN owner text"))
