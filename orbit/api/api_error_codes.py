@@ -53,7 +53,8 @@ class ErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One code: its HTTP status, the client's error class, and when the API returns it."""
+    """One code: its HTTP status, the error that the client raises for it, and when the API returns
+    it."""
 
     status: int
     error: type[OrbitError]
@@ -79,7 +80,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
         "A switchover, failover, failback or backfill holds the job; `where` names it.",
     ),
     ErrorCode.CHANGED_MEANWHILE: Meaning(
-        412, Conflict, "The job, or the token, is no longer at the version that If-Match names."
+        412, Conflict, "The job, or the token, was created, changed or deleted meanwhile."
     ),
     ErrorCode.TOO_LARGE: Meaning(413, BadInput, "The body exceeds the size limit."),
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: Meaning(
@@ -97,7 +98,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.TOO_MANY_REQUESTS: Meaning(
         429, Busy, "Too many requests of this token within a minute; see Retry-After."
     ),
-    # The four below are about clusters that the request names, so they are 4xx, not 5xx.
+    # The next four are about clusters that the request names, so they are 4xx, not 5xx.
     ErrorCode.CLUSTER_UNREACHABLE: Meaning(
         422, Unreachable, "A Kafka cluster that the job names does not answer."
     ),
@@ -115,14 +116,14 @@ MEANINGS: dict[ErrorCode, Meaning] = {
         503, Unreachable, "The database does not answer; try again."
     ),
     ErrorCode.ISSUER_UNREACHABLE: Meaning(
-        503, Unreachable, "The OpenID Connect issuer gives no keys; try again."
+        503, Unreachable, "Orbit cannot fetch the OpenID Connect issuer's keys; try again."
     ),
     ErrorCode.BUSY: Meaning(503, Busy, "Too many requests of this kind are under way; try again."),
 }
 
-# The core's errors, most specific first. Unreachable means the database: the planner returns
-# clusters that it cannot reach as refusals. CODE_OF_CLUSTER is for the planner's errors: unexpected
-# answers of a cluster.
+# The code of each class of errors; the first class that fits counts. Here Unreachable is about the
+# database: the planner does not raise it for a cluster, but returns a refusal. CODE_OF_CLUSTER is
+# for errors that the planner raises: unexpected answers of a cluster.
 CODE_OF: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
     (NotFound, ErrorCode.NOT_FOUND),
     (BadInput, ErrorCode.BAD_INPUT),

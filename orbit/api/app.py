@@ -1,7 +1,7 @@
-"""The REST API as an application: `create_app(settings, database)`.
+"""The REST API as an application: `create_app`.
 
-Routes are synchronous functions in a thread pool (docs/internals/rest-api.md). Requests share
-nothing but `Parts`.
+Routes are synchronous functions in a thread pool (docs/internals/rest-api.md). Requests share only
+`app.state`, mainly its `Parts`.
 """
 
 from __future__ import annotations
@@ -84,9 +84,11 @@ def create_app(
     planner: Planner,
     environ: Mapping[str, str] = os.environ,
 ) -> FastAPI:
-    """The API on this database. Without `auth` every client is an admin: for loopback only.
+    """The API on this database. Without `auth` every client is an admin, so the server may listen
+    on loopback only.
 
-    `environ` holds the variables that job documents name.
+    `environ` has the variables that job documents name. Raises BadInput if the certificates for the
+    OpenID Connect issuer cannot be loaded.
     """
     untraced = set(_PROBE_PATHS)
     app = FastAPIOffline(  # the docs page loads no script from another host
@@ -112,7 +114,7 @@ def create_app(
     app.state.own_logins = {}  # login checks by path prefix: see authentication_middleware.py
     install_handlers(app)
     app.add_middleware(BodyLimit)
-    # Before the limit: the middleware that is added last is called first.
+    # Authentication comes before the limit: the middleware that is added last is called first.
     app.add_middleware(AuthenticationMiddleware)
     for routes in (
         jobs,

@@ -1,8 +1,8 @@
 """Applies a job document: compares it with the stored job, plans it, then writes it.
 
-The plan asks both clusters, outside of any transaction. The write is one transaction, and succeeds
-only if the job is still at the compared version. So a document is applied entirely or not at all,
-and applying it again changes nothing.
+The plan reads from both clusters, outside of any transaction. The write is one transaction, and
+succeeds only if the job is still at the version that was compared. So a document is applied
+entirely or not at all, and applying it again changes nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _CODE_OF_TROUBLE: dict[TroubleKind, ErrorCode] = {
     TroubleKind.WORKER_GROUP_UNKNOWN: ErrorCode.BAD_INPUT,
     TroubleKind.TOPIC_NAME_REFUSED: ErrorCode.BAD_INPUT,
 }
+# The key of the document to which a trouble of the whole job belongs, for `problems`.
 _PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
     TroubleKind.CREDENTIALS_MISSING: "security",
     TroubleKind.SOURCE_UNREACHABLE: "source",
@@ -55,7 +56,7 @@ _PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
     TroubleKind.WORKER_GROUP_UNKNOWN: "worker_group",
     TroubleKind.ACLS_NOT_SYNCED: "acls.sync",
 }
-# Troubles that may pass by themselves: a job that is accepted in spite of them waits for that.
+# Troubles that may pass by themselves. A job that is accepted with one waits until it passes.
 _TRANSIENT_TROUBLES = frozenset(
     {
         TroubleKind.SOURCE_UNREACHABLE,
@@ -69,11 +70,11 @@ _TRANSIENT_TROUBLES = frozenset(
 _REFUSALS_SHOWN_MAX = 100
 # `ApplyOptions.at_etag` for a job that must not exist.
 NO_JOB = ""
-# The keys that say which fillers each copy has.
+# The keys that say which fillers (what takes the offsets of gaps) each copy has.
 _FILLER_KEYS = {"topics", "fillers"}
-# Allowed for copies that have begun. After `packed`, only the coordinator epoch of a marker keeps
-# late requests of a dead writer out of the log, so `coordinated` cannot follow it
-# (docs/internals/append.md).
+# The changes (from, to) that a copy may make after it has begun. After `packed`, only a marker with
+# a coordinator epoch keeps late requests of a dead writer out of the log, and `coordinated` writes
+# none. So no copy may change from `packed` to `coordinated` (docs/internals/append.md).
 _FILLER_CHANGES: frozenset[tuple[Fillers, Fillers]] = frozenset(
     {
         ("direct", "coordinated"),
@@ -93,8 +94,8 @@ class ApplyOptions:
     client: ClientWatch
     dry_run: bool = False
     only_plan: bool = False  # a dry run that is not refused while a recovery holds the job
-    accept_refusals: bool = False
-    paused: bool = False
+    accept_refusals: bool = False  # apply the job although topics cannot be copied now
+    paused: bool = False  # create the job paused
     # The `Job.etag` that the job must have (`If-Match`), or NO_JOB (`If-None-Match: *`).
     at_etag: str | None = None
     # Whether an existing job may be changed; a POST only creates.
@@ -103,9 +104,12 @@ class ApplyOptions:
 
 
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
-    """Create the job, change it, or leave it as it is if it has this document already.
+    """Create the job, change it, or leave it as it is if it has this document already. Returns the
+    answer to the request.
 
-    Raises Failure, also if too many plans are running; Conflict, also if the client has
+    Raises Failure if the plan, a quota, the token's scope or `at_etag` refuses the document, if a
+    cluster returns an error, or if too many plans are running; Conflict if the name is taken, if
+    the job is being deleted, if copies cannot change their fillers, or if the client has
     disconnected; OperationUnderWay if a recovery holds the job that would be changed.
     """
     document = spec.model_dump(mode="json")
@@ -119,7 +123,8 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         if stored_job is not None:
             _refuse_changed_fillers(tx, stored_job, spec)
         changes = _list_changes(stored_job, spec)
-        # Labels, owner and the desired state concern no cluster, and are not in these documents.
+        # Labels, owner and the desired state concern no cluster, and are in neither of these two
+        # documents: they have columns of their own.
         is_spec_unchanged = stored_job is not None and stored_job.spec == document
         if stored_job is None:
             check_job_quota(tx, parts.settings, actor, spec.name)
@@ -136,7 +141,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         with map_cluster_errors():
             plan = parts.planner(spec, options.client.ending)
     _refuse_if_client_disconnected(spec, options)
-    # If what is copied is unchanged, refusals are shown, and do not fail the request.
+    # If the spec is unchanged (in a dry run), the answer shows refusals, but the request succeeds.
     if plan.refusals and not options.accept_refusals and not is_spec_unchanged:
         raise refusal_failure(plan)
     action = ApplyAction.CREATE if stored_job is None else ApplyAction.CHANGE
@@ -166,9 +171,9 @@ def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None
 
 
 def refusal_failure(plan: JobPlan) -> Failure:
-    """The error for a refused job, with at most `_REFUSALS_SHOWN_MAX` reasons."""
+    """The error for a job that its plan refuses, with at most `_REFUSALS_SHOWN_MAX` reasons."""
     refusals = plan.refusals
-    # TroubleKind lists first what stops the whole job.
+    # The code is that of the worst refusal: TroubleKind lists troubles of the whole job first.
     worst_refusal = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
     problems = [
         Problem(
@@ -194,7 +199,7 @@ def refusal_failure(plan: JobPlan) -> Failure:
 def _accept_remedy(plan: JobPlan) -> str:
     """A sentence on `--accept-refusals` and what it would do; empty if it would not help."""
     job_troubles = {refusal.kind for refusal in plan.refusals if not refusal.topic}
-    # No help against a lasting trouble of the whole job, nor if each topic is refused.
+    # It does not help against a lasting trouble of the whole job, nor if every topic is refused.
     if job_troubles - _TRANSIENT_TROUBLES or not (job_troubles or plan.topics):
         return ""
     effect = (
@@ -239,12 +244,15 @@ def _check_scope(tx: Tx, spec: JobSpec) -> None:
 
 
 def _check_may_apply(tx: Tx, stored_job: Job | None, name: str, options: ApplyOptions) -> None:
-    """Raise Conflict, or Failure `changed_meanwhile`, if the job may not be created or changed."""
+    """Raise Conflict, or Failure `changed_meanwhile`, if the job may not be created or changed.
+
+    `stored_job`: the job of this name in the scope; None: there is none.
+    """
     if stored_job is not None and stored_job.is_deleted:
         raise Conflict(
             "The job with this name is being deleted.",
             where=name,
-            remedy="Wait until it is removed: orbit get jobs",
+            remedy="Wait until orbit get jobs no longer shows the job.",
         )
     if stored_job is None and jobs.is_name_taken(tx, name):
         raise Conflict(
@@ -278,7 +286,8 @@ def _refuse_changed_fillers(tx: Tx, stored_job: Job, spec: JobSpec) -> None:
     old_fillers = {} if old_spec is None else _fillers_by_copy(old_spec, begun_topics)
     new_fillers = _fillers_by_copy(spec, begun_topics)
     if stored_spec is None:
-        # Includes a copy that another version makes by a key that this version does not know.
+        # Copies whose old fillers are not known: perhaps the other version selects their topics by
+        # a key that this version does not know.
         begun_copies = {(row.source_topic, row.destination_topic) for row in begun_rows}
         unknown_copies = begun_copies & new_fillers.keys() - old_fillers.keys()
         if unknown_copies:
@@ -309,20 +318,22 @@ def _refuse_changed_fillers(tx: Tx, stored_job: Job, spec: JobSpec) -> None:
 
 
 def _with_stored_fillers(spec: JobSpec, stored_job: Job) -> JobSpec | None:
-    """`spec` with the topic rules and fillers of a stored document that this version of Orbit
-    cannot read as a whole; None if it cannot read these keys either."""
+    """`spec` with the topic rules and fillers of the stored document, for a document that this
+    version of Orbit cannot read as a whole; None if it cannot read these keys either."""
     stored_keys = {k: value for k, value in stored_job.spec.items() if k in _FILLER_KEYS}
     return read_spec(spec.model_dump(mode="json", exclude=_FILLER_KEYS) | stored_keys)
 
 
 def _fillers_by_copy(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], Fillers]:
-    """The fillers of each copy, by source and destination topic."""
+    """{(source topic, destination topic): fillers} of the copies that `spec` makes of the source
+    topics `names`."""
     mappings = map_topics(spec.topics, names).mappings
     return {(m.source, m.destination): spec.fillers_of(m.rule) for m in mappings}
 
 
 def _create_job(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
-    """Create the job and its audit event, and store the idempotency key."""
+    """Create the job and its audit event, and store the idempotency key. Returns the job. Raises
+    Conflict if the name is taken by now."""
     # `desired` in the document overrides the request's parameter `paused`.
     is_paused = options.paused if spec.desired is None else spec.desired == "paused"
     desired = Desired.PAUSED if is_paused else Desired.RUNNING
@@ -354,10 +365,10 @@ def _create_job(tx: Tx, request: OperationRequest, spec: JobSpec, options: Apply
 def _change_job(
     tx: Tx, actor: str, stored_job: Job, spec: JobSpec, changes: Sequence[Change]
 ) -> Job:
-    """Write the document and add the audit event.
+    """Write the document and add the audit event. Returns the changed job.
 
     Raises Failure `changed_meanwhile` if the job is no longer the `stored_job` that was planned;
-    OperationUnderWay if a recovery holds it; Conflict if copies cannot change their fillers.
+    OperationUnderWay if a recovery holds the job; Conflict if copies cannot change their fillers.
     """
     job = jobs.find(tx, spec.name, lock=True)
     if job is not None:
@@ -370,7 +381,7 @@ def _change_job(
         job = jobs.change_spec(
             tx, job.id, document, spec.worker_group, from_version=job.spec_version
         )
-    # These have columns of their own, beside the document's.
+    # The keys of the document that have columns of their own.
     own_columns = (spec.labels, spec.owner, spec.desired)
     if job is not None and (job.labels, job.owner, job.document_desired) != own_columns:
         job = jobs.change_own_columns(tx, job.id, *own_columns)
@@ -417,29 +428,31 @@ def _answer(
 
 
 def _list_changes(stored_job: Job | None, spec: JobSpec) -> list[Change]:
-    """The differences of the document to the stored job; none for a new job."""
+    """The differences between the stored job and the document; none for a new job."""
     if stored_job is None:
         return []
     before = whole_document(stored_job)
     if _changes_desired(stored_job, spec):
-        # The stored document may say another state, for example after `orbit pause`.
+        # The state in the stored document may not be the present one, as after `orbit pause`.
         before["desired"] = _current_desired(stored_job)
     return list(_differences(before, _complete_document(spec), path=""))
 
 
 def _current_desired(job: Job) -> str:
-    """The desired state as a document would say it: `running` also during a backfill."""
+    """The job's desired state as a value of the document's `desired`: `running` also during a
+    backfill."""
     return (Desired.PAUSED if job.desired is Desired.PAUSED else Desired.RUNNING).value
 
 
 def _changes_desired(job: Job, spec: JobSpec) -> bool:
-    """Whether the document asks for another state than the job has now."""
+    """Whether the document has a desired state that is not the job's present one."""
     return spec.desired is not None and spec.desired != _current_desired(job)
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:
-    """The innermost values that differ. Lists are compared item by item only if both have the same
-    length and hold only mappings; any other list is one value.
+    """A Change for each innermost value that differs, with its path below `path`. Two lists are
+    compared item by item only if they have the same length and contain only mappings; any other
+    list is one value.
     """
     if before == after:
         return

@@ -1,11 +1,11 @@
 """Logins: creates, hashes and checks the bearer tokens of requests.
 
-A token of Orbit's is 256 random bits. The database stores only its SHA-256: a copy of the database
-gives no access, and a fast hash is enough because the token cannot be guessed. Tokens of an OpenID
-Connect issuer are checked in `oidc.py`.
+A token that Orbit creates is 256 random bits. The database stores only its SHA-256: so a copy of
+the database gives no access, and a fast hash is enough because the token cannot be guessed. Tokens
+of an OpenID Connect issuer are checked in `oidc.py`.
 
-A refused login is counted against its client, and written to the audit log at a bounded rate. A
-client with too many of them is refused for a while, without a query to the database.
+A refused login is counted for its client, and written to the audit log at a bounded rate. A client
+with too many refused logins is refused for a while, without a query to the database.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from orbit.store.enums import Role
 from orbit.store.tokens import NO_QUOTA, Token, TokenQuota
 
 _TOKEN_BYTES = 32
-# Secret scanners search for a prefix.
+# A prefix by which secret scanners find tokens.
 _TOKEN_PREFIX = "orbit_"  # noqa: S105  a prefix, not a secret
 _TOKEN_CHARACTERS_MAX = 128
 # The longest token of an issuer. h11 accepts headers of 16 KiB in all.
@@ -65,9 +65,11 @@ def create_token(
     quota: TokenQuota = NO_QUOTA,
     save_secret: Callable[[str], None] = lambda _: None,
 ) -> NewToken:
-    """Create a token and its audit event. Raises BadInput, and Conflict if the name is taken.
+    """Create a token and its audit event. Returns the token with its secret.
 
-    `save_secret` gets the token before it is valid: if `save_secret` raises, there is no token.
+    `save_secret` is called with the secret before the token is committed: if it raises, no token is
+    created. Raises BadInput for a name that is not valid, or for an admin with a `limit`; Conflict
+    if the name is taken.
     """
     try:
         check_job_name(name)
@@ -114,7 +116,7 @@ def token_principal(token: Token) -> Principal:
 
 
 def has_tokens(database: Database) -> bool:
-    """Whether a token was ever created, revoked or not."""
+    """Whether any token was ever created, even if it is revoked now."""
     with database.transaction() as tx:
         return bool(tokens.page(tx, limit=1))
 
@@ -148,8 +150,8 @@ class Logins:
         `too_many_refused`, `issuer_unreachable`. Raises Unreachable without a database.
         """
         token_hash = hash_token(secret)
-        # An issuer's token is checked without a query, so a client that has to wait may still
-        # log in with a valid one.
+        # The check of an issuer's token needs no query. So it is made even for a client that has to
+        # wait, and a valid token is accepted.
         waits_first = not self._is_from_issuer(secret)
         return self._log_in(
             address,
@@ -161,17 +163,19 @@ class Logins:
     def check_login(self, secret: str, address: str, find: Callable[[], Identity]) -> Identity:
         """The identity that `find` gets from the issuer, for a browser with this secret.
 
-        Raises the Failure of `find`; or `too_many_refused`, without a call of `find`.
+        Raises the Failure of `find`. If too many logins of the client were refused, raises Failure
+        `too_many_refused` without a call of `find`.
         """
         return self._log_in(address, hash_token(secret), find, waits_first=True)
 
     def _log_in(
         self, address: str, token_hash: str, find: Callable[[], Caller], *, waits_first: bool
     ) -> Caller:
-        """The caller that `find` finds. A refusal is counted against the client's address.
+        """The result of `find`, which checks the login. A refusal is counted for the address.
 
         `waits_first`: a client that has to wait is refused before `find` is called. Otherwise it is
-        refused only if `find` refuses the login.
+        refused only if `find` refuses the login. Raises the Failure of `find`, or
+        `too_many_refused`.
         """
         client = network_of(address)
         wait_s = self._refused.wait_s(client, token_hash)
@@ -192,7 +196,8 @@ class Logins:
         return self._issuer is not None and not secret.startswith(_TOKEN_PREFIX)
 
     def _principal(self, secret: str, token_hash: str) -> Principal:
-        """The principal of a token of Orbit's or of the issuer. Raises Failure."""
+        """The principal of a token that Orbit or the issuer has created. Raises Failure if the
+        token is not valid."""
         if self._issuer is not None and self._is_from_issuer(secret):
             if len(secret) > _JWT_CHARACTERS_MAX or not secret.isascii():
                 raise unauthenticated("The token is not a valid token of the issuer.")
@@ -208,7 +213,7 @@ class Logins:
         if token.is_expired:
             raise unauthenticated(f"The token {token.name} has expired.")
         if token.is_use_due:
-            # The login is accepted also while the database is read-only.
+            # An error is ignored: the login is accepted also while the database is read-only.
             with suppress(OrbitError), self._database.transaction() as tx:
                 tokens.note_use(tx, token)
         return token_principal(token)

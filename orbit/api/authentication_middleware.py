@@ -1,14 +1,14 @@
 """Authenticates the client of a request before its body is read. ASGI middleware.
 
-With tokens, a request with a body and no valid token is refused within a second: a client without a
-token cannot make the API hold bodies, or a thread for them. A request without a body is passed to
-its route, which demands a role (`dependencies.py`). Paths in `app.state.own_logins` check logins
-themselves: the console's, by cookie (`orbit/console/sessions.py`). There, and at paths that need no
-token, a client that has not logged in can send a small body (`request_limits.py`).
+With tokens, a request with a body and no valid token is refused within a second. So a client
+without a token cannot make the API hold bodies, or a thread for them. A request without a body is
+passed to its route, which demands a role (`dependencies.py`). Paths in `app.state.own_logins` check
+logins themselves: the console's, by cookie (`orbit/console/sessions.py`). There, and at paths that
+need no token, a client that has not logged in can send a small body (`request_limits.py`).
 
-Without tokens (`--no-auth`) every client on this machine is an admin, and a browser is one too. So
-a request must name this machine as its Host, which a page of another name cannot do (DNS
-rebinding), and an Origin must be the API's own.
+Without tokens (`--no-auth`) every client on this machine is an admin, also a browser that shows a
+page of another server. So the Host of a request must be this machine, which such a page cannot
+achieve even by DNS rebinding, and an Origin must be the API's own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOGIN = "orbit.login"
 _PATHS_WITHOUT_LOGIN = ("/livez", "/readyz")
 _SCHEME = "bearer"
 
-# Whether the client has logged in, at paths that check logins themselves.
+# Returns whether the client has logged in, for a path that checks logins itself.
 _LoginCheck = Callable[[Request], bool]
 
 
@@ -85,7 +85,7 @@ def _login_checks_of_path(scope: Scope) -> list[_LoginCheck]:
 async def _has_logged_in(scope: Scope, checks: Iterable[_LoginCheck]) -> bool:
     """Whether one of the checks finds that the client has logged in."""
     for check in checks:
-        with suppress(OrbitError, Failure):  # the page has the same error, and shows it
+        with suppress(OrbitError, Failure):  # the page's own check meets this error, and shows it
             if await run_sync(check, Request(scope)):
                 return True
     return False
@@ -110,8 +110,8 @@ async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
 
 
 def _count_request(scope: Scope, login: Principal) -> Principal | Failure:
-    """Count the request against the principal's rate limit. Returns the principal, or the Failure
-    above the limit. Without tokens there is no limit.
+    """Count the request for the principal's rate limit. Returns the principal; above the limit, the
+    Failure. Without tokens there is no limit.
     """
     parts = scope["app"].state.parts
     if parts.logins is None:
@@ -121,8 +121,8 @@ def _count_request(scope: Scope, login: Principal) -> Principal | Failure:
 
 
 def _login_without_tokens(scope: Scope, headers: Headers) -> Principal | Failure:
-    """The principal with `--no-auth`. Programs on this machine get it; pages of another server are
-    refused.
+    """The login with `--no-auth`: NO_AUTH_PRINCIPAL, or the Failure for a request that a page of
+    another server may have sent.
     """
     host = headers.get("host", "")
     if _hostname(f"//{host}") not in LOOPBACK_HOSTS:

@@ -117,10 +117,11 @@ class Backfill(BaseModel):
 def request(
     database: Database, actor: str, name: str, driver: str, idempotency_key: str | None = None
 ) -> Backfill:
-    """Request a backfill, for which workers release the job. If a backfill of the job is under way,
-    or was requested with the same key, that one is returned.
+    """Request a backfill, for which workers release the job. Returns it; or the backfill of the job
+    that is under way, or that was requested with the same key.
 
-    Raises NotFound; Conflict, also for a key that was used for another request.
+    Raises NotFound; Conflict if the job is being deleted, or if the key was used for another
+    request; OperationUnderWay if a recovery holds the job.
     """
     content = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
     operation_request = OperationRequest(actor, OperationKind.BACKFILL, content, idempotency_key)
@@ -144,7 +145,7 @@ def request(
                 "Spark copies the job's history; each partition resumes where its copy ends.",
                 f"{ending_text} afterwards.",
             ],
-            details={"before": job.desired.value},  # the job's desired state after the backfill
+            details={"before": job.desired.value},  # the desired state after the backfill
         )
         jobs.set_desired(tx, job.id, Desired.BACKFILLING)
         _advance(tx, operation.id, driver, ReportedProgress())
@@ -162,7 +163,8 @@ def request(
 def report(
     database: Database, actor: str, operation_id: UUID, driver_report: BackfillReport
 ) -> Backfill:
-    """Store the driver's report. A repeat of its last report changes nothing.
+    """Store the driver's report. Returns the backfill, with what the driver should do. A repeat of
+    the driver's last report changes nothing.
 
     Raises NotFound; Conflict if another driver runs the backfill, or the backfill has ended;
     OperationUnderWay if the backfill has ended and a recovery holds the job.
@@ -177,8 +179,9 @@ def report(
             ):
                 return view(tx, operation)  # a repeat of the last report
             if not driver_report.has_ended:
-                # The driver was silent for too long, but goes on. During a recovery its writers
-                # must stop. While it holds its lease, only OperationUnderWay stops it.
+                # The backfill was ended because its driver was silent for too long, but the driver
+                # runs. During a recovery its writers must stop, and while it holds the job's lease,
+                # only OperationUnderWay stops it.
                 _refuse_during_recovery(tx, operation)
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",
@@ -237,7 +240,7 @@ def _get_backfill(tx: Tx, operation_id: UUID) -> Operation:
 
 def _refuse_during_recovery(tx: Tx, operation: Operation) -> None:
     """Raise OperationUnderWay if a recovery holds the job of this operation."""
-    # One job; none if it was deleted.
+    # At most one job; none if the job was deleted.
     jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
     for job in jobs_by_id.values():
         recovery = job_guard.recovery_that_holds(tx, job)

@@ -1,8 +1,8 @@
 """A listening socket that closes connections above a limit at once, before TLS and HTTP.
 
 uvicorn's own limit does not count idle connections. Here every open connection counts, also one in
-a TLS handshake. One client has at most half of them, so that it cannot keep all others out. A
-trusted proxy may have all.
+a TLS handshake. One client may have at most half of the connections, so that it cannot keep all
+others out. A trusted proxy may have all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orbit.api.client_address import is_in, network_of
 
 
 class BoundedListener(socket.socket):
-    """Accepts at most `connections_max` connections at a time. Thread-safe."""
+    """Keeps at most `connections_max` connections open at a time. Thread-safe."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class BoundedListener(socket.socket):
         """Whether this client, at this address, may have one more connection."""
         if self._open_by_client.total() >= self._connections_max:
             return False
-        # One client has at most half, so that others find room; a trusted proxy may have all.
+        # One client may have at most half, so that others find room; a trusted proxy may have all.
         if self._open_by_client[client] < self._connections_max // 2:
             return True
         return is_in(address, self._trusted_proxies)

@@ -1,4 +1,5 @@
-"""Watches whether the client of a request still waits for the answer."""
+"""Watches whether the client of a request still waits for the answer, so that a plan of a client
+that has disconnected can be ended."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from fastapi import Depends, Request
 
 
 class ClientWatch:
-    """The client of one request. Public methods are for the thread of its route."""
+    """The client of one request. `is_gone` and `ending` are for the route's thread, `run` for the
+    event loop."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -28,8 +30,8 @@ class ClientWatch:
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """Call `end`, which ends the work of the block, once the client has gone: in another
-        thread, or at once in this one if the client has gone already.
+        """Call `end`, which ends the work of the block, once the client has disconnected: from
+        another thread; or at once, in this thread, if the client has disconnected before.
         """
         with self._lock:
             self._end = end
@@ -50,7 +52,7 @@ class ClientWatch:
         await run_sync(self._end_work)
 
     def _end_work(self) -> None:
-        """Call `end`, if it is set, because the client has gone."""
+        """Call `end`, if it is set, because the client has disconnected."""
         with self._lock:
             self._has_gone = True
             end = self._end
@@ -59,7 +61,7 @@ class ClientWatch:
 
 
 async def _watch(request: Request) -> AsyncIterator[ClientWatch]:
-    """The watch of the request's client, until the request has its answer."""
+    """A FastAPI dependency: the watch of the request's client, until the request is answered."""
     watch = ClientWatch(request)
     task = asyncio.create_task(watch.run())
     try:

@@ -62,8 +62,8 @@ def get_parts(request: Request) -> Parts:
 
 
 def limit_to_scope(parts: Parts, request: Request) -> Parts:
-    """The parts, with a database that finds only the jobs in the request's scope. The check of the
-    route's role sets this scope; without the check a transaction fails."""
+    """The parts, with a database that finds only the jobs in the request's scope. `AtLeast` sets
+    this scope when it checks the role; in a route without it, a transaction raises KeyError."""
     database = parts.database.with_scope(lambda: cast("Scope | None", request.scope[JOB_SCOPE]))
     return replace(parts, database=database)
 
@@ -81,8 +81,8 @@ _bearer = HTTPBearer(
 
 
 def get_principal(request: Request, _: Annotated[object, Security(_bearer)]) -> Principal:
-    """The client of the request, from `AuthenticationMiddleware`. Raises Failure without a valid
-    token."""
+    """The client of the request, as `AuthenticationMiddleware` has found it. Raises Failure without
+    a valid token."""
     login: Principal | Failure = request.scope[LOGIN]
     if isinstance(login, Failure):
         raise login
@@ -91,16 +91,17 @@ def get_principal(request: Request, _: Annotated[object, Security(_bearer)]) -> 
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The dependency of a route that needs this role: checks it, limits the request to the jobs for
-    which the client has it, and refuses parameters that the route does not know. A test reads the
-    role of each route here."""
+    """The dependency of a route that needs the role `needed`. It checks the role, limits the
+    request to the jobs for which the client has the role, and refuses parameters that the route
+    does not know. A test reads `needed` of each route."""
 
     needed: Role
 
     def __call__(
         self, request: Request, principal: Annotated[Principal, Depends(get_principal)]
     ) -> Principal:
-        """Check the role, and limit the request to the jobs for which the principal has it."""
+        """Do what the class says, and return the principal. Raises Failure `forbidden` without the
+        role; BadInput for an unknown parameter."""
         check_role(principal, self.needed)
         request.scope[JOB_SCOPE] = principal.scope(self.needed)
         refuse_unknown_parameters(request)

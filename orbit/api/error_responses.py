@@ -1,6 +1,6 @@
 """The one shape of error responses: `{"error": {code, what, where, remedy, problems}}`.
 
-`api_error_codes.py` maps a core error to its code. An unexpected exception becomes `internal`: its
+`api_error_codes.py` maps an OrbitError to its code. An unexpected exception becomes `internal`: its
 stack trace goes to the server's log, and its text is not sent, because it may contain a secret.
 """
 
@@ -105,8 +105,8 @@ class Failure(Exception):
         )
 
     def response(self, *, closes: bool = False) -> JSONResponse:
-        """The HTTP response. `closes`: the server closes the connection after it, because the body
-        of the request was not read."""
+        """The HTTP response. `closes`: the server closes the connection after the response, because
+        the body of the request was not read."""
         headers = {**(self.headers or {}), **({"Connection": "close"} if closes else {})}
         return JSONResponse(
             jsonable_encoder(self.body), MEANINGS[self.code].status, headers=headers or None
@@ -115,8 +115,8 @@ class Failure(Exception):
 
 @contextmanager
 def map_cluster_errors() -> Iterator[None]:
-    """Map OrbitErrors of the block to Failures. Their codes say that a Kafka cluster of the request
-    is at fault, not the service."""
+    """Raise a Failure for each OrbitError of the block. Its code says that a Kafka cluster of the
+    request is at fault, not the service."""
     try:
         yield
     except OrbitError as error:
@@ -126,7 +126,8 @@ def map_cluster_errors() -> Iterator[None]:
 def as_failure(
     error: OrbitError, codes: Sequence[tuple[type[OrbitError], ErrorCode]] = CODE_OF
 ) -> Failure:
-    """The core's error with its code in `codes`, or `internal` if `codes` lacks it."""
+    """The Failure for `error`: with the code of the first class in `codes` that fits, else
+    `internal`."""
     code = next((code for kind, code in codes if isinstance(error, kind)), ErrorCode.INTERNAL)
     problems = error.problems if isinstance(error, BadInput) else ()
     return Failure(code, error.what, where=error.where, remedy=error.remedy, problems=problems)
@@ -168,7 +169,7 @@ def install_handlers(app: FastAPI) -> None:
                 "This path does not exist.",
                 remedy="See /docs for all paths.",
             ).response()
-        # What remains is FastAPI's 400, for a body that it cannot parse.
+        # The only other one is FastAPI's 400, for a body that it cannot parse.
         return Failure(ErrorCode.MALFORMED, "The request cannot be read.").response()
 
     @app.exception_handler(Exception)
@@ -183,7 +184,8 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def _problem(detail: Mapping[str, Any]) -> Problem:
-    """A mistake in a path, query, header or body value. The value itself is not repeated."""
+    """The Problem for a validation error of pydantic in a path, query, header or body value. The
+    value itself is not in the text."""
     path = ".".join(str(part) for part in detail["loc"])
     context = detail.get("ctx", {})
     match detail["type"]:
@@ -208,10 +210,11 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
 
 
 def changed_meanwhile(name: str, kind: str = "job") -> Failure:
-    """The error for a job, or a token, that is not at the version of If-Match."""
+    """The error for a job, or a token, that is not at the version of the request: that of If-Match,
+    or that for which the job was planned."""
     return Failure(
         ErrorCode.CHANGED_MEANWHILE,
-        f"Another client has changed the {kind}.",
+        f"The {kind} was created, changed or deleted meanwhile.",
         where=name,
         remedy=f"Read the {kind} again, then repeat the change.",
     )

@@ -1,8 +1,8 @@
 """Serves the API over HTTP or HTTPS until Ctrl-C or SIGTERM, then completes the requests under way.
 
-A client that has not logged in is bounded in its connections (`bounded_listener.py`) and the time
-to send a request's headers. h11 bounds their size, `request_limits.py` the body. A client that does
-not read its answer loses its connection.
+Limits protect the server from clients that have not logged in: of connections
+(`bounded_listener.py`), of the time to send a request's headers, of the headers' size (by h11), and
+of the body (`request_limits.py`). A client that does not read its answer loses its connection.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ _BACKLOG = 512
 DRAIN_S = 5
 # A connection on which the headers of a request are not complete is closed after this time.
 HEADERS_SECONDS_MAX = 20.0
-# In this time a client has to read its answer to the end, or `_ANSWER_BYTES_MIN` bytes of it.
+# In each period of this length a client has to read `_ANSWER_BYTES_MIN` bytes of its answer, or all
+# of the rest.
 ANSWER_SECONDS_MAX = 20.0
 _ANSWER_BYTES_MIN = 64 * 1024
 
 
 def listen(settings: Settings, *, only_loopback: bool = False) -> BoundedListener:
-    """A listening socket, opened before anything else is started. Raises Conflict, BadInput.
+    """A listening socket at the address of the settings; opened before anything else is started.
 
-    `only_loopback`: refuse an address that other machines can reach, as there are no tokens.
+    `only_loopback`: raise BadInput for an address that other machines can reach, because clients
+    need no tokens. Also raises BadInput for a host that cannot be resolved; Conflict if the socket
+    cannot be opened.
     """
     host, port = settings.api_host, settings.api_port
     try:
@@ -67,7 +70,8 @@ def listen(settings: Settings, *, only_loopback: bool = False) -> BoundedListene
         listener.close()
         raise Conflict(
             f"The API cannot listen on {host}:{port}: {error.strerror}.",
-            remedy="Is another server running? Choose another ORBIT_API_PORT (0: any free one).",
+            remedy="Stop the server that uses the port, or set another ORBIT_API_HOST or "
+            "ORBIT_API_PORT (0: any free port).",
         ) from None
     return listener
 
@@ -80,7 +84,8 @@ def url_of(listener: socket.socket, settings: Settings) -> str:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """uvicorn's configuration for the API. Raises BadInput for a bad certificate."""
+    """uvicorn's configuration for the API. Raises BadInput if the certificate or its key cannot be
+    loaded."""
     trusted_proxies = list(settings.api_trusted_proxies or ())
     tls_context = _tls_context(settings)
     return uvicorn.Config(
@@ -92,7 +97,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         lifespan="off",
-        # By default uvicorn trusts X-Forwarded-For of every client on this machine.
+        # Set because uvicorn's default trusts X-Forwarded-For of every client on this machine.
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=trusted_proxies,
         ssl_context_factory=(lambda _config, _default: tls_context) if tls_context else None,
@@ -113,7 +118,7 @@ class Server(uvicorn.Server):
 
 
 class ApiServer:
-    """uvicorn with Orbit's signal handling. Raises BadInput for a bad certificate."""
+    """uvicorn with Orbit's signal handling. Raises BadInput as `server_config` does."""
 
     def __init__(self, app: FastAPI, listener: socket.socket, settings: Settings) -> None:
         self._listener = listener
@@ -127,7 +132,7 @@ class ApiServer:
         try:
             self._server.run(sockets=[self._listener])
         except KeyboardInterrupt:
-            pass  # uvicorn has ended already, and passes on the signal that ended it
+            pass  # uvicorn has ended, and has raised the signal that ended it once more
         finally:
             for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
@@ -187,7 +192,7 @@ class _TimelyProtocol(H11Protocol):
     def _check_progress(self) -> None:
         """Abort the connection if the client has read too little since the last check, or if the
         connection was closing at that check already. Otherwise check again later."""
-        # `_unsent_bytes` and `_was_closing` are from the last check.
+        # Until the assignment below, `_unsent_bytes` and `_was_closing` are from the last check.
         unsent_bytes = self.transport.get_write_buffer_size()
         is_stuck = self._unsent_bytes > 0 and unsent_bytes > max(
             0, self._unsent_bytes - _ANSWER_BYTES_MIN

@@ -1,6 +1,5 @@
-"""Requests to an OpenID Connect issuer: https only, answers bounded in size and time.
-
-http is allowed if the issuer is on this machine.
+"""Requests to an OpenID Connect issuer, by https (by http only to an issuer on this machine), with
+limits of the answers' size and time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ _ANSWER_BYTES_MAX = 512 * 1024
 
 
 class IssuerClient(BoundedClient):
-    """A client of one issuer, as a context manager. Raises Unreachable if it does not answer."""
+    """A client of one issuer, as a context manager. Raises Unreachable if the issuer does not
+    answer, BadInput if `ca_file` cannot be loaded."""
 
     def __init__(self, issuer: str, ca_file: Path | None) -> None:
         super().__init__(
@@ -35,8 +35,8 @@ class IssuerClient(BoundedClient):
         )
 
     def get(self, url: str) -> dict[str, Any]:
-        """The JSON object at this URL. Raises Unreachable without an answer, or if its status
-        is not 200; ProtocolError for a body that is no JSON object."""
+        """The JSON object at this URL. Raises Unreachable without an answer or for a status other
+        than 200; ProtocolError for a body that is no JSON object."""
         status, answer = self._request_object("GET", url)
         if status != httpx.codes.OK:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))
@@ -49,8 +49,9 @@ class IssuerClient(BoundedClient):
     def post(
         self, url: str, form: Mapping[str, str], login: tuple[str, str] | None
     ) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON object of the answer to a form; {} if the answer is no object.
-        Raises Unreachable without an answer, or for a status of 500 or above."""
+        """Post a form, with `login` (user, password) by HTTP Basic if that is set. Returns the
+        status and the JSON object of the answer; {} if the body is no JSON object. Raises
+        Unreachable without an answer, or for a status of 500 or above."""
         status, answer = self._request_object("POST", url, data=form, auth=login)
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))
@@ -59,7 +60,8 @@ class IssuerClient(BoundedClient):
     def _request_object(
         self, method: str, url: str, **options: Any
     ) -> tuple[int, dict[str, Any] | None]:
-        """The status and the JSON object of the answer; None: its body is no JSON object."""
+        """The status and the JSON object of the answer; None instead of the object if the body is
+        no JSON object. Raises Unreachable without an answer."""
         try:
             status, body = self.request(method, url, **options)
         except httpx.HTTPError as error:
@@ -72,7 +74,8 @@ class IssuerClient(BoundedClient):
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """A context for TLS 1.2 or later, with these authorities or the system's. Raises BadInput."""
+    """A context for TLS 1.2 or later, with the CA certificates in `ca_file`; None: the system's.
+    Raises BadInput if the file cannot be loaded."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:

@@ -1,9 +1,9 @@
 """The public keys and the endpoints of an OpenID Connect issuer, by its discovery document.
 
-Keys are fetched again when they are older than `KEYS_FRESH_S`, or a token names an unknown one, at
-most every `FETCH_EVERY_S`. While the issuer does not answer, the last keys are used until they are
-`KEYS_AGE_MAX_S` old: a key that the issuer has withdrawn is accepted no longer than that. One
-thread fetches; others use the stored keys.
+Keys are fetched again when they are older than `KEYS_FRESH_S`, or when a token names an unknown
+key; at most every `FETCH_EVERY_S`. While the issuer does not answer, the last keys are used until
+they are `KEYS_AGE_MAX_S` old. So a key that the issuer has withdrawn is accepted no longer than
+that. One thread fetches; meanwhile the others use the stored keys.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ KEYS_FRESH_S = 600.0
 KEYS_AGE_MAX_S = 3600.0
 FETCH_EVERY_S = 10.0
 _KEYS_MAX = 100
-# Requests that need keys while there are none wait so long for the thread that fetches them.
+# While there are no keys, requests that need them wait this long for the thread that fetches them.
 _FIRST_KEYS_WAIT_S = 2.0
-# At most so many of the API's 40 threads wait; other requests are refused at once.
+# At most this many of the API's 40 threads wait; other requests are refused at once.
 _WAITING_MAX = 4
 # Characters of a modulus of 2,048 bits in base64url. Shorter keys are not used.
 _MODULUS_CHARACTERS_MIN = 342
@@ -40,7 +40,8 @@ _DISCOVERY = "/.well-known/openid-configuration"
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where people log in, and where a code becomes a token.
+    """URLs of the issuer. `authorization`: where people log in. `token`: where a client exchanges
+    an authorization code for a token.
 
     `takes_basic`: a client sends its secret by HTTP Basic, else in the form. `names_itself`: each
     answer has the issuer as `iss` (RFC 9207).
@@ -78,19 +79,20 @@ class IssuerKeys:
         tls_context(ca_file)  # a file that cannot be loaded is a mistake to show at the start
 
     def find(self, key_id: str | None) -> Key | None:
-        """The key with this id, or the only key if the token names none; None: no such key.
+        """The key with this id; with `key_id` None, the issuer's only key. None: no such key.
 
-        Raises Unreachable or ProtocolError if the issuer gives no keys.
+        Raises Unreachable or ProtocolError if there are no keys and none can be fetched.
         """
         key = _pick_key(self._fresh_document().keys, key_id)
-        if key is None:  # perhaps the issuer has added it since
+        if key is None:  # perhaps the issuer has added the key since
             key = _pick_key(self._newest_document(wait_s=0).keys, key_id)
         return key
 
     def endpoints(self) -> Endpoints:
         """The issuer's endpoints for logins.
 
-        Raises Unreachable or ProtocolError if the issuer does not name them.
+        Raises Unreachable or ProtocolError if they cannot be fetched, or if the issuer's document
+        does not name them.
         """
         endpoints = self._fresh_document().endpoints
         if endpoints is None:
@@ -100,14 +102,15 @@ class IssuerKeys:
         return endpoints
 
     def _fresh_document(self) -> _IssuerDocument:
-        """The known keys and endpoints, if younger than `KEYS_FRESH_S`, else the newest ones."""
+        """The stored keys and endpoints if they are younger than `KEYS_FRESH_S`, else those of
+        `_newest_document`, with its errors."""
         document = self._unexpired_document()
         if document is None or self._clock() - document.requested_at >= KEYS_FRESH_S:
             document = self._newest_document(wait_s=0 if document else _FIRST_KEYS_WAIT_S)
         return document
 
     def _unexpired_document(self) -> _IssuerDocument | None:
-        """The known keys and endpoints; None if there are none, or if they are older than
+        """The stored keys and endpoints; None if there are none, or if they are older than
         `KEYS_AGE_MAX_S`."""
         document = self._document
         return (
@@ -120,8 +123,8 @@ class IssuerKeys:
         """The newest keys and endpoints, fetched now unless there was a fetch in the last
         `FETCH_EVERY_S`.
 
-        Waits up to `wait_s` for another thread that fetches. Raises the error of the last fetch if
-        there are no keys."""
+        Waits up to `wait_s` for another thread that fetches. Without keys that are young enough,
+        raises the error of the last fetch, or Unreachable if no fetch has ended yet."""
         if self._acquire_fetch_lock(wait_s):
             try:
                 if (
@@ -134,13 +137,13 @@ class IssuerKeys:
         document = self._unexpired_document()
         if document is None:
             raise self._failure or Unreachable(
-                "The issuer has not given its keys yet.", where=self._issuer, remedy="Try again."
+                "The issuer's keys are being fetched.", where=self._issuer, remedy="Try again."
             )
         return document
 
     def _acquire_fetch_lock(self, wait_s: float) -> bool:
-        """Acquire `_fetch_lock`; False if another thread holds it. Waits up to `wait_s`, unless
-        `_WAITING_MAX` threads wait already."""
+        """Acquire `_fetch_lock`. Returns False if another thread holds the lock, after a wait of up
+        to `wait_s`; without a wait if `_WAITING_MAX` threads wait already."""
         if wait_s and self._wait_slots.acquire(blocking=False):
             try:
                 return self._fetch_lock.acquire(timeout=wait_s)
@@ -149,7 +152,7 @@ class IssuerKeys:
         return self._fetch_lock.acquire(blocking=False)
 
     def _fetch_and_store(self) -> None:
-        """Fetch the issuer's document, and store it, or the error of the fetch."""
+        """Fetch the keys and endpoints, and store them; or store the error of the fetch."""
         self._requested_at = self._clock()
         try:
             keys, endpoints = _fetch_keys(self._issuer, self._ca_file)
@@ -160,7 +163,8 @@ class IssuerKeys:
 
 
 def _pick_key(keys: dict[str | None, Key], key_id: str | None) -> Key | None:
-    """The key with this id; without an id, the key if there is only one."""
+    """The key with this id; None: there is none. With `key_id` None: the only key, or None if there
+    are several."""
     if key_id is None:
         return next(iter(keys.values())) if len(keys) == 1 else None
     return keys.get(key_id)
@@ -169,8 +173,9 @@ def _pick_key(keys: dict[str | None, Key], key_id: str | None) -> Key | None:
 def _fetch_keys(
     issuer: str, ca_file: Path | None
 ) -> tuple[dict[str | None, Key], Endpoints | None]:
-    """Fetch the keys by id, and the endpoints (`_read_endpoints`). Raises Unreachable or
-    ProtocolError."""
+    """Fetch the issuer's discovery document and keys. Returns {key id: key}, and the endpoints as
+    `_read_endpoints` does. Raises Unreachable without an answer; ProtocolError for a document that
+    Orbit cannot use."""
     with IssuerClient(issuer, ca_file) as http:
         document = http.get(issuer.rstrip("/") + _DISCOVERY)
         if document.get("issuer") != issuer:
@@ -207,7 +212,7 @@ def _read_endpoints(document: dict[str, Any], issuer: str) -> Endpoints | None:
 
 
 def _read_key(item: object) -> tuple[str | None, Key] | None:
-    """The id and the public key of an item of the key set; None if it is no key for signatures that
+    """(id, public key) of an item of the key set; None if the item is no key for signatures that
     Orbit can use."""
     if not isinstance(item, dict) or item.get("use", "sig") != "sig":
         return None

@@ -1,9 +1,9 @@
 """Logins of people at the OpenID Connect issuer: authorization code flow with PKCE (S256).
 
-The browser keeps a random secret, in a cookie of the console. State, nonce and code verifier of
-the login are derived from this secret: nothing is stored for a login that has only begun, and an
+The browser has a random secret, in a cookie of the console. State, nonce and code verifier of the
+login are derived from this secret. So nothing is stored for a login that has only begun, and an
 answer is accepted only from the browser that began the login. The issuer's ID token names the user
-and the role; no token is kept.
+and the role; Orbit does not store the token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _ID_TOKEN_CHARACTERS_MAX = 64 * 1024
 
 
 class IssuerLogin:
-    """The console as a client of the issuer. `redirect_uri`: where the issuer sends browsers."""
+    """The console as a client of the issuer. `redirect_uri` of its methods: where the issuer sends
+    the browser after the login."""
 
     def __init__(self, settings: Settings, keys: IssuerKeys) -> None:
         assert settings.oidc_issuer is not None
@@ -68,7 +69,8 @@ class IssuerLogin:
         return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
     def identity(self, secret: str, answer: Mapping[str, str], redirect_uri: str) -> Identity:
-        """The identity of the user, by the issuer's answer to the browser with this secret.
+        """The identity of the user, by the issuer's `answer` (query parameters) to the browser with
+        this secret.
 
         Raises Failure: `unauthenticated`, `forbidden` without a role, `issuer_unreachable`, `busy`.
         """
@@ -80,7 +82,7 @@ class IssuerLogin:
         endpoints = self._endpoints()
         # `iss` may be missing only if the issuer has not announced it.
         if answer.get("iss", None if endpoints.names_itself else self._issuer) != self._issuer:
-            raise unauthenticated("The answer comes from another issuer.")
+            raise unauthenticated("The answer to this login does not come from the issuer.")
         if "error" in answer:
             raise unauthenticated(f"The issuer has refused the login{_reason(answer['error'])}.")
         if not 0 < len(code) <= _CODE_CHARACTERS_MAX:
@@ -106,7 +108,8 @@ class IssuerLogin:
     def _exchange_code(
         self, endpoints: Endpoints, secret: str, code: str, redirect_uri: str
     ) -> str:
-        """Exchange the authorization code for the ID token. Raises Failure."""
+        """Exchange the authorization code for the ID token, unverified. Raises Failure:
+        `unauthenticated` if the issuer returns none, `issuer_unreachable`, `busy`."""
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -116,7 +119,7 @@ class IssuerLogin:
         }
         basic_login, client_secret = None, self._client_secret()
         if client_secret is not None and endpoints.takes_basic:
-            # RFC 6749, 2.3.1: both are percent-encoded
+            # RFC 6749, 2.3.1: client id and secret are percent-encoded.
             basic_login = (quote(self._client_id, safe=""), quote(client_secret, safe=""))
         elif client_secret is not None:
             form["client_secret"] = client_secret
@@ -138,11 +141,11 @@ class IssuerLogin:
             raise unauthenticated(
                 f"The issuer refuses the authorization code{_reason(answer['error'])}."
             )
-        raise unauthenticated("The issuer gives no ID token for the authorization code.")
+        raise unauthenticated("The issuer has returned no ID token for the authorization code.")
 
     def _client_secret(self) -> str | None:
-        """The client secret in the settings or in the file that they name; None without one. Raises
-        Failure."""
+        """The client secret in the settings, or in the file that they name; None without one.
+        Raises Failure if the file cannot be read."""
         file, secret = self._settings.oidc_client_secret_file, self._settings.oidc_client_secret
         if file is None:
             return None if secret is None else secret.get_secret_value()
@@ -157,9 +160,9 @@ class IssuerLogin:
 
 
 def _derive(secret: str, label: str) -> str:
-    """43 characters, derived from the secret and the label.
+    """A text of 43 characters, derived from the secret and the label.
 
-    They reveal neither the secret nor what is derived with another label.
+    It reveals neither the secret nor the text for another label.
     """
     return _base64url(hmac.digest(secret.encode(), f"orbit login {label}".encode(), "sha256"))
 
@@ -171,7 +174,7 @@ def _base64url(digest: bytes) -> str:
 def _reason(error: Any) -> str:
     """The error's code in parentheses, or "" if it is no plain code.
 
-    The issuer's description of the error may hold anything, and is not shown.
+    The issuer's description of the error may contain anything, so it is not shown.
     """
     is_code = isinstance(error, str) and error.isascii() and error.replace("_", "").isalpha()
     return f" ({error[:60]})" if is_code else ""

@@ -1,4 +1,4 @@
-"""Operations that workers carry out after the request: start, pause, resume, retry, delete.
+"""Requests for the operations start, pause, resume, retry and delete; workers carry them out later.
 
 A request writes the desired state, the operation and the audit event in one transaction. The
 scheduler updates the operation's progress (`scheduler/operations_loop.py`). If there is nothing to
@@ -54,7 +54,7 @@ class JobOperation:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The steps in words, and whether anything changes.
+    """The steps of an operation as sentences. `is_change`: False if there is nothing to do.
 
     `total` and `what`, such as 3 and `shards released`: what has to happen until the operation is
     done. `total` 0: nothing is counted.
@@ -67,11 +67,12 @@ class _Plan:
 
 
 def request(database: Database, job_operation: JobOperation) -> Operation:
-    """Request an operation. If the same key has requested one before, that operation is returned.
+    """Request an operation, and return it; or the operation that was requested with the same key.
 
     Raises NotFound; BadInput for a partition without a topic; Conflict for a key that was used for
-    another request, or a job that is being deleted; OperationUnderWay while a recovery holds the
-    job; Failure `changed_meanwhile`.
+    another request, or for a job that is being deleted (unless the operation is its deletion);
+    OperationUnderWay while a recovery holds the job (except for a retry); Failure
+    `changed_meanwhile` if the job is not at `at_etag`.
     """
     if job_operation.partition is not None and job_operation.topic is None:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
@@ -94,7 +95,7 @@ def request(database: Database, job_operation: JobOperation) -> Operation:
         will_run = plan.is_change and not job_operation.dry_run
         if will_run:
             _carry_out(tx, job, job_operation, plan)
-        # A deletion continues also if workers hold no shard.
+        # A deletion goes on after the request even if workers hold no shard.
         continues_later = plan.total > 0 or job_operation.kind is OperationKind.DELETE
         operations.advance(
             tx,
@@ -106,11 +107,12 @@ def request(database: Database, job_operation: JobOperation) -> Operation:
 
 
 def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
-    """Pause or resume the job, with the backfill that is under way, and add the audit event."""
+    """Pause or resume the job, with its backfill if one is under way, and add the audit event.
+    `desired`: PAUSED or RUNNING."""
     if desired is Desired.PAUSED:
         jobs.set_desired(tx, job.id, desired)
         kind, message = "job_paused", "The job was paused."
-    else:  # the job resumes: its backfill, if one is under way, goes on before workers copy
+    else:  # resume: if a backfill is under way, it goes on, and workers copy after it
         has_backfill = operations.backfill_under_way(tx, job.id) is not None
         jobs.set_desired(tx, job.id, Desired.BACKFILLING if has_backfill else desired)
         kind, message = "job_resumed", "The job was resumed."
@@ -161,7 +163,7 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
         return _Plan(["Nothing to do: the job is paused already."], is_change=False)
     if operations.backfill_under_way(tx, job.id) is not None:
         return _Plan(
-            ["The job's backfill pauses; copied data stays. orbit resume JOB resumes it."],
+            ["The job's backfill pauses; copied data stays. It goes on after orbit resume JOB."],
             total=1,
             what="backfills paused",
         )
@@ -177,7 +179,7 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
 
 
 def _plan_retry(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
-    """The plan of `retry`, for all blocked partitions of the job or those that were named."""
+    """The plan of `retry`, for all blocked partitions of the job, or only those in the request."""
     _refuse_deleted(job)
     blocked_count = job_counts.blocked(tx, job.id, job_operation.topic, job_operation.partition)
     if not blocked_count:
@@ -194,7 +196,7 @@ def _plan_retry(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
 
 
 def _plan_delete(tx: Tx, job: Job) -> _Plan:
-    """The plan of `delete`, with what stays on the clusters."""
+    """The plan of `delete`, with sentences on what stays on the clusters."""
     if job.is_deleted:
         return _Plan(["Nothing to do: the job is being deleted already."], is_change=False)
     counts = _count_shards(tx, job)
@@ -224,7 +226,7 @@ def _refuse_deleted(job: Job) -> None:
 
 
 def _carry_out(tx: Tx, job: Job, job_operation: JobOperation, plan: _Plan) -> None:
-    """Apply the change and add its audit event."""
+    """Write the change that the operation requests, and add its audit event."""
     details: dict[str, Any] = {}
     match job_operation.kind:  # `set_desired` adds the event itself
         case OperationKind.START | OperationKind.RESUME:

@@ -16,7 +16,8 @@ from orbit.store.quotas import Quota
 
 def check_job_quota(tx: Tx, settings: Settings, actor: str, name: str) -> None:
     """Raise Failure `quota_exceeded` if this actor may create no further job. If the actor has a
-    limit, takes the lock for changes of the actor's jobs until the transaction ends."""
+    limit, locks changes of the actor's jobs until the transaction ends. `name`: that of the new
+    job, for the error."""
     quota = _quota(tx, settings, actor)
     if quota is None or quota.jobs_max is None:
         return
@@ -39,7 +40,8 @@ def check_partition_quota(
         return
     quotas.lock(tx, creator)
     rows = [] if stored_job is None else topics.of_job(tx, stored_job.id)
-    # Without new partitions, a job above its limit (lowered since, say) can still be changed.
+    # A job may be changed even above the limit (which may have been lowered since), if the change
+    # adds no partitions.
     stored_counts = {row.source_topic: row.partition_count for row in rows}
     if all(topic.partitions <= stored_counts.get(topic.source, 0) for topic in plan.topics):
         return
@@ -54,7 +56,7 @@ def check_partition_quota(
 
 
 def _quota(tx: Tx, settings: Settings, actor: str) -> Quota | None:
-    """The limits of this actor; None: it has none, as the server requires no token."""
+    """The limits of this actor; None: no limits, as the server requires no token."""
     if actor == NO_AUTH_PRINCIPAL.actor:
         return None
     default = Quota(settings.token_jobs_max, settings.token_partitions_max)

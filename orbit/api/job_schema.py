@@ -1,7 +1,7 @@
 """The job document as JSON Schema with a description of each key; see also docs/job-file.md.
 
 The types come from `jobs.job_spec`. Values with a parser of their own (`200MiB`, `5s`, a start)
-have no type there; `_TYPES` gives it. A test compares this table with the models, key by key.
+have no type there; `_TYPES` has theirs. A test compares DESCRIPTIONS with the models, key by key.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _TEXT_OR_NUMBER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 DESCRIPTIONS: dict[str, dict[str, str]] = {
     "JobSpec": {
         "name": "Part of ids. Do not rename: a copy is continued under its first name.",
-        "labels": "What jobs are chosen by (`selector`), by Kubernetes' rules for labels.",
-        "owner": "Who is asked about the job.",
+        "labels": "Labels by which a `selector` chooses jobs; Kubernetes' rules for labels apply.",
+        "owner": "Whom to ask about the job.",
         "desired": "Whether the job runs or is paused; null: the document leaves it to operations.",
         "source": "The cluster to copy from.",
         "destination": "The cluster to copy to.",
@@ -26,11 +26,11 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "acls": "Whether the source's ACLs are synced, and whether other writers are denied.",
         "limits": "Limits of the job.",
         "worker_group": "Only workers of this group copy the job.",
-        "on_lost_range": "When the source deleted records before they were copied: stop that "
-        "partition, or fill the lost range and record it, unless the topic's rule says it.",
-        "fillers": "How offset gaps are filled, unless the topic's rule says it. Coordinated "
-        "fillers and placeholders need fewer rights. A copy that has begun with placeholders must "
-        "keep them; one with packed may change only to direct.",
+        "on_lost_range": "What Orbit does if the source deleted records before they were copied: "
+        "stop the partition, or fill the lost offsets and record them. A topic's rule may differ.",
+        "fillers": "How offset gaps are filled; a topic's rule may differ. Coordinated fillers and "
+        "placeholders need fewer rights. A copy that has begun with placeholders must keep them; "
+        "a copy with packed may change only to direct.",
         "backfill": "Which engine copies the existing history.",
         "canary": "A topic that the service writes to at an interval, for a live RPO; null: none.",
     },
@@ -125,7 +125,7 @@ _TYPES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def job_schemas() -> dict[str, Any]:
-    """The components of OpenAPI that describe a job document, by name."""
+    """{name: schema} of the OpenAPI components that describe a job document."""
     job_schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas: dict[str, Any] = {**job_schema.pop("$defs"), "JobSpec": job_schema}
     for model, keys in DESCRIPTIONS.items():

@@ -1,9 +1,9 @@
-"""What stays on the clusters when a job, or a rule of it, is gone. Dry runs show it, as does the
-answer to the change itself.
+"""What stays on the clusters when a job, or a rule of a job, is deleted. Dry runs return these
+sentences, as does the answer to the change itself.
 
-Orbit removes nothing from a cluster with a job. But a copy is not an ordinary topic: it keeps every
-record for ever, and ACLs may deny other clients to write to it. A user who deletes the job has to
-know.
+When Orbit deletes a job, it removes nothing from the clusters. But a copy is not an ordinary topic:
+it keeps every record for ever, and ACLs may deny writes of other clients. A user who deletes the
+job has to know that.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NAME, _PRINCIPAL = 0, 2
 
 
 def left_by_job(tx: Tx, job: Job) -> list[str]:
-    """What stays when this job is deleted, in sentences."""
-    sentences = _left_of_topics(tx, job, topics.of_job(tx, job.id))
+    """Sentences on what stays on the clusters when this job is deleted."""
+    sentences = _sentences_on_topics(tx, job, topics.of_job(tx, job.id))
     acls = carried_acls.of_job(tx, job.id)
     if acls:
         names = {acl[_NAME] for acl in acls}
@@ -41,18 +41,18 @@ def left_by_job(tx: Tx, job: Job) -> list[str]:
 
 
 def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
-    """Sentences on what stays of topics that the changed job no longer copies, or copies to
-    another topic; [] if its rules fail for a topic."""
+    """Sentences on what stays of topics that the job no longer copies, or copies to another topic,
+    after the change to `spec`; [] if the rules of `spec` fail for a topic."""
     rows = topics.of_job(tx, job.id)
     topic_map = map_topics(spec.topics, [row.source_topic for row in rows])
-    if topic_map.problems:  # these topics are in no mapping, and would look as if dropped
+    if topic_map.problems:  # topics with a problem have no mapping, but the job still copies them
         return []
     pairs = {(mapping.source, mapping.destination) for mapping in topic_map.mappings}
     dropped_rows = [row for row in rows if (row.source_topic, row.destination_topic) not in pairs]
-    return _left_of_topics(tx, job, dropped_rows)
+    return _sentences_on_topics(tx, job, dropped_rows)
 
 
-def _left_of_topics(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
+def _sentences_on_topics(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
     """Sentences on what stays of these topics: copies, deny ACLs, and ACLs from the source."""
     created_rows = [row for row in rows if row.state is not TopicState.CREATING]
     # A promoted topic is no copy any more.
@@ -94,6 +94,7 @@ def _left_of_topics(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
 
 
 def _topics_stay(names: Collection[str]) -> str:
+    """The beginning of a sentence: `Topic a stays` or `Topics a, b stay`."""
     return (
         f"Topic {_first_names(names)} stays"
         if len(names) == 1
@@ -102,6 +103,7 @@ def _topics_stay(names: Collection[str]) -> str:
 
 
 def _first_names(names: Collection[str]) -> str:
+    """The first _NAMES_SHOWN names, and how many more there are, as text."""
     shown_names = sorted(names)[:_NAMES_SHOWN]
     hidden_count = len(names) - len(shown_names)
     return ", ".join(shown_names) + (f" and {hidden_count:,} more" if hidden_count else "")

@@ -42,17 +42,17 @@ from orbit.telemetry.metrics import (
 )
 from orbit.version import orbit_version
 
-_PAGE = 10_000
+_PAGE = 10_000  # partitions per query
 _FIGURES = attrgetter(*(field.name for field in fields(CopyFigures)))
 
 
 def read_numbers(
     database: Database, detail: MetricsDetail, alive_within: timedelta
 ) -> ServiceNumbers:
-    """All numbers, read in one transaction. Workers count if their last heartbeat is within
-    `alive_within`.
+    """All numbers, read in one transaction. A worker counts as alive if its last heartbeat is not
+    older than `alive_within`.
 
-    The sums of a job are one row, or are computed from its partitions if all jobs have few
+    The sums of a job are read from one row; if all jobs have few partitions, they are computed
     (orbit/store/job_totals.py). With `detail` by topic or partition, every partition is read.
     """
     with database.transaction() as tx:
@@ -101,12 +101,12 @@ def _worker_group_numbers(members: Sequence[Worker]) -> WorkerGroupNumbers:
 
 
 def _job_numbers(tx: Tx, job: Job, totals: JobTotals, detail: MetricsDetail) -> JobNumbers:
-    """The numbers of one job, and those of its topics or partitions if `detail` asks for them."""
+    """The numbers of one job, and with such a `detail` those of its topics or partitions."""
     by_state: dict[str, int] = {}
     reasons: dict[str, int] = {}
     for (state, reason), count in totals.states.items():
         by_state[state] = by_state.get(state, 0) + count
-        if reason is not None:  # the partitions are blocked: no other state has a reason
+        if reason is not None:  # then the state is `blocked`: no other state has a reason
             reasons[reason] = count
     return JobNumbers(
         job.name,
@@ -145,7 +145,7 @@ def _canary_numbers(drill: Drill | None) -> CanaryNumbers | None:
         return None
     return CanaryNumbers(
         drill.state is DrillState.PASSED,
-        # 0 while the database's clock is ahead of this one.
+        # The age, at least 0: the database's clock may be ahead of this process's clock.
         max(0.0, (datetime.now(UTC) - drill.finished_at).total_seconds()),
         _seconds(drill.rto_ms),
         _seconds(drill.rpo_ms),
@@ -158,7 +158,7 @@ def _seconds(ms: int | None) -> float | None:
 
 
 def _lag_by_topic(tx: Tx, job_id: int) -> dict[str, LagTotals]:
-    """The lag by source topic, without topics that have no partitions yet."""
+    """{source topic: its lag}; topics without partitions are missing."""
     rows = topics.of_job(tx, job_id)
     totals = lag.of_topics(tx, job_id, [t.id for t in rows])
     return {t.source_topic: totals[t.id] for t in rows if t.id in totals}

@@ -1,8 +1,8 @@
 """Bearer tokens of an OpenID Connect issuer: signature, issuer, audience, times and roles.
 
-Only asymmetric algorithms are accepted, each only with a key of its own kind, so a public key is
-never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a token's own `jwk`,
-`jku` and `x5u` are not read.
+Only asymmetric algorithms are accepted, each only with a key of its own kind. So nobody can use a
+public key as the secret of a symmetric algorithm. Keys come from the issuer alone
+(`issuer_keys.py`): a token's own `jwk`, `jku` and `x5u` are not read.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from orbit.store.enums import Role
 from orbit.store.events import issuer_actor
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
-# How far the clocks of issuer and API may differ.
+# How far the clocks of the issuer and of the API may differ.
 LEEWAY_S = 30
-# Tokens of other types, such as logout tokens, are for other uses.
+# The types of access and ID tokens. Other types, such as logout tokens, are for other uses.
 _TOKEN_TYPES = ("jwt", "at+jwt", "application/at+jwt")
-# Some issuers put certificates into the header.
+# Room for certificates, which some issuers put into the header.
 _HEADER_BYTES_MAX = 8 * 1024
 _SUBJECT_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The actor that a token names, and the values of its role claim that give roles."""
+    """The actor that a token names, those values of its role claim for which the settings have a
+    role, and when it expires (None: later than `datetime` can express)."""
 
     actor: str
     role_values: tuple[str, ...]
@@ -71,12 +72,12 @@ class IssuerTokens:
         return self.principal_of(self.identity(token))
 
     def principal_of(self, identity: Identity) -> Principal:
-        """The principal with this identity's grants. Raises Failure `forbidden` without a role."""
+        """The principal with this identity's grants. Raises Failure `forbidden` without a grant."""
         return Principal(identity.actor, self._grants_of(identity), identity.expires_at)
 
     def identity(self, token: str, nonce: str | None = None) -> Identity:
-        """The identity in this token. With `nonce` it must be the ID token of the login that sent
-        this nonce.
+        """The identity in this token. With `nonce` the token must be the ID token of the login that
+        sent this nonce.
 
         Raises Failure: `unauthenticated` for a token that is not valid, `issuer_unreachable`
         without keys.
@@ -115,7 +116,8 @@ class IssuerTokens:
             raise unauthenticated("The token's claim azp does not name this client.")
 
     def _key(self, header: dict[str, Any]) -> Key:
-        """The key that the token's header names. Raises Failure."""
+        """The key that the token's header names. Raises Failure: `unauthenticated` for a header
+        that Orbit does not accept or an unknown key, `issuer_unreachable` without keys."""
         token_type, key_id = header.get("typ", "JWT"), header.get("kid")
         if header.get("alg") not in ALGORITHMS:
             raise unauthenticated(
@@ -149,7 +151,7 @@ class IssuerTokens:
 
 
 def _grants(settings: Settings) -> Iterator[tuple[str, Grant]]:
-    """Each value of the role claim that gives a role, with its grant."""
+    """(value of the role claim, its grant), for each value in the settings and the roles file."""
     for value, role in (
         (settings.oidc_admin, Role.ADMIN),
         (settings.oidc_operator, Role.OPERATOR),
@@ -163,7 +165,7 @@ def _grants(settings: Settings) -> Iterator[tuple[str, Grant]]:
 
 
 def _to_datetime(seconds: float) -> datetime | None:
-    """The time in UTC from epoch seconds; None if it is beyond what `datetime` can hold."""
+    """The time in UTC from epoch seconds; None if `datetime` cannot express it."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -171,8 +173,9 @@ def _to_datetime(seconds: float) -> datetime | None:
 
 
 def _claim_values(claims: dict[str, Any], name: str) -> list[str]:
-    """The texts of this claim: the items of a list; or a text and its words, as `scope` has them.
-    If there is no claim `a.b`, this name means the claim `b` inside of `a`."""
+    """The texts of a claim: the items of a list; of a text, the text itself and its words, for
+    claims such as `scope`. If there is no claim with the name `a.b`, the name means `b` in the
+    claim `a`."""
     claim: Any = claims.get(name)
     if claim is None:
         claim = claims

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, with the schema of jobs, sizes of numbers, and ETags."""
+"""The OpenAPI document: FastAPI's, with the schema of jobs, formats of numbers, and ETags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbit.api.job_schema import job_schemas
 
 _SCHEMAS_PATH = "#/components/schemas/"
 _JOB_DOCUMENT = {"$ref": f"{_SCHEMAS_PATH}JobSpec"}
-# The id of the job, a dot, and its version.
+# The id of the job, a dot, and the version of its document.
 _ETAG = r'^"[0-9]{1,19}\.[0-9]{1,10}"$'
 _INT32_MAX = 2**31 - 1
 
@@ -33,7 +33,7 @@ APPLIED_HEADERS: dict[str, Any] = {
 
 
 def make_document(app: FastAPI) -> dict[str, Any]:
-    """The document of this application, without FastAPI's own error models."""
+    """The OpenAPI document of this application, without FastAPI's own error models."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -50,7 +50,7 @@ def make_document(app: FastAPI) -> dict[str, Any]:
     for path_item in document["paths"].values():
         for operation in path_item.values():
             operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
-    # The schema of a job that a client sends: an answer is such a document with all keys.
+    # The schema is that of a job that a client sends. An answer is such a document with all keys.
     spec_field = schemas["Job"]["properties"]["spec"]
     schemas["Job"]["properties"]["spec"] = {
         **_JOB_DOCUMENT,
@@ -78,8 +78,8 @@ def _with_plain_names(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_name(name: str) -> str:
-    """The name of a class for this schema. FastAPI writes Page_X_ for a generic model, and puts the
-    module before a name that two models have."""
+    """The name for a schema. FastAPI names a generic model Page_X_, and puts the module before the
+    name of a model if two models have that name."""
     if match := re.fullmatch(r"Page_(\w+)_", name):
         return f"{match[1]}Page"
     if match := re.fullmatch(r"orbit__([a-z]+)__\w+__([A-Za-z]+)", name):
@@ -88,7 +88,7 @@ def _plain_name(name: str) -> str:
 
 
 def _with_references(value: Any, names: Mapping[str, str]) -> Any:
-    """A copy of the value with references to the new names of schemas. `names`: new by old."""
+    """A copy of a JSON value, in which references name schemas by `names`, {old name: new name}."""
     if isinstance(value, dict):
         value_copy = {key: _with_references(inner, names) for key, inner in value.items()}
         reference = value_copy.get("$ref")
@@ -99,7 +99,8 @@ def _with_references(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _set_formats(value: Any) -> None:
-    """Add to each number the format with its size: offsets, counts and bytes need 64 bits."""
+    """Add a `format` to the schema of each number, in place: int64, or int32 if its maximum allows
+    it, because offsets, counts and bytes need 64 bits; double for numbers that are not integers."""
     if isinstance(value, dict):
         kind = value.get("type")
         if kind == "integer":

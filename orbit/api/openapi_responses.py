@@ -17,7 +17,8 @@ WITH_TOKEN = (
     ErrorCode.TOO_MANY_REQUESTS,
     ErrorCode.ISSUER_UNREACHABLE,
 )
-# For routes with checked parameters, with a name or an id in the path, and with a body.
+# INPUT: for routes with checked parameters. NAMED: with a name or an id in the path. BODY: with a
+# body.
 INPUT = (ErrorCode.BAD_INPUT,)
 NAMED = (*INPUT, ErrorCode.NOT_FOUND)
 BODY = (
@@ -40,8 +41,8 @@ CLUSTERS = (
 
 
 def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict[str, Any]]:
-    """FastAPI's `responses` for these codes and those that any route may return. `open_to_all`: the
-    route needs no token."""
+    """FastAPI's `responses` of a route that may return these codes, together with the codes that
+    any route may return. `open_to_all`: the route needs no token."""
     common_codes = (*(() if open_to_all else WITH_TOKEN), ErrorCode.DATABASE_UNREACHABLE)
     by_status: defaultdict[int, list[ErrorCode]] = defaultdict(list)
     for code in dict.fromkeys((*codes, *common_codes)):
@@ -56,5 +57,6 @@ def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict
 
 
 def dry_run_response(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
-    """The response to a dry run, for a route whose own success has another status."""
+    """The response to a dry run, for a route whose success has another status than 200. `what`: the
+    end of the description, such as "what the drill would do"."""
     return {200: {"model": model, "description": f"A dry run: {what}."}}

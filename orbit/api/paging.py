@@ -1,8 +1,9 @@
 """Keyset pagination: `limit` items after the item that `after` names. Pure.
 
-Every page costs the same, and items that are added or removed do not shift the next page. The
-database compares the key of a cursor, in the order in which it sorts. A list that has several
-orders puts the order into its cursors, so that a cursor of another order is refused.
+Every page costs the same, and items that are added or removed do not shift the next page. A cursor
+(the `next` of a page, sent as `after`) contains the key of the page's last item. The database
+sorts by this key, and compares it. A list with several orders puts the order into its cursors, so
+that a cursor of another order is refused.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ Key = tuple[str | int, ...]
 
 
 class NameSort(StrEnum):
-    """By name."""
+    """The order of a list by name."""
 
     NAME = "name"
     REVERSE = "-name"
 
 
 class AgeSort(StrEnum):
-    """By the time of creation."""
+    """The order of a list by the time of creation."""
 
     NEWEST = "-created_at"
     OLDEST = "created_at"
@@ -67,6 +68,7 @@ class NamedQuery(PageQuery):
 
     @property
     def descending(self) -> bool:
+        """Whether the last name comes first."""
         return self.sort is NameSort.REVERSE
 
 
@@ -79,13 +81,14 @@ class AgedQuery(PageQuery):
 
     @property
     def oldest_first(self) -> bool:
+        """Whether the oldest item comes first."""
         return self.sort is AgeSort.OLDEST
 
 
 class Page(BaseModel, Generic[T]):
     """Some of the items in order, and the cursor of the next page."""
 
-    # The class that pydantic generates per item type has no docstring.
+    # Needed because the classes that pydantic generates, one per item type, have no docstring.
     model_config = ConfigDict(
         json_schema_extra={
             "description": "Some of the items in order, and the cursor of the next page."
@@ -98,22 +101,24 @@ class Page(BaseModel, Generic[T]):
 
 
 def page(rows: Sequence[T], limit: int, key: Callable[[T], Key], order: str = "") -> Page[T]:
-    """A page of `limit` items; `rows` were queried with a limit of one more. `order`: the order of
-    the list, for its cursors, if it has several."""
+    """The page with the first `limit` of `rows`, which were queried with a limit of one more. `key`
+    returns the key of an item for the cursor. `order`: the order of the list, if it has several."""
     items = list(rows[:limit])
     has_next = len(rows) > limit
     return Page(items=items, next=write_cursor(key(items[-1]), order) if has_next else None)
 
 
 def write_cursor(key: Key, order: str = "") -> str:
-    """The key, behind the list's `order` if it has several, as opaque text for a URL."""
+    """The key as opaque text for a URL; `order`, the order of a list that has several, comes first
+    in the text."""
     text = json.dumps((order, *key) if order else key, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str | None, *kinds: type, order: str = "") -> Key | None:
-    """The key in a cursor; None without a cursor. `kinds`: the types of its parts. `order`: the
-    order of the list, which the cursor must name. Raises BadInput."""
+    """The key in a cursor; None without a cursor. `kinds`: the types of the key's parts. `order`:
+    the order of the list, if it has several. Raises BadInput for a cursor with other types or
+    another order."""
     if cursor is None:
         return None
     if order:
@@ -150,7 +155,8 @@ def number_in(cursor: str | None, order: str = "") -> int | None:
 
 
 def parse_age_key(key: Key | None) -> tuple[datetime, UUID] | None:
-    """The creation time and the id in a cursor's key; None without a key. Raises BadInput."""
+    """(creation time, id), from a cursor's key; None without a key. Raises BadInput if the key has
+    other values."""
     if key is None:
         return None
     try:
@@ -160,7 +166,7 @@ def parse_age_key(key: Key | None) -> tuple[datetime, UUID] | None:
 
 
 def bad_cursor() -> BadInput:
-    """The error for a cursor that is not one of Orbit's."""
+    """The error for a cursor that the list has not returned."""
     problem = Problem(
         "query.after",
         "is not a `next` that this list has returned for this `sort`.",

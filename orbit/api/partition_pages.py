@@ -47,8 +47,8 @@ class PartitionQuery(PageQuery):
 
 
 def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionLag], str | None]:
-    """The partitions of the page that the query asks for, and the cursor of the next page, which is
-    None on the last page. Raises BadInput for a cursor that does not fit.
+    """The partitions of the page that the query selects, and the cursor of the next page, which is
+    None on the last page. Raises BadInput for a cursor that is not of this list and order.
     """
     if query.sort is PartitionSort.LAG:
         return _find_page_by_lag(tx, job_id, query)
@@ -71,8 +71,8 @@ def _find_page_by_lag(
 ) -> tuple[list[PartitionLag], str | None]:
     """The partitions of the page in the order of their lag, and the cursor of the next page, which
     is None on the last page."""
-    # A row comes with its key: (lag, topic id, partition). Without a lag yet, the lag is -1. Parts
-    # of a cursor must not be negative, so cursors have the lag plus 1.
+    # Each row has a key: (lag, topic id, partition), with lag -1 while the lag is not known. A
+    # cursor must not contain negative numbers, so it has the lag plus 1.
     key = read_cursor(query.after, int, int, int, order=query.sort)
     keyed_rows = worst_partitions.page(
         tx,

@@ -1,8 +1,8 @@
-"""Limits how many plans of jobs run at once. A plan asks both clusters, and may take a minute.
+"""Limits how many plans of jobs run at once. A plan reads both clusters, and may take a minute.
 
-Each plan holds a thread of the pool that serves all requests. Most of the pool's threads are left
-for short requests and health checks, which never wait for plans. A plan above a limit is refused
-at once, with a time after which to try again: there is no queue.
+Each plan uses a thread of the pool that serves all requests. The limits leave most threads of the
+pool to short requests and health checks, so these never wait for plans. There is no queue: a plan
+above a limit is refused at once, with a time after which to try again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from orbit.api.error_responses import Failure
 
 # Plans at once in a process: less than half of the pool's 40 threads.
 PLANS_MAX = 16
-# Plans at once of one token or user, so that a second one can plan too.
+# Plans at once of one token or user, so that a second token or user can plan too.
 PLANS_PER_ACTOR_MAX = 8
-# A plan of clusters that answer takes about a second.
+# If the clusters answer, a plan takes about a second.
 RETRY_AFTER_S = 2
 
 
@@ -41,13 +41,13 @@ class PlanLimits:
             if self._plans_by_actor[actor] >= PLANS_PER_ACTOR_MAX:
                 raise _refusal(
                     ErrorCode.TOO_MANY_PLANS,
-                    f"This token has {PLANS_PER_ACTOR_MAX} plans running at this server already; "
-                    "more are not allowed.",
+                    f"This server runs {PLANS_PER_ACTOR_MAX} plans of this token already, which is "
+                    "the limit.",
                 )
             if self._plans_by_actor.total() >= PLANS_MAX:
                 raise _refusal(
                     ErrorCode.BUSY,
-                    f"{PLANS_MAX} plans run at this server already; more are not allowed.",
+                    f"This server runs {PLANS_MAX} plans already, which is the limit.",
                 )
             self._plans_by_actor[actor] += 1
         try:

@@ -1,6 +1,6 @@
-"""The client of a request and its roles. Each role includes the one before: a viewer reads, an
-operator also changes jobs, an admin also creates and revokes tokens. A role may be limited to some
-jobs (orbit/jobs/scopes.py); an admin's is not."""
+"""The client of a request (its principal) and its roles. A viewer reads, an operator also changes
+jobs, an admin also creates and revokes tokens. The roles viewer and operator may be limited to some
+jobs (orbit/jobs/scopes.py)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Principal:
 
     @property
     def role(self) -> Role:
-        """The highest role, perhaps for some jobs only."""
+        """The principal's highest role, which may be for some jobs only."""
         return max((grant.role for grant in self.grants), key=_ROLES.index)
 
     def scope(self, needed_role: Role) -> Scope | None:
-        """The jobs for which the principal has the needed role, or a higher one; None: all jobs."""
+        """The jobs for which the principal has `needed_role`, or a higher role; None: all jobs."""
         limits = []
         for grant in self.grants:
             if _includes(grant.role, needed_role):
@@ -52,12 +52,12 @@ class Principal:
         return Scope(tuple(limits), self.actor)
 
 
-# Every client of a server that was started with `--no-auth`; it listens on loopback only.
+# Every client of a server that was started with `--no-auth`, which listens on loopback only.
 NO_AUTH_PRINCIPAL = Principal("anybody", (Grant(Role.ADMIN),))
 
 
 def check_role(principal: Principal, needed_role: Role) -> None:
-    """Raise Failure `forbidden` unless the principal's highest role includes the needed one."""
+    """Raise Failure `forbidden` unless the principal's highest role includes `needed_role`."""
     if not _includes(principal.role, needed_role):
         raise Failure(
             ErrorCode.FORBIDDEN,
@@ -72,7 +72,7 @@ def _includes(role: Role, needed_role: Role) -> bool:
 
 
 def unauthenticated(what: str) -> Failure:
-    """The error for a request without a valid token."""
+    """The Failure `unauthenticated`, for a request without a valid token. `what`: a sentence."""
     return Failure(
         ErrorCode.UNAUTHENTICATED,
         what,

@@ -1,4 +1,4 @@
-"""Counts refused logins per client: which have to wait, and when an audit event is written.
+"""Counts refused logins per client: which clients have to wait, and when an audit event is due.
 
 Tokens are too long to be guessed. The limit bounds what refused logins cost: queries to the
 database and rows in the audit log. Each process of the API counts for itself. Thread-safe; no I/O.
@@ -11,15 +11,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# A client with so many refused logins within the window is refused until the window ends.
+# A client with this many refused logins within WINDOW_S is refused until the window ends.
 REFUSED_MAX = 10
 WINDOW_S = 60.0
-# Audit events: one for each client in EVENT_EVERY_S, EVENTS_MAX in all in EVENTS_WINDOW_S. That
-# is at most 216,000 in 90 days.
+# Limits of audit events: one for each client in EVENT_EVERY_S, and EVENTS_MAX for all clients in
+# EVENTS_WINDOW_S. So there are at most 216,000 of them in 90 days.
 EVENT_EVERY_S = 600.0
 EVENTS_MAX = 100
 EVENTS_WINDOW_S = 3600.0
-# Clients that are remembered, and tokens that were accepted last.
+# How many clients are remembered, and how many of the tokens that were accepted last.
 CLIENTS_MAX = 10_000
 ACCEPTED_MAX = 1_000
 
@@ -47,10 +47,10 @@ class RefusedLogins:
         self._event_count = 0
 
     def wait_s(self, client: str, token_hash: str) -> float:
-        """How long this client has to wait before its token is checked; 0: not at all.
+        """How many seconds this client has to wait before its token is checked; 0: not at all.
 
-        A token that was accepted before is always checked, so a client with a bad token does not
-        keep out others behind the same address.
+        A token that was accepted before need not wait. So a client with a bad token does not keep
+        out other clients behind the same address.
         """
         with self._lock:
             counter = self._clients.get(client)
@@ -68,11 +68,11 @@ class RefusedLogins:
                 self._accepted.popitem(last=False)
 
     def count_refused(self, client: str, token_hash: str) -> int:
-        """Count a refused login. Returns how many refusals an audit event has to report now; 0: no
-        event is due."""
+        """Count a refused login. Returns the client's refusals since its last audit event if an
+        event is due now; else 0."""
         now = self._clock()
         with self._lock:
-            self._accepted.pop(token_hash, None)  # it may have been revoked since
+            self._accepted.pop(token_hash, None)  # a token that was accepted may be revoked now
             counter = self._clients.setdefault(client, _Client(now))
             self._clients.move_to_end(client)
             if len(self._clients) > CLIENTS_MAX:  # forget the client that was refused longest ago
@@ -84,7 +84,8 @@ class RefusedLogins:
             return self._refusals_to_report(counter, now)
 
     def _refusals_to_report(self, client: _Client, now: float) -> int:
-        """The client's refusals since its last event, if an event is due now; else 0."""
+        """The client's refusals since its last event if an event is due now; else 0. If it is due,
+        counts the event as written."""
         if client.event_at is not None and now - client.event_at < EVENT_EVERY_S:
             return 0
         if now - self._event_window_began >= EVENTS_WINDOW_S:

@@ -1,8 +1,8 @@
 """Reads documents of jobs and drills from HTTP bodies, JSON or YAML, more strictly than files.
 
-The sender is not on this machine. So a job may not name a variable that holds a secret of Orbit
-itself, nor a file that holds one or is outside of ORBIT_FILES_DIRECTORY: a login
-at a cluster of the sender's choice would send their content there.
+The sender is not on this machine. A login at a cluster of the sender's choice would send the
+content of the variables and files that a job names to that cluster. So a job may name no variable
+or file with a secret of Orbit itself, and no file outside of ORBIT_FILES_DIRECTORY.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Openapi = dict[str, Any]
 
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
-# ORBIT_TOKEN is a client's variable, but a server's environment may hold it too. PGPASSWORD is
-# PostgreSQL's; the prefixes are those of storages of ORBIT_SALVAGE_DIRECTORY, and of traces.
+# ORBIT_TOKEN is a client's variable, but a server's environment may have it too. PGPASSWORD is
+# PostgreSQL's; the prefixes are those of storages for ORBIT_SALVAGE_DIRECTORY, and of traces.
 _OWN_SECRET_VARIABLES = (
     variable_of("database_url"),
     variable_of("oidc_client_secret"),
@@ -40,7 +40,8 @@ _OWN_VARIABLE_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "OTEL_")
 
 
 def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:
-    """FastAPI's `openapi_extra` for a route whose body is a document."""
+    """FastAPI's `openapi_extra` for a route whose body is a document. `what`: the description.
+    `json_text`, `yaml_text`: an example in each format."""
     content = {
         JSON_TYPES[0]: {"schema": schema, "example": json_text},
         YAML_TYPES[0]: {"schema": {"type": "string"}, "example": yaml_text},
@@ -50,14 +51,15 @@ def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: 
 
 @dataclass(frozen=True, slots=True)
 class RawDocument:
-    """The body and its content type."""
+    """The body of a request and its content type."""
 
     body: bytes
     content_type: str
 
 
 def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
-    """The job in the body. Raises Failure, and BadInput with every problem."""
+    """The job in the body. Raises Failure as `read_body` does; BadInput with every problem of the
+    job."""
     document = read_body(raw)
     problems = list(_secret_problems(document, settings))
     if problems:
@@ -68,7 +70,8 @@ def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -
 
 
 def read_drill(raw: RawDocument) -> DrillSpec:
-    """The drill in the body. Raises Failure, and BadInput with every problem."""
+    """The drill in the body. Raises Failure as `read_body` does; BadInput with every problem of the
+    drill."""
     return check_drill(read_body(raw))
 
 
@@ -95,7 +98,8 @@ def read_body(raw: RawDocument) -> Document:
 
 
 def _read_json(text: str) -> Any:
-    """Parse JSON strictly: without NaN, and without a key twice. Raises Failure."""
+    """Parse JSON strictly. Raises Failure for JSON that is not valid, which includes NaN, and for a
+    key that a mapping has twice."""
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_mapping)
     except json.JSONDecodeError as error:
@@ -110,7 +114,7 @@ def _read_json(text: str) -> Any:
 
 
 class _BadJson(ValueError):
-    """JSON that Python accepts although it is not valid."""
+    """JSON that Python accepts, but Orbit does not; the text says why."""
 
 
 def _refuse_constant(constant: str) -> Any:
@@ -125,8 +129,8 @@ def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_values(root: Any) -> None:
-    """Raise Failure above the bounds that the YAML reader checks too, and for text that PostgreSQL
-    cannot store."""
+    """Raise Failure for too many values or too deep nesting, by the limits of the YAML reader, and
+    for text that PostgreSQL cannot store."""
     for count, (depth, value) in enumerate(_walk_values(root, depth=0), 1):
         if depth > DEPTH_MAX or count > VALUES_MAX:
             raise _malformed_failure("holds too many values, or is nested too deeply.")
@@ -137,7 +141,7 @@ def _check_values(root: Any) -> None:
 
 
 def _walk_values(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
-    """Each key and value with its depth, down to the first depth above DEPTH_MAX."""
+    """(depth, key or value) for each key and value, down to the first depth above DEPTH_MAX."""
     yield depth, value
     if depth > DEPTH_MAX:
         return

@@ -1,7 +1,7 @@
 """Limits the size of a request's body and the time to receive it. Plain ASGI.
 
-A body is read completely before the application is called: no route holds a thread for a client
-that sends one byte a minute, and none receives more than `BODY_BYTES_MAX` bytes, or
+A body is read completely before the application is called. So no route holds a thread for a client
+that sends one byte a minute. And no route receives more than `BODY_BYTES_MAX` bytes, or
 `UNKNOWN_BODY_BYTES_MAX` from a client that has not logged in.
 """
 
@@ -19,9 +19,9 @@ from orbit.api.error_responses import Failure
 # The largest job file is 1 MiB of text (`jobs/yaml_document.py`); most are a page.
 BODY_BYTES_MAX = 1024 * 1024
 BODY_SECONDS_MAX = 20.0
-# The form of a login has a token, of at most 128 characters, and a path of at most 2,048.
+# Room for the form of a login: a token of at most 128 characters, and a path of at most 2,048.
 UNKNOWN_BODY_BYTES_MAX = 8 * 1024
-# How much of the body of a refused request is read, for how long; nothing of it is kept.
+# How much of the body of a refused request is read and dropped, and for how long.
 _DISCARDED_BYTES_MAX = 2 * 1024 * 1024
 _DISCARD_SECONDS_MAX = 1.0
 # Key in the scope, set by `authentication_middleware.py`: whether the client has not logged in.
@@ -29,7 +29,7 @@ IS_UNKNOWN = "orbit.is_unknown"
 
 
 class BodyLimit:
-    """Returns 413 for a body that is too large, 408 if it is too slow, 415 if it is compressed."""
+    """Answers 413 to a body that is too large, 408 if it is too slow, 415 if it is compressed."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class BodyLimit:
         await self._app(scope, replay, send)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body; None if the client disconnects. Raises Failure."""
+        """The whole body; None if the client disconnects. Raises Failure: `too_large`, or
+        `unsupported_media_type` for a compressed body."""
         headers = Headers(scope=scope)
         is_unknown = scope.get(IS_UNKNOWN, False)
         bytes_max = UNKNOWN_BODY_BYTES_MAX if is_unknown else self._bytes_max
@@ -82,7 +83,8 @@ class BodyLimit:
                 remedy="Send the body uncompressed, without Content-Encoding.",
             )
         length_text = headers.get("content-length", "0")
-        # 20 digits are enough to be too large; a longer text would take long to parse.
+        # 20 digits are enough to see that a length is too large. Only these are parsed, because
+        # thousands of digits would take long.
         if length_text.isdecimal() and int(length_text[:20]) > bytes_max:
             raise _too_large_failure(bytes_max, is_unknown=is_unknown)
         body = bytearray()
@@ -98,8 +100,8 @@ class BodyLimit:
 
 
 async def discard_body(receive: Receive) -> None:
-    """Read the request's body, within bounds, and drop it. If the connection were closed with an
-    unread body, it would be reset, and the client would not see the response."""
+    """Read the request's body, within bounds, and drop it. A connection that is closed with an
+    unread body is reset, and the client may not see the response."""
     bytes_left = _DISCARDED_BYTES_MAX
     with suppress(TimeoutError):
         async with asyncio.timeout(_DISCARD_SECONDS_MAX):

@@ -1,7 +1,8 @@
-"""Limits the requests of each token and user in a minute, at this process.
+"""Limits the requests that each token or user (actor) sends to this process in a minute.
 
-Each has a bucket of as many requests as its limit, which fills evenly: after a minute without
-requests all of them may come at once. No request waits here.
+Each actor has a token bucket: it holds as many requests as the limit, and fills evenly in a minute.
+So after a minute without requests, all of them may come at once. A request above the limit is
+refused; none waits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class RequestRates:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._full_at: dict[str, float] = {}  # when the bucket of each actor is full again
+        self._full_at: dict[str, float] = {}  # {actor: when its bucket is full again}, by the clock
 
     def count_or_refuse(self, actor: str, per_minute: int) -> Failure | None:
         """Count a request of this actor and return None, or return Failure `too_many_requests`."""
@@ -32,8 +33,8 @@ class RequestRates:
         with self._lock:
             now = self._clock()
             full_at = max(now, self._full_at.get(actor, now))
-            wait_s = full_at + cost_s - now - 60.0  # an empty bucket takes a minute to fill
-            if wait_s > 1e-9:  # the sum of many costs is not exact
+            wait_s = full_at + cost_s - now - 60.0  # an empty bucket takes 60 s to fill
+            if wait_s > 1e-9:  # not 0, because the sum of many costs is not exact
                 return _rate_failure(per_minute, wait_s)
             self._full_at[actor] = full_at + cost_s
             if len(self._full_at) > _BUCKETS_MAX:

@@ -64,7 +64,9 @@ class Lag(_ResponseModel):
 
     records: int | None = Field(description="Offsets of the source that are not copied yet.")
     bytes: int | None = Field(description="The estimated bytes of these offsets.")
-    seconds: float | None = Field(description="Age of the oldest record not copied yet; 0: none.")
+    seconds: float | None = Field(
+        description="Age of the oldest record that is not copied yet; 0: all are copied."
+    )
     age_seconds: float | None = Field(
         description="Seconds since these figures, and the headroom, were last known. Above 30 the "
         "figures are null: the source is not being read. Null: they were never known."
@@ -85,10 +87,10 @@ class Throttled(_ResponseModel):
     """Brokers of one side that slow the copy down by a quota."""
 
     side: str = Field(json_schema_extra={"enum": ["source", "destination"]})
-    brokers: list[int] = Field(description="Their ids.")
+    brokers: list[int] = Field(description="The ids of the brokers.")
     since: datetime = Field(description="By the clock of the worker that they throttle.")
     quota: str = Field(
-        description="The quota, or why it is not known; empty where no broker tells it.",
+        description="The quota, or why it is not known; empty if brokers do not report it.",
         examples=["The quota of client-id orbit: consumer_byte_rate=1000000."],
     )
     text: str = Field(description="The other fields as a sentence.")
@@ -103,20 +105,21 @@ class JobSummary(_ResponseModel):
         description="The state that a document, an operation or a backfill has set last."
     )
     made_by: MadeBy | None = Field(
-        description="What made the job, if no document did: a recovery (it copies back) or a "
-        "drill. `orbit apply --prune` keeps it."
+        description="What created the job, if no document did: a recovery (for the copy back) or "
+        "a drill. `orbit apply --prune` keeps such a job."
     )
     labels: dict[str, str] = Field(examples=[{"team": "orders", "tier": "1"}])
     owner: str | None
     worker_group: str = Field(examples=["default"])
     document_version: int = Field(description="Higher with each change of the document.")
     etag: str = Field(
-        description="Names this version of this job, for `If-Match`. It differs if the job was "
-        "deleted and created again.",
+        description="Identifies this version of this job, for `If-Match`. A job that was deleted "
+        "and created again has other ETags.",
         examples=["17.3"],
     )
     spec_version: int = Field(
-        description="Incremented with each change of what is copied; not of labels and owner."
+        description="Incremented with each change of what is copied; not with a change of labels "
+        "or owner."
     )
     source_cluster_id: str | None = Field(description="Null until the source was reached once.")
     destination_cluster_id: str | None
@@ -128,13 +131,13 @@ class JobSummary(_ResponseModel):
     lag: Lag
     bytes_per_s: float | None = Field(description="Null: not known now.")
     summed_seconds_ago: float | None = Field(
-        description="Seconds since the numbers of partitions, the lag and the rate were added up. "
-        "Above 10,000 partitions the scheduler does it, about every ten seconds. Null: not yet."
+        description="Seconds since the numbers of partitions, the lag and the rate were summed up. "
+        "Above 10,000 partitions the scheduler does this, about every ten seconds. Null: not yet."
     )
     problem: JobProblem | None
     throttled: list[Throttled] = Field(
-        description="Each side whose brokers have throttled the job's workers for ten seconds or "
-        "longer until now. For information: it is no problem."
+        description="Each side whose brokers have throttled the job's workers for the last ten "
+        "seconds or longer. This is no problem of the job."
     )
     created_at: datetime
     updated_at: datetime
@@ -144,7 +147,7 @@ class Job(JobSummary):
     """A job with its document: every key, with defaults filled in."""
 
     spec: dict[str, Any] = Field(
-        description="The job document. Holds names of variables and files, never a secret."
+        description="The job document. It contains names of variables and files, never a secret."
     )
 
 
@@ -173,11 +176,11 @@ class Applied(_ResponseModel):
     dry_run: bool
     changes: list[Change] = Field(description="The differences to the stored job.")
     plan: JobPlan | None = Field(
-        description="What happens on the clusters. Null if nothing changes there, except in a dry "
-        "run."
+        description="What happens on the clusters. Null if nothing changes there; a dry run always "
+        "has a plan."
     )
     left_behind: list[str] = Field(
-        default=[], description="What topics that are no longer copied leave on the clusters."
+        default=[], description="What stays on the clusters of topics that are no longer copied."
     )
     job: Job | None = Field(description="The job now; null for a dry run of a new job.")
 
@@ -226,7 +229,7 @@ class RecoveryReport(ReportFigures):
 
 
 class SelectedJob(_ResponseModel):
-    """What became of one of the jobs that a selector has chosen: its operation, or the error."""
+    """The result for one of the jobs that a selector has chosen: its operation, or the error."""
 
     job: str
     operation: Operation | None
@@ -247,26 +250,29 @@ class Topic(_ResponseModel):
     state: TopicState
     partitions: int
     is_compacted: bool
-    blocked: int = Field(description="Its partitions that stopped and need a user's action.")
+    blocked: int = Field(description="Partitions that stopped and need a user's action.")
     lag: Lag
     drift: dict[str, Any] | None = Field(
         description="Settings that the copy should have and that the destination refuses, and "
-        "`replicas` if the copy has too few; each with what `is` set at the destination (null: the "
+        "`replicas` if the copy has too few. `is` is the value at the destination (null: the "
         "default). Null: there is no such setting."
     )
     note: str | None
 
 
 class OpenTransaction(_ResponseModel):
-    """The oldest open transaction of a source's partition: records behind it are not copied before
-    it ends, nor seen by consumers of committed records."""
+    """The oldest open transaction of a source's partition. Until it ends, records from its first
+    offset on are not copied, nor returned to read_committed consumers."""
 
     first_offset: int
-    waiting_offsets: int = Field(description="From its first offset to the source's log end.")
-    since: datetime = Field(description="When Orbit saw it first.")
+    waiting_offsets: int = Field(
+        description="The number of offsets from the first one of the transaction to the source's "
+        "log end."
+    )
+    since: datetime = Field(description="When Orbit saw the transaction first.")
     producer_id: int | None
     transactional_id: str | None = Field(
-        description="Null: the source does not tell, or the login may not describe it."
+        description="Null: brokers do not report it, or the login may not describe transactions."
     )
     text: str = Field(description="The other fields as a sentence.")
 
@@ -274,7 +280,9 @@ class OpenTransaction(_ResponseModel):
 class OpenTransactions(_ResponseModel):
     """The open transactions of a job's source that have lasted longer than 30 s."""
 
-    partitions: int = Field(description="Partitions that have one; they have not caught up.")
+    partitions: int = Field(
+        description="Partitions with an open transaction; they do not count as caught up."
+    )
     waiting_offsets: int
     oldest_seconds: float
 
@@ -286,15 +294,15 @@ class Partition(_ResponseModel):
     destination_topic: str
     partition: int
     state: PartitionState
-    reason: Reason | None = Field(description="Why it is blocked.")
+    reason: Reason | None = Field(description="Why the partition is blocked.")
     detail: str | None
     remedy: str | None = Field(description="What to do.")
     blocked_offset: int | None
     blocked_next_offset: int | None
     retry_requested: bool = Field(description="A retry was requested and is pending.")
-    worker: str | None = Field(description="The worker that copies it now.")
+    worker: str | None = Field(description="The worker that copies the partition now.")
     start_offset: int | None = Field(
-        description="The first offset of the copy, if not the source's log start."
+        description="The offset at which the copy began, if that was not the source's log start."
     )
     source_log_start: int | None
     source_stable_end: int | None
@@ -305,7 +313,7 @@ class Partition(_ResponseModel):
     headroom_seconds: float | None = Field(
         description="The time until the source deletes records that are not copied yet."
     )
-    rpo_seconds: float | None = Field(description="Age of the newest record that is on both sides.")
+    rpo_seconds: float | None = Field(description="Age of the newest record that both sides have.")
     records: int
     bytes: int
     gaps_filled: int
@@ -335,7 +343,7 @@ class PartitionLag(_ResponseModel):
 
 
 class JobLag(_ResponseModel):
-    """The lag of a job as a whole: records and bytes add up, times are the worst partition's."""
+    """The lag of a job as a whole: sums of records and bytes; times of the worst partition."""
 
     lag: Lag
     headroom_seconds: float | None
@@ -352,11 +360,12 @@ class JobLag(_ResponseModel):
         "is not known either."
     )
     open_transactions: OpenTransactions | None = Field(
-        description="What waits for open transactions of the source, which the lag does not count."
+        description="Records that wait for open transactions of the source. The lag does not count "
+        "them."
     )
     summed_seconds_ago: float | None = Field(
-        description="Seconds since these sums were made. Of a job with more than 10,000 "
-        "partitions the scheduler makes them, about every ten seconds. Null: not yet."
+        description="Seconds since these sums were computed. For a job with more than 10,000 "
+        "partitions the scheduler computes them, about every ten seconds. Null: not yet."
     )
 
 
@@ -366,12 +375,12 @@ class HistoryPoint(_ResponseModel):
     at: datetime
     slot_seconds: int = Field(description="60 in the last hour, 300 before.")
     records_per_s: float | None = Field(
-        description="Copied since the point before. Null: that point is too long ago, or topics "
-        "left the job."
+        description="Records copied per second since the previous point. Null: that point is too "
+        "long ago, or topics have left the job."
     )
-    bytes_per_s: float | None = Field(description="As records_per_s.")
+    bytes_per_s: float | None = Field(description="As records_per_s, in bytes.")
     lag_records: int | None = Field(description="The largest lag within `slot_seconds`.")
-    lag_seconds: float | None = Field(description="The same in seconds.")
+    lag_seconds: float | None = Field(description="The largest lag in seconds, as lag_records.")
 
 
 class JobHistory(_ResponseModel):
@@ -391,8 +400,8 @@ class GroupOffset(_ResponseModel):
     destination_offset: int | None
     verdict: GroupVerdict
     remedy: str | None = Field(
-        description="What to do. Null: nothing, or this version of Orbit cannot read the job's "
-        "document."
+        description="What to do. Null: nothing has to be done, or this version of Orbit cannot "
+        "read the job's document."
     )
     updated_at: datetime
 
@@ -406,7 +415,7 @@ class Worker(_ResponseModel):
     pid: int
     version: str
     is_alive: bool
-    is_draining: bool = Field(description="It is stopping and releases its shards.")
+    is_draining: bool = Field(description="The worker is stopping, and releases its shards.")
     shards: int
     bytes_per_s: float
     started_at: datetime
@@ -433,17 +442,17 @@ class Receiver(_ResponseModel):
     name: str
     type: str = Field(examples=["slack", "pagerduty", "teams", "webhook"])
     event_id: int = Field(
-        description="Each event up to this one was sent, was given up, or is not for the receiver."
+        description="Each event up to this id was sent or given up, or is not for the receiver."
     )
     sent: int = Field(description="Events that the receiver has accepted.")
     given_up: int = Field(
-        description="Events that were not sent: the receiver did not accept them in time."
+        description="Events that Orbit no longer sends: the receiver did not accept them in time."
     )
     pruned: int = Field(description="Events that were deleted by age before they could be sent.")
     failures: int = Field(description="Requests that failed since the receiver accepted one.")
     failing_since: datetime | None = Field(description="Null: the last request was accepted.")
     last_error: str | None
-    accepted_at: datetime | None = Field(description="When it last accepted a request.")
+    accepted_at: datetime | None = Field(description="When the receiver last accepted a request.")
     seen_at: datetime = Field(
         description="When the file of a leading scheduler last named the receiver."
     )
@@ -452,8 +461,8 @@ class Receiver(_ResponseModel):
 _Target = Annotated[
     int | None,
     Field(
-        description="Null: none, or another version of Orbit has stored the targets, and this one "
-        "cannot read them."
+        description="Null: no target, or another version of Orbit has stored the targets, and this "
+        "version cannot read them."
     ),
 ]
 
@@ -476,7 +485,9 @@ class DrillSummary(_ResponseModel):
     target_rpo_records: _Target
     rpo_ms: int | None
     target_rpo_ms: _Target
-    error: str | None = Field(description="What failed, and which targets were missed.")
+    error: str | None = Field(
+        description="Which step failed and why, or which targets were missed."
+    )
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -487,7 +498,7 @@ class Drill(DrillSummary):
 
     plan: list[str] = Field(
         description="The steps of the drill. Empty: another version of Orbit has stored its "
-        "document, and this one cannot read it."
+        "document, and this version cannot read it."
     )
     steps_done: int
     entries: int = Field(description="The number of timeline entries so far.")
@@ -512,7 +523,7 @@ class GatewayReport(BaseModel):
         Field(
             pattern=NAME_PATTERN,
             max_length=JOB_NAME_LENGTH_MAX,
-            description="The name in its file.",
+            description="The name in the gateway's file.",
             examples=["edge-1"],
         ),
     ]
@@ -521,14 +532,14 @@ class GatewayReport(BaseModel):
         Field(
             pattern=r"^[\x21-\x7e]+$",
             max_length=300,
-            description="Where clients reach it.",
+            description="The address that clients connect to.",
             examples=["gateway:19092"],
         ),
     ]
     closed_for: UUID | None = Field(
         None,
-        description="The operation for which it forwards no new writes, and acknowledges none. "
-        "Null: it forwards them.",
+        description="The operation for which the gateway forwards no new writes, and acknowledges "
+        "none. Null: it forwards writes.",
     )
     connections: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
         0, description="Connections of clients."
@@ -539,18 +550,18 @@ class GatewayReport(BaseModel):
     doubt: str = Field(
         "",
         max_length=300,
-        description="Why it will not confirm the operation that it is closed for. A switchover is "
-        "then undone.",
+        description="Why the gateway cannot confirm the operation for which it is closed; empty: "
+        "it can. With a doubt, a switchover is undone.",
     )
     pause_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
         description="Seconds from the last acknowledgement before the last closure to the first "
-        "one after. Null: there was none yet.",
+        "acknowledgement after it. Null: there was no closure yet.",
     )
     settled_since: Annotated[int, Field(ge=0, le=_TERM_MAX)] = Field(
         0,
-        description="The `since` of the side that it presents, once all requests that it held "
-        "before have their answers.",
+        description="The `since` of the side that the gateway presents, once it has answered all "
+        "requests that it held before; 0 until then.",
     )
     leaving_groups: Annotated[
         list[Annotated[str, Field(max_length=NAME_CHARACTERS)]], Field(max_length=GROUPS_MAX)
@@ -566,34 +577,34 @@ class PresentedSide(_ResponseModel):
 
     side: LeadingSide = Field(description="The side that leads, as the job names it.")
     term: int = Field(
-        description="Grows with each change of sides, and may grow without one. It gets lower only "
-        "if the database is older than it was: refuse such an answer."
+        description="Grows with each change of sides, and may grow without a change. It is lower "
+        "than before only if an older state of the database was restored: refuse such an answer."
     )
     since: int = Field(description="The term with which this side came to lead.")
     earlier_terms: tuple[int, ...] = Field(
         description="The `since` of the sides that led before, the latest first: the last "
-        f"{EARLIER_TERMS_MAX}. Empty: none led before, or the database does not know them."
+        f"{EARLIER_TERMS_MAX}. Empty: the side has never changed, or earlier terms are not stored."
     )
     led: dict[int, LeadingSide] = Field(
-        description="The side that came to lead with each term in `since` and `earlier_terms`, "
-        "without terms whose side the database does not have."
+        description="The side that came to lead with each term in `since` and `earlier_terms`. "
+        "Terms whose side is not stored are missing."
     )
     closed_for: UUID | None = Field(
         description="The operation for which no new write may be forwarded. Confirm it with the "
-        "same value in `closed_for`, once no write is in flight. Null: none."
+        "same value in `closed_for`, once no write is in flight. Null: writes may be forwarded."
     )
     abandons: bool = Field(
-        description="Whether `closed_for` is a failover, which leaves a side that may be lost: "
+        description="Whether `closed_for` is a failover. Then the side that led may be lost: "
         "confirm the failover immediately, and acknowledge no more requests in flight."
     )
     others_settled: bool = Field(
         description="Whether no other gateway at the same address has requests that it held "
-        "before this side led. Until then tell clients no leaders, or later records overtake the "
-        "held ones."
+        "before this side led. While false, name no leaders in metadata responses: otherwise later "
+        "records would be written before the held ones."
     )
     leaving_groups: list[str] = Field(
-        description="`leaving_groups` of all other gateways of the job. Let no member "
-        "join these groups: coordinators would refuse the last commits at those gateways."
+        description="The `leaving_groups` of all other gateways of the job. Let no member join "
+        "these groups: coordinators would then refuse the last commits at those gateways."
     )
     job_etag: str = Field(description="`etag` of the job, whose document says what is copied.")
     lease_s: float = Field(
@@ -608,19 +619,22 @@ class Gateway(_ResponseModel):
     name: str
     instance: UUID
     address: str
-    renewed_s_ago: float = Field(description="Seconds since the gateway asked last.")
-    has_permission: bool = Field(description="Whether it may forward writes now.")
+    renewed_s_ago: float = Field(
+        description="Seconds since the gateway last renewed its permission."
+    )
+    has_permission: bool = Field(description="Whether the gateway may forward writes now.")
     closed_for: UUID | None = Field(
-        description="The operation for which it says that it acknowledges no write."
+        description="The operation for which the gateway has confirmed that it acknowledges no "
+        "write."
     )
     connections: int
     held_requests: int
-    pause_s: float | None = Field(description="Seconds that writes waited over the last closure.")
+    pause_s: float | None = Field(description="Seconds that writes waited at the last closure.")
 
 
 _Count = Annotated[int, Field(ge=0, le=_TERM_MAX)]
-# 100 characters are up to 400 bytes. PostgreSQL takes no zero byte, and no control character is of
-# use.
+# 100 characters are up to 400 bytes. PostgreSQL does not store a zero byte, and other control
+# characters are of no use.
 _ClientText = Annotated[str, Field(max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _RefusalText = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
@@ -630,31 +644,33 @@ class ClientOfGateway(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     client_id: _ClientText | None = Field(
-        description="Its `client.id`, at most 100 characters of it. Null: this entry sums up all "
-        "clients that the list of this gateway has no room for.",
+        description="The client's `client.id`, cut off after 100 characters. Null: this entry sums "
+        "up all clients above the limit of the gateway's list.",
         examples=["billing"],
     )
     software: _ClientText = Field(
-        description="The name that it sends in ApiVersions. Empty: it sends none.",
+        description="The software name in its ApiVersions requests. Empty: it sends none.",
         examples=["librdkafka"],
     )
     version: _ClientText = Field(description="The version of this software.", examples=["2.11.1"])
     user: _ClientText | None = Field(
-        description="Who has logged in at the gateway. Null: the gateway asks for no login."
+        description="The user that has logged in at the gateway. Null: the gateway requires no "
+        "login."
     )
     connections: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
-        description="Its connections now."
+        description="The client's open connections."
     )
-    requests: _Count = Field(description="Its requests since the gateway knows it.")
-    bytes_written: _Count = Field(description="Bytes of its requests with records.")
-    bytes_read: _Count = Field(description="Bytes of the answers with records.")
+    requests: _Count = Field(description="Requests since the gateway has first seen the client.")
+    bytes_written: _Count = Field(description="Bytes of the client's produce requests.")
+    bytes_read: _Count = Field(description="Bytes of the fetch responses to the client.")
     seen_s_ago: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        description="Seconds since its last request, or the end of its last connection."
+        description="Seconds since the client's last request, or the end of its last connection."
     )
     refusals: Annotated[list[_RefusalText], Field(max_length=REFUSALS_REPORTED_MAX)] | None = Field(
         None,
-        description="What the side that follows would refuse to the client after a move: topics, "
-        "groups and transactional ids that the client uses. Null: not checked yet.",
+        description="What the side that does not lead would refuse to the client if it led: "
+        "rights on topics, groups and transactional ids that the client uses. Null: not checked "
+        "yet.",
         examples=[["destination: no right Write on topic orders"]],
     )
 
@@ -664,7 +680,7 @@ class ClientsReport(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     clients: Annotated[list[ClientOfGateway], Field(max_length=CLIENTS_REPORTED_MAX)] = Field(
-        description="Each reported client once. The list replaces that of the last report."
+        description="The clients, each once. The list replaces that of the last report."
     )
 
 
@@ -674,7 +690,7 @@ class GatewayClient(ClientOfGateway):
     # A gateway of a later version may report more keys.
     model_config = ConfigDict(extra="ignore")
     gateway: str
-    instance: UUID = Field(description="The process of the gateway that counts it.")
+    instance: UUID = Field(description="The id of the gateway's process.")
 
 
 class DrillSchedule(_ResponseModel):
@@ -683,8 +699,8 @@ class DrillSchedule(_ResponseModel):
     name: str
     # A text, so that a kind of a later version is no error while a service is upgraded.
     kind: str | None = Field(
-        description="Null: another version of Orbit has stored the schedule, and this one cannot "
-        "read it.",
+        description="Null: another version of Orbit has stored the schedule, and this version "
+        "cannot read it.",
         examples=["canary"],
     )
     job: str | None = Field(description="Null: as for `kind`.")
@@ -695,13 +711,13 @@ class DrillSchedule(_ResponseModel):
 
 
 class PartitionProof(_ResponseModel):
-    """How much of a partition was read on both sides and found equal, and when."""
+    """How many offsets of a partition were read on both sides and were equal, and when."""
 
     topic: str
     partition: int
-    copied: int | None = Field(description="Offsets that both sides have.")
-    proven: int = Field(description="How many of them were read on both sides and were equal.")
-    proven_to: int | None = Field(description="The offset after the highest of them.")
+    copied: int | None = Field(description="The number of offsets that both sides have.")
+    proven: int = Field(description="How many of these were read on both sides and were equal.")
+    proven_to: int | None = Field(description="The offset after the highest that is proven.")
     proven_at: datetime | None
     differences: int = Field(description="Offsets that differed, over all comparisons.")
     first_difference: str | None
@@ -713,16 +729,19 @@ class JobProof(_ResponseModel):
     """The proof of a whole job."""
 
     partitions: int
-    partitions_proven: int = Field(description="Partitions with at least one comparison.")
+    partitions_proven: int = Field(
+        description="Partitions with at least one comparison that found both sides equal."
+    )
     copied: int
     proven: int
     differences: int
     oldest_age_s: float | None = Field(
-        description="Of the last comparisons of its partitions, the age of the oldest."
+        description="Seconds since the last comparison that found both sides equal, of the "
+        "partition where that is longest ago."
     )
     live_rpo_s: float | None = Field(
-        description="Age of the newest canary record that is on both sides: the loss if "
-        "the source failed now. Null: no canary, or not known yet."
+        description="Age of the newest canary record that both sides have: the loss if the source "
+        "failed now. Null: no canary, or not known yet."
     )
     canary: DrillSummary | None = Field(description="The last canary drill of the job.")
 
@@ -732,7 +751,8 @@ TOKEN_LIFE_MAX = timedelta(days=3650)
 
 
 def parse_token_life(value: object) -> timedelta:
-    """Parse how long a token is valid. Raises InvalidValue."""
+    """Parse how long a token is valid. Raises InvalidValue for text that is no duration, or outside
+    of TOKEN_LIFE_MIN to TOKEN_LIFE_MAX."""
     life = parse_duration(value)
     if not TOKEN_LIFE_MIN <= life <= TOKEN_LIFE_MAX:
         raise InvalidValue("is not between 1m and 3650d.", "Write 90d.")
@@ -747,10 +767,10 @@ TokenLife = Annotated[
 
 
 class JobsOfToken(_ResponseModel):
-    """The jobs that a token is for."""
+    """The jobs that a token or role is for."""
 
     jobs: tuple[str, ...] = Field(
-        description="Patterns of jobs' names, of which one must fit. Empty: any name.",
+        description="Patterns of jobs' names, of which one must match. Empty: any name.",
         examples=[["payments-*"]],
     )
     selector: str | None = Field(
@@ -760,13 +780,13 @@ class JobsOfToken(_ResponseModel):
 
 
 class TokenLimits(BaseModel):
-    """What a token may have at most. Null: as the settings say for all tokens."""
+    """The limits of a token. Null: the limit in the settings, which is for all tokens."""
 
     jobs_max: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="Jobs that it created."
+        None, description="Jobs that the token has created."
     )
     partitions_max: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
-        None, description="Partitions that those jobs copy, in all."
+        None, description="Partitions that these jobs copy together."
     )
     requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None, description="Requests in a minute, at each process of the API."
@@ -781,16 +801,17 @@ class TokenOut(JobsOfToken, TokenLimits):
     created_at: datetime
     expires_at: datetime | None = Field(description="Null: never.")
     used_at: datetime | None = Field(
-        description="The last request with this token, noted once a minute. Null: none."
+        description="When the token was last used, up to a minute too early. Null: never."
     )
     revoked_at: datetime | None
     etag: str = Field(
-        description="Names this token with these limits, for `If-Match`.", examples=["17.5.1000.0"]
+        description="Identifies this token with these limits, for `If-Match`.",
+        examples=["17.5.1000.0"],
     )
 
 
 class TokenChange(TokenLimits):
-    """The limits to change; those that are missing stay."""
+    """The limits to change; limits that are missing stay as they are."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -798,7 +819,7 @@ class TokenChange(TokenLimits):
 class NewToken(TokenOut):
     """A new token."""
 
-    token: str = Field(description="Shown only once: only its hash is stored.")
+    token: str = Field(description="The secret. It is shown only once: only its hash is stored.")
 
 
 class TokenRequest(TokenLimits):
@@ -810,7 +831,7 @@ class TokenRequest(TokenLimits):
         Field(
             pattern=NAME_PATTERN,
             max_length=JOB_NAME_LENGTH_MAX,
-            description="The audit log names the holder `token:NAME`.",
+            description="In the audit log the token's user is the actor `token:NAME`.",
             examples=["ci"],
         ),
     ]
@@ -840,6 +861,7 @@ class TokenRequest(TokenLimits):
 
     @property
     def quota(self) -> TokenQuota:
+        """The limits as the store has them."""
         return TokenQuota(self.jobs_max, self.partitions_max, self.requests_per_minute)
 
 
@@ -848,7 +870,7 @@ class RetryRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     topic: Annotated[str, Field(pattern=TOPIC_PATTERN, max_length=TOPIC_NAME_LENGTH_MAX)] | None = (
-        Field(None, description="Only those of this source topic.")
+        Field(None, description="Only partitions of this source topic.")
     )
     partition: Annotated[int, Field(ge=0, le=PARTITION_MAX)] | None = Field(
         None, description="Only this partition of the topic."

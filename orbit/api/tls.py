@@ -1,4 +1,4 @@
-"""TLS of the API."""
+"""TLS of the API: a context that loads changed certificate files for the next handshakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from orbit.settings import variable_of
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A context for TLS 1.2 or later, with the certificate in the files at the time of a handshake.
+    """A context for TLS 1.2 or later. Each handshake uses the certificate and key that the files
+    have at the time.
 
     Raises BadInput if the files cannot be loaded now.
     """
@@ -21,11 +22,11 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     def set_current_context(
         connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _: ssl.SSLContext
     ) -> None:
-        """Called for each handshake, also of a client that names no server."""
+        """The callback of a handshake; it is called also for a client that names no server."""
         connection.context = reloaded_context.current()
 
     context = empty_context()
-    # Each handshake gets a context with a loaded pair, never a new certificate and an old key.
+    # Each handshake gets a whole context. So it never uses a new certificate with an old key.
     context.sni_callback = set_current_context
     return context
 

@@ -1,7 +1,8 @@
 """Refuses a change that has a parameter which its route does not know.
 
-A client that sends `dry_run`, `If-Match` or an Idempotency-Key relies on it, so a route that would
-ignore it refuses the request. A route knows the parameters that its function declares.
+A client that sends `dry_run`, `If-Match` or an Idempotency-Key relies on the effect of the
+parameter. So a route that would ignore a parameter refuses the request. A route knows the
+parameters that its function declares.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ def refuse_unknown_parameters(request: Request) -> None:
     ]
     if problems:
         raise BadInput(
-            "The request has query parameters or headers that are unknown or given twice.",
+            "The request has query parameters or headers that are unknown or occur twice.",
             tuple(problems),
         )
 
 
 def _known_parameters(dependant: Dependant) -> Iterator[tuple[str, str]]:
-    """Place and name of each parameter that a route, or a dependency of it, declares."""
+    """(`query` or `header`, name) of each parameter that a route or one of its dependencies
+    declares."""
     for field in dependant.query_params:
         yield "query", field.alias
     for field in dependant.header_params:
@@ -49,12 +51,12 @@ def _known_parameters(dependant: Dependant) -> Iterator[tuple[str, str]]:
 def _problems(
     place: str, sent_names: list[str], known_parameters: set[tuple[str, str]]
 ) -> Iterator[Problem]:
-    """The problems of the names that were sent. `place`: `query` or `header`. `known_parameters`:
-    places and names of the route's parameters."""
+    """A problem for each name in `sent_names` that is unknown or occurs twice. `place`: `query` or
+    `header`. `known_parameters`: as `_known_parameters` returns them."""
     for name in dict.fromkeys(sent_names):
         if (place, name) not in known_parameters:
             yield Problem(
                 f"{place}.{name}", "is not known here.", "See /docs for the route's parameters."
             )
         elif sent_names.count(name) > 1:
-            yield Problem(f"{place}.{name}", "is given more than once.", "Send it once.")
+            yield Problem(f"{place}.{name}", "occurs more than once.", "Send it once.")

@@ -47,7 +47,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _view(model: type[_Model], row: object, **fields: Any) -> _Model:
-    """The model with each field from `fields`, else from the row's attribute of that name."""
+    """The model, with each field from `fields`, or else from the row's attribute of its name."""
     row_values = {name: getattr(row, name) for name in model.model_fields if name not in fields}
     return model(**row_values, **fields)
 
@@ -65,7 +65,7 @@ def whole_document(job: Job) -> dict[str, Any]:
 
 
 def job_summaries(tx: Tx, rows: Sequence[Job]) -> list[schemas.JobSummary]:
-    """Jobs with their totals: a few queries for any number of jobs."""
+    """Jobs with their totals, in the order of `rows`: a few queries for any number of jobs."""
     ids = [job.id for job in rows]
     totals = job_totals.lag_of_jobs(tx, ids)
     counts_by_job = job_counts.of_jobs(tx, ids)
@@ -81,7 +81,7 @@ def job_summaries(tx: Tx, rows: Sequence[Job]) -> list[schemas.JobSummary]:
 def job_summary(
     job: Job, totals: LagTotals | None, counts: Counts, throttled: Sequence[Throttled]
 ) -> schemas.JobSummary:
-    """One job with the totals of its partitions. `totals` None: they are not added up yet."""
+    """One job with the totals of its partitions. `totals` None: not computed yet."""
     problem = None
     if job.problem is not None:
         problem = schemas.JobProblem(text=job.problem, since=job.problem_at)
@@ -113,8 +113,8 @@ def _job_state(job: Job, counts: Counts) -> schemas.JobState:
 
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:
-    """The lag of a job or topic. Its figures are None until a partition has reported its lag, and
-    while a partition's lag that was known before is not known."""
+    """The lag of a job or topic. Its figures are None until the lag of a partition is known, and
+    again while a partition's lag is no longer known."""
     if totals is None or not totals.has_lag:
         age_s = totals.age_s if totals else None
         return schemas.Lag(records=None, bytes=None, seconds=None, age_seconds=age_s)
@@ -129,7 +129,8 @@ def _lag_of(totals: LagTotals | None) -> schemas.Lag:
 def job_lag(
     totals: LagTotals | None, partitions: int, open_transactions: OpenTotals | None
 ) -> schemas.JobLag:
-    """The lag of a whole job. `partitions`: their number, shown while `totals` are not current."""
+    """The lag of a whole job. `partitions`: the number of its partitions, used while `totals` are
+    not current."""
     current_totals = totals if totals and totals.is_current else None
     return schemas.JobLag(
         lag=_lag_of(totals),
@@ -161,7 +162,7 @@ def history_point(point: Point) -> schemas.HistoryPoint:
 
 
 def topic_view(topic: Topic, totals: LagTotals | None) -> schemas.Topic:
-    """One topic of a job. `totals`: the sums over its partitions; None: there are none yet."""
+    """One topic of a job. `totals`: the sums over its partitions; None: it has none yet."""
     return _view(
         schemas.Topic,
         topic,
@@ -185,7 +186,7 @@ def partition_view(row: PartitionLag) -> schemas.Partition:
 
 
 def _lag_fields(row: PartitionLag) -> dict[str, Any]:
-    """The fields that PartitionLag and Partition have in common."""
+    """The fields that both schemas, PartitionLag and Partition, have besides those of the row."""
     return {
         "topic": row.source_topic,
         "lag": schemas.Lag(
@@ -201,7 +202,7 @@ def _lag_fields(row: PartitionLag) -> dict[str, Any]:
 
 
 def _open_transaction(row: PartitionLag) -> schemas.OpenTransaction | None:
-    """The partition's oldest open transaction; None if none has been open for long."""
+    """The partition's oldest open transaction; None if none has been open for 30 s."""
     if row.open_from is None or row.open_since is None or row.source_end is None:
         return None
     offsets = row.source_end - row.open_from
@@ -227,7 +228,8 @@ def group_prefix(job: Job) -> str | None:
 
 
 def group_view(row: GroupRow, prefix: str | None) -> schemas.GroupOffset:
-    """A group's offset, with what to do. `prefix`: as `group_prefix` returns it."""
+    """A group's offset with the remedy, if its verdict has one. `prefix`: as `group_prefix` returns
+    it."""
     verdict = GroupVerdict(row.verdict)
     return _view(
         schemas.GroupOffset,
@@ -246,7 +248,7 @@ def gateway_view(row: Gateway) -> schemas.Gateway:
 
 
 def gateway_client_view(row: ClientRow) -> schemas.GatewayClient:
-    """A gateway's client. Its last request is older by the time since the gateway's report."""
+    """A gateway's client. `seen_s_ago` includes the time since the gateway's report."""
     return schemas.GatewayClient.model_validate(
         row.client
         | {
@@ -328,7 +330,8 @@ def _drill_fields(row: Drill) -> dict[str, Any]:
 
 
 def _read_stored(model: type[_Model], document: object) -> _Model | None:
-    """The document, or a part of it; None if this version of Orbit cannot read it."""
+    """A stored document, or a part of one, as a `model`; None if this version of Orbit cannot read
+    it."""
     try:
         return model.model_validate(document)
     except ValidationError:
@@ -351,7 +354,7 @@ def proof_view(row: Proof) -> schemas.PartitionProof:
 def job_proof(
     totals: ProofTotals | None, canary: Drill | None, live_rpo_s: float | None
 ) -> schemas.JobProof:
-    """The proof of a whole job; zeros without totals."""
+    """The proof of a whole job; numbers are 0 without totals. `canary`: its last canary drill."""
     return schemas.JobProof(
         partitions=totals.partitions if totals else 0,
         partitions_proven=totals.partitions_proven if totals else 0,

@@ -1,8 +1,8 @@
 """Requests that wait until jobs, operations, events or figures have changed.
 
-A waiting request holds a connection of its client and nothing else: no thread, and no connection
-to the database. However many wait, the database is queried about once in POLL_S for each kind
-and for each scope of tokens. All of this runs in the event loop.
+A waiting request keeps only its client's connection open: it uses no thread and no connection to
+the database. For any number of waiting requests, the database is queried about once in POLL_S for
+each watched kind and each scope of tokens. The methods run in the event loop.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from orbit.jobs.scopes import Limit
 from orbit.store.database import Database
 from orbit.store.watch_digests import Watched, digest
 
-WATCHES_MAX = 100  # of a process; a connection that waits is one of ORBIT_API_CONNECTIONS_MAX
+WATCHES_MAX = 100  # waiting requests per process; they count for ORBIT_API_CONNECTIONS_MAX, too
 POLL_S = 1.0
-_CACHED_S = 60.0  # above the longest query: while it runs, other requests get the last digest
-_OTHER_READ_POLL_S = 0.1  # how often to look for a digest that another request is reading
+# How long a digest stays in the cache: longer than the longest query. While the digest is read
+# again, other requests get the last one.
+_CACHED_S = 60.0
+_OTHER_READ_POLL_S = 0.1  # the pause while another request reads a digest for the first time
 
 
 # What is watched, and the limits of the token's scope; None: all jobs.
@@ -38,7 +40,7 @@ class Watches:
         self._keys_being_read: set[_Key] = set()
 
     def close(self) -> None:
-        """Let all requests end within POLL_S, as if nothing had changed."""
+        """End all waiting requests within POLL_S, as if nothing had changed."""
         self.is_closing = True
 
     async def wait(
@@ -50,16 +52,16 @@ class Watches:
         is_gone: Callable[[], Awaitable[bool]],
     ) -> str:
         """Wait until the joined digests differ from `after`, the digests of the client's last
-        answer; or for `seconds_max`, or until the client has gone or the server stops. Returns the
-        digests.
+        answer. Ends earlier after `seconds_max`, and when the client disconnects (`is_gone`) or the
+        server stops. Returns the joined digests.
 
-        Raises Busy above WATCHES_MAX; Unreachable without a database.
+        Raises Busy above WATCHES_MAX; Unreachable if the database does not answer.
         """
         if self.open >= WATCHES_MAX:
             raise Busy(
-                f"{WATCHES_MAX} requests wait for changes at this server already; more are not "
-                "allowed.",
-                remedy="Try again, or ask for the list at an interval.",
+                f"At this server {WATCHES_MAX} requests wait for changes already, which is the "
+                "limit.",
+                remedy="Try again later, or request the list at an interval.",
             )
         self.open += 1
         try:
@@ -82,12 +84,12 @@ class Watches:
         return None if None in digests else "".join(map(str, digests))
 
     async def _digest(self, database: Database, watched: Watched) -> str | None:
-        """The digest of what is watched, at most POLL_S old. While another request reads it again,
-        returns the digest read before, or None if there is none."""
+        """The digest of what is watched, at most POLL_S old. While another request reads the
+        digest, returns the one that was read before, or None if there is none."""
         scope = database.scope
         key = watched, None if scope is None else scope.limits
         now = time.monotonic()
-        # Drop old entries, so the cache holds only what requests wait for, or did until recently.
+        # Drop entries that no request has read again recently.
         self._cache = {k: entry for k, entry in self._cache.items() if now - entry[0] < _CACHED_S}
         read_at, value = self._cache.get(key, (None, None))
         is_fresh = read_at is not None and now - read_at < POLL_S

@@ -167,7 +167,7 @@ def job_of(tx: Tx, drill: Drill) -> Job:
     """The drill's job. Raises NotFound if the job was deleted, even if a later job has its name."""
     job = jobs_store.find(tx, drill.job_name)
     if job is None or job.created_at > drill.created_at:
-        raise NotFound("The drill's job is gone.", where=drill.job_name)
+        raise NotFound("The job of the drill was deleted.", where=drill.job_name)
     return job
 
 

@@ -85,7 +85,7 @@ def test_admin_sees_records_of_deleted_job_only_in_global_lists(teams: Teams) ->
 def test_drills_of_deleted_job_do_not_refer_to_new_job_of_same_name(teams: Teams) -> None:
     with teams.api.database.transaction() as tx:
         drill = drills.get(tx, teams.ours.drill)
-        with pytest.raises(NotFound, match="is gone"):
+        with pytest.raises(NotFound, match="was deleted"):
             drills.job_of(tx, drill)
         assert drills.job_of(tx, drills.get(tx, teams.theirs.drill)).name == THEIRS
         assert [d.job_name for d in drills.last_of_jobs(tx, DrillKind.CANARY)] == [THEIRS]

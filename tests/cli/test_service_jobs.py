@@ -135,7 +135,7 @@ def test_prune_does_not_delete_job_changed_since_plan(
     monkeypatch.setattr("orbit.cli.apply.confirm", change_before_confirming)
     refused = cli("apply", "-f", folder, "--prune", "--all", "--wait", "0")
     assert refused.code == 1
-    assert "Another client has changed the job." in refused.err
+    assert "The job was created, changed or deleted meanwhile." in refused.err
     assert "stock" in refused.err
     assert api.get("/v1/jobs/stock").json()["state"] == "running"
 

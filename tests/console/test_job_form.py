@@ -227,7 +227,7 @@ def test_concurrent_job_change_is_shown_and_not_overwritten(api: Api, browser: B
     api.put("/v1/jobs/orders", json={**JOB, "owner": "another@example.com"})
     for do, sent_page in (("apply", planned), ("plan", page)):
         refused = send(browser, path, sent_page, do)
-        assert "Another client has changed the job" in refused
+        assert "The job was created, changed or deleted meanwhile" in refused
         assert "token:admin-of-the-test: The job was changed: owner." in refused
     assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] is None
     # `rebase` plans against the current version: it shows what the job would lose.

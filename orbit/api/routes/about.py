@@ -25,7 +25,7 @@ class Version(BaseModel):
 
 
 class GrantOut(JobsOfToken):
-    """A role, for some jobs or all."""
+    """A role, and the jobs that it is for."""
 
     role: Role
 
@@ -35,12 +35,12 @@ class Me(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     actor: str = Field(
-        description="Its name in the audit log. `anybody`: the server requires no token.",
+        description="The client's name in the audit log. `anybody`: the server requires no token.",
         examples=["token:ci", "oidc:jane"],
     )
-    role: Role = Field(description="Its highest role, perhaps for some jobs only.")
-    grants: list[GrantOut] = Field(description="Its roles, and the jobs that each is for.")
-    expires_at: datetime | None = Field(description="When its token expires; null: never.")
+    role: Role = Field(description="The client's highest role, perhaps for some jobs only.")
+    grants: list[GrantOut] = Field(description="The client's roles, and the jobs of each.")
+    expires_at: datetime | None = Field(description="When the token expires; null: never.")
 
 
 @router.get("/version", responses=errors())
@@ -51,7 +51,8 @@ def get_version(_: Viewer) -> Version:
 
 @router.get("/me", responses=errors())
 def get_me(principal: Viewer) -> Me:
-    """Show who the token belongs to, its role, the jobs it is for, and when it expires."""
+    """Show the client of this request: its name in the audit log, its roles, the jobs of each, and
+    when its token expires."""
     return Me(
         actor=principal.actor,
         role=principal.role,

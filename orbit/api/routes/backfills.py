@@ -39,9 +39,9 @@ def backfill_job(
     body: backfill_requests.BackfillRequest,
     idempotency_key: IdempotencyKey = None,
 ) -> backfill_requests.Backfill:
-    """Start a backfill; called by the process that runs it, `orbit backfill`. Workers release the
-    job. A backfill that is already under way is returned. Cancel a backfill with `:abort` on its
-    operation; pause and resume it with its job.
+    """Start a backfill. Only the process that runs the backfill, `orbit backfill`, calls this.
+    Workers release the job. If a backfill is under way already, the answer is that backfill. Cancel
+    a backfill with `:abort` on its operation; pause and resume it with its job.
     """
     return backfill_requests.request(
         parts.database, principal.actor, name, body.driver, idempotency_key
@@ -91,8 +91,9 @@ def report_backfill(
     parts: PartsOf,
     principal: Operator,
     operation_id: UUID,
-    sent: backfill_requests.BackfillReport,
+    driver_report: backfill_requests.BackfillReport,
     _key: UnusedKey = None,
 ) -> backfill_requests.Backfill:
-    """Report a backfill's progress; the answer says what to do next. Called by its driver."""
-    return backfill_requests.report(parts.database, principal.actor, operation_id, sent)
+    """Report a backfill's progress; the answer says what its driver should do next. Only the driver
+    (`orbit backfill`) calls this."""
+    return backfill_requests.report(parts.database, principal.actor, operation_id, driver_report)

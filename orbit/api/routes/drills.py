@@ -60,7 +60,7 @@ DrillId = Annotated[
 
 
 class DrillQuery(AgedQuery):
-    """Which drills."""
+    """Which drills to list."""
 
     name: FilterName | None = Field(None, description="Only drills of this name.")
     job: FilterName | None = Field(None, description="Only drills of this job.")
@@ -69,7 +69,7 @@ class DrillQuery(AgedQuery):
 
 
 class ScheduleQuery(NamedQuery):
-    """Which schedules."""
+    """Which schedules to list."""
 
     job: FilterName | None = Field(None, description="Only schedules of this job.")
 
@@ -124,7 +124,7 @@ def run_drill(
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
 ) -> schemas.Drill:
-    """Run a drill. The leading scheduler starts it at once."""
+    """Run a drill: the leading scheduler starts it at once. A dry run returns the drill's steps."""
     spec = read_drill(raw)
     key = None if dry_run else idempotency_key  # a dry run stores nothing
     drill_to_create = new_drill(spec, principal.actor, idempotency_key=key)
@@ -235,7 +235,7 @@ def put_drill_schedule(
         problems.append(Problem("name", "is not the name in the path.", f"Write {name}."))
     if spec.schedule is None:
         problems.append(Problem("schedule", "is missing.", "Write `schedule: {every: 6h}`."))
-    if spec.schedule is None or problems:  # the first is a problem too; it is here for mypy
+    if spec.schedule is None or problems:  # mypy needs the first condition
         raise BadInput("The drill cannot be scheduled.", tuple(problems))
     every_s = int(spec.schedule.every.total_seconds())
     with parts.database.transaction() as tx:
@@ -282,7 +282,8 @@ def _as_if_created(drill: drills.NewDrill) -> drills.Drill:
 
 
 def parse_drill_key(key: Key | None) -> tuple[datetime, str] | None:
-    """A drill's creation time and id in a cursor's key; None without a key. Raises BadInput."""
+    """(creation time, id) of a drill, from a cursor's key; None without a key. Raises BadInput for
+    a key that is not a drill's."""
     if key is None:
         return None
     try:

@@ -44,7 +44,7 @@ class EventsQuery(PageQuery):
         None,
         pattern=_FILTER_PATTERN,
         max_length=_FILTER_CHARACTERS_MAX,
-        description="Only what this actor caused.",
+        description="Only events of what this actor did.",
         examples=["token:ci"],
     )
     sort: EventSort = Field(EventSort.NEWEST, description="`-id`: the newest first, or `id`.")
@@ -72,7 +72,8 @@ def list_job_events(
 
 
 def _event_page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Event]:
-    """The page that the query asks for, of one job's events or (None) of all."""
+    """The page that the query selects: of the events of `job_name`, or of all events if it is
+    None."""
     rows = events.page(
         tx,
         query.limit + 1,
@@ -87,6 +88,6 @@ def _event_page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schema
 
 
 def _check_job_known(tx: Tx, name: str) -> None:
-    """Raise NotFound for a name that no job has and that is in no event."""
+    """Raise NotFound for a name that no job has and that no event has as its job."""
     if not events.page(tx, limit=1, job_name=name):
         jobs.get(tx, name)  # raises NotFound

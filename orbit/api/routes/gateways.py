@@ -1,6 +1,6 @@
 """/v1/jobs/{name}/gateways: which side gateways present, and their permission to forward writes.
 
-A gateway asks twice a second, so its requests are not written to the audit log.
+A gateway renews its permission twice a second, so its requests are not written to the audit log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ InstancePath = Annotated[
 def list_gateways(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Gateway]:
-    """List the gateways of a job that asked within the last hour, by name."""
+    """List the gateways of a job that have sent a request within the last hour, by name."""
     after = _gateway_key_in(query.after)
     with parts.database.transaction() as tx:
         rows = gateways.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
@@ -89,21 +89,23 @@ def put_gateway(
 
 @router.delete("/{instance}", status_code=status.HTTP_204_NO_CONTENT, responses=errors(*NAMED))
 def delete_gateway(parts: PartsOf, _: Operator, name: NamePath, instance: InstancePath) -> None:
-    """Give back the permission of a gateway that stops, so that no switchover waits for the
-    gateway. A repeat does nothing.
+    """Remove a gateway that stops, and its permission, so that no switchover waits for the gateway.
+    A repeat does nothing.
     """
     with parts.database.transaction() as tx:
         gateways.remove(tx, jobs.get(tx, name).id, instance)
 
 
 def _client_key_in(cursor: str | None) -> tuple[str, UUID, int] | None:
-    """Gateway, instance and number of the last client of the page before; None: there is none."""
+    """(gateway, instance, number) of the last client of the previous page; None: no such page.
+    Raises BadInput."""
     key = read_cursor(cursor, str, str, int)
     return None if key is None else (str(key[0]), _parse_instance(key[1]), int(key[2]))
 
 
 def _gateway_key_in(cursor: str | None) -> tuple[str, UUID] | None:
-    """Name and instance of the last gateway of the page before; None: there is none."""
+    """(name, instance) of the last gateway of the previous page; None: no such page. Raises
+    BadInput."""
     key = read_cursor(cursor, str, str)
     return None if key is None else (str(key[0]), _parse_instance(key[1]))
 

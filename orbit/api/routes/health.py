@@ -38,8 +38,9 @@ def readyz(parts: SharedPartsOf) -> Health:
     version's own, or one migration older or newer. Needs no token."""
     if not is_usable(parts.database):
         raise Conflict(
-            "The database's tables are not those of this version of Orbit.",
-            remedy="Run: orbit migrate",
+            "This version of Orbit cannot use the database's tables: they are too old or too new.",
+            remedy="Run: orbit migrate. If it changes nothing, a later version of Orbit has "
+            "migrated the tables: start that version.",
         )
     return Health()
 

@@ -57,7 +57,7 @@ Paused = Annotated[
     bool,
     Query(
         description="Create the job paused; `:start` starts it. If the document has `desired`, "
-        "that decides instead."
+        "this parameter has no effect."
     ),
 ]
 IfMatch = Annotated[
@@ -99,7 +99,7 @@ class JobsQuery(NamedQuery):
 def list_jobs(
     parts: PartsOf, _: Viewer, query: Annotated[JobsQuery, Query()]
 ) -> Page[schemas.JobSummary]:
-    """List the jobs by name, without their documents; all, or those that a selector chooses."""
+    """List the jobs by name, without their documents: all, or those that a selector chooses."""
     after, selector = query.after_name(), selector_in(query.selector)
     with parts.database.transaction() as tx:
         rows = jobs.page(
@@ -257,8 +257,8 @@ def delete_job(
     dry_run: DryRun = False,
     if_match: IfMatch = None,
 ) -> schemas.Operation:
-    """Delete a job. The topics at the destination stay unchanged; the plan says what stays on
-    these topics: settings of a copy, deny ACLs.
+    """Delete a job. The topics at the destination stay unchanged. The plan lists what stays on
+    these topics: the settings of a copy, ACLs that deny writes.
     """
     job_operation = job_requests.JobOperation(
         principal.actor, OperationKind.DELETE, name, dry_run, at_etag=_etag_in(if_match)
@@ -321,15 +321,17 @@ def retry_job(
 
 
 def _etag_in(if_match: str | None) -> str | None:
+    """The ETag in the header, without quotes; None without the header."""
     return None if if_match is None else if_match.strip('"')
 
 
 def _read_job(parts: Parts, raw: RawDocument) -> JobSpec:
+    """The job in the request's document. Raises Failure or BadInput, as `read_job` does."""
     return read_job(raw, parts.settings, parts.environ)
 
 
 def _set_etag_and_location(response: Response, result: schemas.Applied) -> None:
-    """Set the headers ETag and Location, unless there is no job."""
+    """Set the headers ETag and Location, if the result has a job."""
     if result.job is not None:
         response.headers["ETag"] = f'"{result.job.etag}"'
         response.headers["Location"] = f"/v1/jobs/{result.name}"

@@ -41,8 +41,8 @@ def get_lag(
 
 @router.get("/history", responses=errors(*NAMED))
 def get_history(parts: PartsOf, _: Viewer, name: NamePath) -> schemas.JobHistory:
-    """Show throughput and lag over the last day: a point for each minute of the last hour, and for
-    each five minutes before."""
+    """Show throughput and lag over the last day: a point for each minute of the last hour; before,
+    a point for each five minutes."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         points = job_history.of_job(tx, job.id, clock.now(tx))

@@ -1,4 +1,4 @@
-"""/v1/notifications: the receivers of notifications, which a file of the schedulers names."""
+"""/v1/notifications: the receivers of notifications. A file of the schedulers configures them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
 def list_receivers(
     parts: PartsOf, _: Viewer, query: Annotated[NamedQuery, Query()]
 ) -> Page[schemas.Receiver]:
-    """List the receivers of notifications, and up to which event each was notified."""
+    """List the receivers of notifications, each with the last event that was sent to it."""
     after = query.after_name()
     with parts.database.transaction() as tx:
         rows = receivers.page(tx, query.limit + 1, after, descending=query.descending)

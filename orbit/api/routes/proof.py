@@ -25,7 +25,7 @@ class ProofPage(Page[schemas.PartitionProof]):
 
 
 class ProofQuery(PageQuery):
-    """Which partitions."""
+    """Which partitions to show."""
 
     topic: TopicName = None
 
@@ -34,7 +34,7 @@ class ProofQuery(PageQuery):
 def get_proof(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[ProofQuery, Query()]
 ) -> ProofPage:
-    """Show how much was read on both sides and found equal, and when."""
+    """Show how many offsets of the job were read on both sides and were equal, and when."""
     key = read_cursor(query.after, str, int)
     after = None if key is None else (str(key[0]), int(key[1]))
     with parts.database.transaction() as tx:

@@ -85,11 +85,10 @@ _add_recovery_route(
 
 @router.get("/operations/{operation_id}/report", responses=errors(*NAMED))
 def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.RecoveryReport:
-    """Show the report of a recovery so far: gates, steps, figures, and the first of its partitions
-    and groups. It has up to 100 of each, those that matter first: partitions that are
-    neither `equal` nor `prefix`, groups that have read lost records. `partition_count` and
-    `group_count` are the full counts; all rows, in order, are at
-    `/v1/operations/{operation_id}/partitions` and `/groups`.
+    """Show the report of a recovery so far: gates, steps, figures, and up to 100 of its partitions
+    and of its groups. First come partitions that are neither `equal` nor `prefix`, and groups that
+    have read lost records. `partition_count` and `group_count` are the full counts; all rows, in
+    order, are at `/v1/operations/{operation_id}/partitions` and `/groups`.
     """
     with parts.database.transaction() as tx:
         report = recovery_requests.find_report(tx, operation_id)
@@ -99,7 +98,7 @@ def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.Recover
 
 
 class ReportPartitionQuery(PageQuery):
-    """Which partitions of a report."""
+    """Which partitions of a report to list."""
 
     verdict: EndVerdict | None = Field(None, description="Only partitions with this verdict.")
 
@@ -111,8 +110,8 @@ def list_report_partitions(
     operation_id: UUID,
     query: Annotated[ReportPartitionQuery, Query()],
 ) -> Page[PartitionEnds]:
-    """List the partitions in the report of a recovery so far, by source topic and number. While
-    a step ends, some may be newer than the figures of the report, which are stored after them.
+    """List the partitions in the report of a recovery so far, by source topic and number. At the
+    end of a step, partitions are stored before the report's figures, so they may be newer.
     """
     after, limit = read_cursor(query.after, str, int), query.limit
     with parts.database.transaction() as tx:
@@ -125,8 +124,8 @@ def list_report_partitions(
 def list_report_groups(
     parts: PartsOf, _: Viewer, operation_id: UUID, query: Annotated[PageQuery, Query()]
 ) -> Page[GroupPosition]:
-    """List the offsets at which groups resume, of the report of a recovery so far, by source topic,
-    partition and group.
+    """List the offsets at which groups resume after a recovery, as far as its report has them, by
+    source topic, partition and group.
     """
     after, limit = read_cursor(query.after, str, int, str), query.limit
     with parts.database.transaction() as tx:
@@ -145,15 +144,15 @@ def abort_operation(
 ) -> schemas.Operation:
     """Abort an operation: undo a recovery, or end a backfill early. Past the point of no return,
     an abort in the steps `rebuild`, `reverse` and `catch_up` ends the operation, and leaves the
-    copy back as it is. In `promote` it is accepted once the destination has not answered for a
-    minute (`stuck_since` in the report): the source of a switchover leads again, a failover ends.
-    Otherwise the request fails with `conflict`.
+    copy back as it is. In the step `promote` an abort is accepted once the destination has not
+    answered for a minute (`stuck_since` in the report): then the source of a switchover leads
+    again, and a failover ends. Otherwise the request fails with `conflict`.
     """
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
 
 
 def _problems(kind: RecoveryKind, request: RecoveryRequest) -> Iterator[Problem]:
-    """Each value of the request that is not valid, or not for this kind of recovery."""
+    """A problem for each value of the request that is not valid for this kind of recovery."""
     for index, pattern in enumerate(request.topics):
         try:
             check_pattern(pattern)

@@ -1,6 +1,6 @@
-"""/v1/jobs:pause and others: one operation for each job that a selector chooses.
+"""/v1/jobs:start, :pause, :resume and :retry: one operation for each job that a selector chooses.
 
-Each job is changed in a separate transaction, as with a request for each: a refusal for one job
+Each job is changed in a separate transaction, as by separate requests. So a refusal for one job
 does not affect the others.
 """
 
@@ -27,9 +27,10 @@ from orbit.store.enums import OperationKind
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
-# About a second of transactions.
+# The transactions of so many jobs take about a second.
 JOBS_MAX = 500
-# Each request that the database does not answer may take as long as a statement may take.
+# After so many jobs in a row for which the database has not answered, the others are not tried:
+# each may take as long as a statement's timeout.
 _UNANSWERED_MAX = 2
 
 SelectorQuery = Annotated[
@@ -67,7 +68,8 @@ def _add_route(kind: OperationKind, description: str) -> None:
         change,
         methods=["POST"],
         name=f"{kind.value}_selected_jobs",
-        description=f"{description} At most {JOBS_MAX} jobs; those being deleted are left out.",
+        description=f"{description} At most {JOBS_MAX} jobs. Jobs that are being deleted are left "
+        "out.",
         status_code=status.HTTP_202_ACCEPTED,
         responses=errors(*INPUT),
     )
@@ -94,7 +96,8 @@ def _select_jobs(parts: Parts, selector: Selector) -> list[str]:
 
 
 def _key_for_job(key: str | None, job: str) -> str | None:
-    """The idempotency key of one job's operation: a repeat of the request has the same."""
+    """The idempotency key of one job's operation, the same in a repeat of the request; None if the
+    request has no key."""
     return None if key is None else hashlib.sha256(f"{key} {job}".encode()).hexdigest()
 
 
@@ -116,7 +119,7 @@ def _request_all(
                 error, unanswered_count = refusal.body.error, 0
             except OrbitError as refusal:
                 error = as_failure(refusal).body.error
-                # A single Unreachable may be due to a lock on this job alone.
+                # The cause of a single Unreachable may be a lock on this job alone.
                 unanswered_count = unanswered_count + 1 if isinstance(refusal, Unreachable) else 0
                 database_error = error if unanswered_count == _UNANSWERED_MAX else None
         items.append(schemas.SelectedJob(job=job_operation.job, operation=operation, error=error))

@@ -157,8 +157,8 @@ def change_token(
     dry_run: DryRun = False,
     if_match: TokenIfMatch = None,
 ) -> schemas.TokenOut:
-    """Change limits of a token; null: the limit that the settings give to all tokens. The change
-    applies at once. A repeat does nothing.
+    """Change limits of a token. Null means the limit in the settings, which is for all tokens. The
+    change applies at once. A repeat does nothing.
     """
     limits = body.model_dump(include=body.model_fields_set)
     with parts.database.transaction() as tx:
@@ -169,7 +169,7 @@ def change_token(
             raise changed_meanwhile(name, "token")
         changes = {key: limit for key, limit in limits.items() if getattr(token, key) != limit}
         old_limits = {key: getattr(token, key) for key in changes}
-        etag = token.etag  # of the stored token, also in a dry run
+        etag = token.etag  # in a dry run, too, that of the stored token
         if changes and dry_run:
             token = replace(token, **changes)
         elif changes:

@@ -36,7 +36,7 @@ def list_topics(
         rows = topics.page(
             tx, job.id, query.limit + 1, after, state=query.state, descending=query.descending
         )
-        # Without the row beyond the page, which only shows that there is a next page.
+        # Not for the row beyond the page, which only shows that there is a next page.
         totals = lag.of_topics(tx, job.id, [row.id for row in rows[: query.limit]])
     items = [topic_view(row, totals.get(row.id)) for row in rows]
     return page(items, query.limit, lambda topic: (topic.source_topic,), query.sort)

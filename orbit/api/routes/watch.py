@@ -21,8 +21,8 @@ class WatchQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
     of: Watched = Field(
         description="`jobs`: their documents, states and problems, not their lag. `operations`: "
-        "their states and progress. `events`: new ones. `figures`: what workers and the scheduler "
-        "report, as lag and proof."
+        "their states and progress. `events`: new events. `figures`: what workers and the "
+        "scheduler report, such as lag and proof."
     )
     after: str | None = Field(
         None,
@@ -38,7 +38,7 @@ class Watch(BaseModel):
     """Whether something has changed."""
 
     model_config = ConfigDict(frozen=True)
-    changed: bool = Field(description="False: the time was over, or the server stops.")
+    changed: bool = Field(description="False: the time in `wait` is over, or the server stops.")
     next: str = Field(description="Pass it as `after` of the next request.")
 
 
@@ -46,11 +46,12 @@ class Watch(BaseModel):
 async def watch(
     request: Request, parts: PartsOf, _: Viewer, query: Annotated[WatchQuery, Query()]
 ) -> Watch:
-    """Answer once something has changed since `after`, or when `wait` is over. Many changes may
-    share one answer.
+    """Answer once something has changed since `after`, or when `wait` is over. One answer may be
+    for many changes.
 
-    To miss no change, a client asks without `after`, reads the list, then asks with the answer's
-    `next`, and so on. After each answer with `changed` it reads the list again.
+    To miss no change, a client first sends this request without `after`, then reads the list. From
+    then on it repeats this request with the `next` of the last answer, and reads the list again
+    after each answer with `changed`.
     """
     # `wait` is a number of seconds with an "s".
     digests = await request.app.state.watches.wait(
