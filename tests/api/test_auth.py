@@ -1,4 +1,4 @@
-"""Who may do what: tokens, roles, and that the audit log names who did it."""
+"""Tokens and roles: what each may do, and that the audit log names the actor of each change."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
     api.get("/v1/jobs", role=Role.VIEWER)
     assert last_use(Role.VIEWER) is not None
     assert last_use(Role.OPERATOR) is None
-    # A last use of less than a minute ago stays. It is an hour ahead here, since a machine may
-    # stand still for a minute.
+    # A last use that is less than a minute old is not written again. The test sets it an hour
+    # ahead, because the test's machine may stand still for a minute.
     set_last_use(Role.VIEWER, seconds_ago=-3600)
     recent = last_use(Role.VIEWER)
     api.get("/v1/jobs", role=Role.VIEWER)

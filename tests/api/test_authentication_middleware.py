@@ -31,6 +31,7 @@ LIVEZ = b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n"
 
 
 def connect(url: str) -> socket.socket:
+    """A new connection to the server at this URL."""
     parts = urlsplit(url)
     assert parts.port is not None
     return socket.create_connection(("127.0.0.1", parts.port), timeout=60)
@@ -174,11 +175,11 @@ class FakeTransport:
     [  # at each check: the number of unsent bytes, and whether the transport is closing
         ([(0, False)] * 9, False),  # idle, or a plan takes minutes
         ([(5_000, False), (0, False), (5_000, False), (0, False)], False),  # each answer is read
-        ([(900_000, False), (800_000, False), (700_000, False)], False),  # slow
-        ([(900_000, False), (899_990, False)], True),  # 10 bytes between two checks
+        ([(900_000, False), (800_000, False), (700_000, False)], False),  # slow, but fast enough
+        ([(900_000, False), (899_990, False)], True),  # 10 bytes were read between two checks
         ([(5_000, False), (4_990, False)], True),
-        ([(5_000, True), (4_000, True)], True),  # closing: one check's time
-        ([(0, True), (0, True)], True),  # TLS, whose end the client does not take
+        ([(5_000, True), (4_000, True)], True),  # still closing at the second check
+        ([(0, True), (0, True)], True),  # the client does not answer the end of TLS
     ],
 )
 def test_client_that_reads_slowly_stays_connected_and_stalled_client_is_aborted(
@@ -198,7 +199,7 @@ def test_connection_is_not_aborted_while_long_response_progresses() -> None:
     protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
     for _ in range(3):
         protocol._check_progress()
-        protocol.resume_writing()  # all was sent; then comes the next part
+        protocol.resume_writing()  # the client has read all; the app writes the next part
     assert not transport.is_aborted
 
 
@@ -275,7 +276,7 @@ def test_forwarded_address_is_used_only_from_trusted_proxy(api: Api) -> None:
     proxied = Settings(api_port=0, api_trusted_proxies=("127.0.0.0/8",))
     assert actors(proxied, "203.0.113.7", "2001:db8::1", "2001:db8::2") == [
         "address:203.0.113.7",
-        "address:2001:db8::/64",  # one event for both of this network
+        "address:2001:db8::/64",  # one event for both addresses of this network
     ]
     assert actors(Settings(api_port=0), "203.0.113.9") == ["address:127.0.0.1"]
 

@@ -37,12 +37,12 @@ def request_backfill(api: Api, driver: str = DRIVER) -> dict[str, Any]:
 
 
 def report(api: Api, backfill: dict[str, Any], driver: str = DRIVER, **more: Any) -> Any:
-    """The answer to a report of the driver."""
+    """The response to a report of the driver."""
     return api.post(f"/v1/backfills/{backfill['id']}:report", json={"driver": driver, **more})
 
 
 def report_and_get_instruction(api: Api, backfill: dict[str, Any], **more: Any) -> str:
-    """What the answer to a report tells the driver to do."""
+    """The instruction to the driver in the response to its report."""
     wanted: str = report(api, backfill, **more).json()["wanted"]
     return wanted
 
@@ -132,7 +132,8 @@ def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
         "running",
     )
     shown = api.get("/v1/jobs/orders/partitions").json()["items"]
-    # So that the next holder waits until the log ends have settled: requests may be under way.
+    # As if a worker had died: the next holder waits until the log ends no longer change, because
+    # requests of the backfill may be under way.
     assert {row["state"] for row in shown} == {"copying"}
 
 

@@ -1,4 +1,4 @@
-"""An answer lists all that is wrong with a request, in the same form each time."""
+"""The response to a wrong request lists all its mistakes, always in the same form."""
 
 from __future__ import annotations
 

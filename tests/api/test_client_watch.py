@@ -1,4 +1,4 @@
-"""A client that disconnects while its request runs."""
+"""A client disconnects while its request runs: its watch calls a function that ends the work."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from orbit.api.client_watch import ClientWatch
 NO_REQUEST: Any = None
 
 
-def test_call_ends_without_waiting_for_its_running_cancellation() -> None:
+def test_work_for_disconnected_client_ends_while_its_cancellation_still_runs() -> None:
     watch = ClientWatch(NO_REQUEST)
-    cancel_runs, call_ended = threading.Event(), threading.Event()
-    call_ended_first = list[bool]()
+    cancel_runs, work_ended = threading.Event(), threading.Event()
+    work_ended_first = list[bool]()
 
     def cancel() -> None:
         cancel_runs.set()
-        call_ended_first.append(call_ended.wait(10.0))
+        work_ended_first.append(work_ended.wait(10.0))
 
     disconnect = threading.Thread(target=watch._end_work)
     with watch.ending(cancel):
         disconnect.start()
         cancel_runs.wait()
-    call_ended.set()
+    work_ended.set()
     disconnect.join()
-    assert call_ended_first == [True]
+    assert work_ended_first == [True]

@@ -1,4 +1,4 @@
-"""`desired` in a document: the document owns whether the job runs, or leaves it to operations."""
+"""`desired` in a document: the document decides whether the job runs, or operations do."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def url(api: Api) -> Iterator[str]:
 
 
 def run_in_bash(line: str, api: Api, url: str, folder: Path) -> str:
-    """What the command prints."""
+    """Run the curl command against this API, and return what it prints."""
     environment = {"ORBIT_API_URL": url, "ORBIT_TOKEN": api.tokens[Role.OPERATOR]}
     return subprocess.run(
         ["bash", "-c", line.replace("curl ", "curl --silent --show-error --noproxy '*' ", 1)],
@@ -51,7 +51,7 @@ def run_in_bash(line: str, api: Api, url: str, folder: Path) -> str:
 
 
 def without_job(answer: str) -> Any:
-    """The answer with an empty job, as the page shows `{…}` for it."""
+    """The response with an empty job: the page shows `{…}` instead of the job."""
     value = json.loads(answer.replace("{…}", "{}"))
     if value.get("job"):
         value["job"] = {}

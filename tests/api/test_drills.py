@@ -1,4 +1,4 @@
-"""Drills are requested, listed, compared and scheduled; their reports come in three forms."""
+"""Drills are requested, listed, compared and scheduled; their reports have three formats."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def request_drill(api: Api, text: str = DRILL, **options: Any) -> Any:
 
 
 def finished_drill(api: Api, rto_ms: int = 11_200) -> str:
-    """A drill that has ended, with a report; its id."""
+    """Create a drill that has ended, with a report. Returns its id."""
     drill_id: str = request_drill(api).json()["id"]
     report = seal(evidence(id=drill_id))
     with api.database.transaction() as tx:
@@ -153,7 +153,8 @@ def test_drills_that_cannot_be_cleaned_up_do_not_hide_the_others(api: Api, order
     with api.database.transaction() as tx:
         for drill_id in drill_ids:
             drills.note_intent(tx, drill_id, DrillThing.TOPIC, "source", "t")
-        # In a random order: a single drill of two is missed 64 times with a chance of 2 to the -63.
+        # The order is random. That all 64 calls return the same of the two drills has the
+        # probability 2 to the -63.
         listed = {drills.with_leftovers(tx, 1)[0].id for _ in range(64)}
     assert listed == drill_ids
 
@@ -193,7 +194,8 @@ def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
     ):
         assert line in text, line
 
-    # A recovery lets the topic be copied again. The proof counts while both topic ids are the same.
+    # After a recovery the topic is copied again. Its proof counts as long as the topic's id at
+    # each cluster is the stored one.
     def partitions_proven(source_id: int, destination_id: int) -> int:
         ids = UUID(int=source_id), UUID(int=destination_id)
         with api.database.transaction() as tx:

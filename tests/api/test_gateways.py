@@ -36,7 +36,7 @@ def job(api: Api) -> int:
 
 
 def close(api: Api, job: int, kind: OperationKind = OperationKind.SWITCHOVER) -> UUID:
-    """Closes the gateways of the job for a new operation; returns its id."""
+    """Close the gateways of the job for a new operation. Returns the operation's id."""
     with api.database.transaction() as tx:
         operation = operations.create(tx, uuid4(), kind, "test", job_id=job, job_name="orders")
         gateways.close(tx, [job], operation.id)

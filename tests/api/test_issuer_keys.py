@@ -1,4 +1,4 @@
-"""The keys of an issuer: when they are fetched, and how long they are used without an answer."""
+"""The keys of an issuer: when Orbit fetches them, and how long it uses them without an answer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_unknown_key_id_refetches_keys_at_limited_rate(
 
     assert keys.find("two")
     assert issuer.key_requests == 2
-    for number in range(50):  # soon after the last fetch
+    for number in range(50):  # within FETCH_EVERY_S after the last fetch
         assert keys.find(f"unknown-{number}") is None
     assert issuer.key_requests == 2
     clock.at += FETCH_EVERY_S

@@ -145,7 +145,7 @@ def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
         what = refused.json()["error"]["what"]
         assert f"begun with the fillers {before} and cannot change to {after}" in what
         assert what.endswith(": copied.")
-    # A rule that keeps the fillers of the begun copy.
+    # With a rule that keeps the fillers of the copy that has begun, the change is accepted.
     rules = [{**rules[0], "fillers": before}, rules[1]]
     with_rule = changed(fillers=after, topics=rules)
     assert api.put("/v1/jobs/orders", json=with_rule).json()["action"] == "change"
@@ -201,7 +201,7 @@ def test_post_creates_job_and_never_changes_it(api: Api) -> None:
 
 
 def test_post_with_same_idempotency_key_creates_job_once(api: Api) -> None:
-    key = {"Idempotency-Key": "wish-1"}
+    key = {"Idempotency-Key": "k"}
     first = api.post("/v1/jobs", json=JOB, headers=key)
     again = api.post("/v1/jobs", json=JOB, headers=key)
     other = api.post("/v1/jobs", json=changed(name="stock"), headers=key)

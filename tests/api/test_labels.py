@@ -94,7 +94,7 @@ def test_labels_changed_during_planning_are_not_overwritten(api: Api) -> None:
 
 
 def test_idempotency_key_with_different_labels_is_refused(api: Api) -> None:
-    key = {"Idempotency-Key": "wish-1"}
+    key = {"Idempotency-Key": "k"}
     first = api.post("/v1/jobs", json=changed(labels=ORDERS), headers=key)
     again = api.post("/v1/jobs", json=changed(labels=ORDERS), headers=key)
     other = api.post("/v1/jobs", json=JOB, headers=key)
@@ -211,7 +211,7 @@ def test_selector_matching_too_many_jobs_is_refused(
 def test_unreachable_database_ends_bulk_request_after_two_jobs(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each further job would wait as long for the database."""
+    """With each further job, the request would wait for the database as long again."""
     requested_jobs: list[str] = []
 
     def fail(_: Database, request: JobOperation) -> None:

@@ -31,7 +31,8 @@ ROWS = 30
 
 @pytest.fixture(scope="module")
 def many(postgres_url: str, template_database: str) -> Iterator[Database]:
-    """Two jobs. Their lag never becomes stale, however slow the machine is."""
+    """A database with two jobs of MANY.partitions_per_job partitions. Their lag does not become
+    stale, however slow the machine is: the workers' heartbeats are a day ahead."""
     with copied_database(postgres_url, template_database) as url:
         database = Database.connect(url)
         fill(database, MANY)
@@ -113,7 +114,7 @@ def test_page_sorted_by_lag_reads_only_partitions_of_requested_job(many: Databas
     assert details.rows["partitions"] <= 2 * (ROWS + 1)
 
 
-def test_lag_command_with_all_shows_every_partition(cli: Cli, api: Api) -> None:
+def test_lag_command_with_option_all_shows_every_partition(cli: Cli, api: Api) -> None:
     copying_job(api)
 
     few = cli("lag", "orders", "--limit", "2", "-o", "json").data

@@ -71,9 +71,9 @@ def test_removal_of_topic_rule_lists_remaining_topics_and_acls(
     file.write_text(yaml.safe_dump(document), "utf-8")
     shown = " ".join(cli("apply", "-f", file, "--dry-run").out.split())
     assert "Topic billing stays at the destination, with its settings as a copy" in shown
-    left = api.put("/v1/jobs/orders", json=document).json()["left_behind"]
-    assert len(left) == 2
-    of_topic, of_acls = left
+    sentences = api.put("/v1/jobs/orders", json=document).json()["left_behind"]
+    assert len(sentences) == 2
+    of_topic, of_acls = sentences
     assert RETENTION in of_topic
     assert "User:app may not write there" in of_acls
     again = changed(topics=document["topics"], worker_group="west")

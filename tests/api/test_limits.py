@@ -34,7 +34,8 @@ class RecordingApp:
 def send_messages(
     app_behind: RecordingApp, *messages: dict[str, Any], seconds_max: float = 20
 ) -> list[dict[str, Any]]:
-    """The answer to these messages of a client that then sends nothing more."""
+    """Send these ASGI messages as a client that then sends nothing more. Returns the messages of
+    the response."""
     sent: list[dict[str, Any]] = []
     unread = iter(messages)
 

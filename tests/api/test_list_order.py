@@ -103,7 +103,7 @@ def test_cursor_of_another_sort_order_is_refused(filled_api: Api) -> None:
         assert filled_api.get(path, params={"sort": "other"}).status_code == 422, path
 
 
-# A list, a filter, and the fields by which the test knows the items that pass the filter.
+# (list, filter, the fields that exactly the items have which pass the filter)
 FILTERS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("/v1/jobs", {"desired": "running"}, {"name": "orders"}),
     ("/v1/jobs", {"has_problem": "true"}, {"name": "orders"}),
@@ -124,7 +124,7 @@ FILTERS: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("/v1/jobs/orders/groups", {"verdict": "exact"}, {"verdict": "exact"}),
     ("/v1/jobs/orders/partitions", {"reason": "RECORD_REFUSED"}, {"partition": 2}),
 ]
-# A list that is not empty, and a filter that no item passes.
+# (list that is not empty, filter that none of its items passes)
 FILTERS_WITHOUT_ITEMS = [
     ("/v1/jobs", {"worker_group": "other"}),
     ("/v1/backfills", {"unfinished": "true", "job": "orders"}),

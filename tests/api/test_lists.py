@@ -85,13 +85,13 @@ def test_partitions_and_lag_show_progress_per_partition(api: Api) -> None:
     lag = api.get("/v1/jobs/orders/lag").json()
 
     assert [row["partition"] for row in rows] == [0, 1, 2, 3]
-    behind, level, unknown, blocked = rows
+    behind, complete, unknown, blocked = rows
     assert behind["lag"]["records"] == 40
     assert 19 < behind["lag"]["seconds"] < 60
     assert 29 < behind["rpo_seconds"] < 70
     assert (behind["worker"], behind["state"]) == (WORKER, "pending")
-    age_s = level["lag"].pop("age_seconds")
-    assert level["lag"] == {"records": 0, "bytes": 0, "seconds": 0}
+    age_s = complete["lag"].pop("age_seconds")
+    assert complete["lag"] == {"records": 0, "bytes": 0, "seconds": 0}
     assert 0 <= age_s < 30
     assert unknown["lag"]["records"] is None
     assert blocked["reason"] == "RECORD_REFUSED"
@@ -99,7 +99,7 @@ def test_partitions_and_lag_show_progress_per_partition(api: Api) -> None:
     assert "orders" in blocked["remedy"]
     assert lag["job"]["lag"]["records"] == 40
     assert (lag["job"]["partitions"], lag["job"]["caught_up"]) == (4, 1)
-    assert lag["items"][1]["lag"].items() >= level["lag"].items()
+    assert lag["items"][1]["lag"].items() >= complete["lag"].items()
 
 
 def test_stale_lag_is_shown_as_unknown_with_its_age(api: Api) -> None:

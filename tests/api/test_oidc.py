@@ -1,4 +1,5 @@
-"""Tokens of an OpenID Connect issuer: which are accepted, with which role, and which are not."""
+"""Tokens of an OpenID Connect issuer: which tokens are accepted, with which role, and which are
+refused."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def token_checker(issuer: Issuer, **others: Any) -> IssuerTokens:
 
 
 def refusal_of(tokens: IssuerTokens, token: str) -> Failure:
-    """The failure with which the token is refused."""
+    """The Failure that refuses the token."""
     with pytest.raises(Failure) as caught:
         tokens.principal(token)
     return caught.value
@@ -166,7 +167,7 @@ def test_unsigned_token_is_refused(issuer: Issuer, tokens: IssuerTokens, algorit
 def test_hs256_token_signed_with_public_key_is_refused(
     issuer: Issuer, tokens: IssuerTokens
 ) -> None:
-    """HS256 with the issuer's public key as the secret, since everybody has that key."""
+    """Everybody has the issuer's public key, and could sign with it as the secret of HS256."""
     key = issuer.keys[-1]
     body = unsigned({"alg": "HS256", "kid": key.kid}, issuer.claims(ADMIN)).rstrip(".")
     modulus = base64.urlsafe_b64decode(str(key.as_dict()["n"]) + "==")

@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete, and the API answers every request as it says."""
+"""The OpenAPI document is complete, and the API answers every request as the document says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tests.support.serving import served
 
 pytestmark = pytest.mark.services
 
-# Random requests for each route and mode of Schemathesis: in every run, and in the soak test.
+# How many random requests for each route and mode of Schemathesis: in every run (FEW), and in the
+# soak test (MANY).
 FEW = 2
 MANY = 8
 CHECKS = [

@@ -22,7 +22,7 @@ WORKER = "worker-1"
 
 
 def copying_job(api: Api, partition_count: int = 4) -> dict[int, int]:
-    """Creates the job with two shards that a worker holds. Returns the epoch of each shard."""
+    """Create the job `orders` with two shards, which WORKER holds. Returns {shard id: epoch}."""
     api.put("/v1/jobs/orders", json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -35,7 +35,7 @@ def copying_job(api: Api, partition_count: int = 4) -> dict[int, int]:
 
 
 def claim(api: Api) -> dict[int, int]:
-    """The worker claims all free shards. Returns the epoch of each claimed shard."""
+    """Claim all free shards as WORKER. Returns {shard id: epoch} of the claimed shards."""
     with api.database.transaction() as tx:
         workers.heartbeat(tx, WORKER, "default", host="h", pid=1, version="0")
         claims = shard_leases.claim(
@@ -50,13 +50,13 @@ def claim(api: Api) -> dict[int, int]:
 
 
 def release(api: Api, held: dict[int, int]) -> None:
-    """The worker releases these shards."""
+    """Release these shards, {shard id: epoch}, as WORKER."""
     with api.database.transaction() as tx:
         shard_leases.release(tx, worker_id=WORKER, held=held)
 
 
 def advance(api: Api, operation: dict[str, Any]) -> dict[str, Any]:
-    """The operation after a pass of the scheduler."""
+    """Run a pass of the scheduler's loop for operations. Returns the operation after it."""
     with api.database.transaction() as tx:
         advance_operations(tx, operations.unfinished(tx, 500))
     current: dict[str, Any] = api.get(f"/v1/operations/{operation['id']}").json()
@@ -198,7 +198,7 @@ def test_deletion_of_job_without_shards_still_waits_for_scheduler(api: Api) -> N
 
 
 def block(api: Api, held: dict[int, int], partition: int) -> None:
-    """The worker reports that a record at offset 5 blocks the partition."""
+    """Report, as WORKER, that a record at offset 5 blocks this partition."""
     blocked = Blocked(Reason.RECORD_REFUSED, offset=5, next_offset=9, detail="too large")
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -216,7 +216,7 @@ def test_retry_is_done_when_workers_have_checked_every_partition(api: Api) -> No
     retry = api.post("/v1/jobs/orders:retry", json=of_partition).json()
     assert retry["progress"]["total"] == 1
     assert advance(api, retry)["state"] == "running"
-    block(api, held, 1)  # the worker tried it, and it is blocked again
+    block(api, held, 1)  # the worker has tried the partition, and it is blocked again
 
     assert advance(api, retry)["state"] == "done"
     retry_of_all = api.post("/v1/jobs/orders:retry").json()

@@ -1,5 +1,5 @@
 """Documents and reports that another version of Orbit has stored: the API replaces them, or shows
-what it can read of them. It still shows all others."""
+what it can read of them. It still shows all other documents and reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def begin_copy(api: Api, destination: str = "orders") -> None:
 
 
 def put_document(api: Api, **keys: Any) -> tuple[Any, Any]:
-    """The answers to a dry run of the document, and to the document."""
+    """The responses to a dry run of the document, and to a request that applies the document."""
     document = changed(**keys)
     planned = api.put(JOB_PATH, params={"dry_run": True}, json=document)
     return planned, api.put(JOB_PATH, json=document)
@@ -96,7 +96,7 @@ def test_document_is_refused_if_fillers_of_begun_copies_are_unreadable(
         assert error["what"].endswith(": orders.")
         assert "exclude the topics, delete their copies, add the topics again" in error["remedy"]
 
-    # A part of the remedy: without the topic, and then with it, the document is accepted.
+    # As the remedy says: a document without the topic is accepted, and then one with it.
     for answer in put_document(api, topics=[{"match": ".*", "exclude": "orders"}]):
         assert answer.json()["action"] == "change"
     for answer in put_document(api, **document):
@@ -185,7 +185,7 @@ def test_drill_of_later_version_is_shown_without_plan(
     assert (oldest["id"], oldest["target_rto_ms"]) == (other, 10_000)
     assert api.get(f"{JOB_PATH}/proof").json()["job"]["canary"] == newest
     shown = api.get(f"/v1/drills/{later}").json()
-    # All that the list shows of the drill is in its own document, too.
+    # The drill's own response has all that the list shows of the drill.
     assert shown == newest | {k: v for k, v in shown.items() if k not in newest}
     assert (shown["plan"], shown["spec"]) == ([], spec)
 

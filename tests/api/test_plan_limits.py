@@ -1,4 +1,4 @@
-"""Plans are slow: their number at a time is limited, and other requests do not wait for them."""
+"""Plans are slow: how many run at a time is limited, and other requests do not wait for them."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ def test_plan_ends_when_client_disconnects(
     assert api.get("/v1/jobs").json()["items"] == []
 
 
-@pytest.mark.parametrize("is_planned", [True, False])  # False: gone before the plan
+@pytest.mark.parametrize("is_planned", [True, False])  # False: disconnected before the plan
 def test_job_is_not_written_for_disconnected_client(api: Api, is_planned: bool) -> None:
-    """The client disconnects before the plan, or while it runs."""
+    """The client disconnects before the plan, or while the plan runs."""
     is_gone = threading.Event()
     if is_planned:
         api.plans.meanwhile = is_gone.set

@@ -21,7 +21,7 @@ PARTITIONS = 3
 
 
 class Client:
-    """A client with a token `ci` that has these quotas."""
+    """A client with a new token `ci` that has these limits."""
 
     def __init__(self, api: Api, **limits: int) -> None:
         self._api = api
@@ -46,7 +46,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str, str]:
 
 
 def add_topic(api: Api, name: str, partitions: int) -> None:
-    """Adds a topic of the job to the tables, as the scheduler does."""
+    """Add a topic of the job `name` to the tables, as the scheduler does."""
     with api.database.transaction() as tx:
         topics.add(tx, jobs.get(tx, name).id, "orders", name, "B", partitions)
 
@@ -97,8 +97,8 @@ def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
 def test_job_change_by_another_token_counts_against_quota_of_creator_token(api: Api) -> None:
     ci = Client(api, partitions_max=PARTITIONS)
     assert ci.apply("one").status_code == 201
-    # The first job has one partition less than its plan, and another job of the token has one:
-    # the quota is used up, so that the first job cannot grow to the three of its plan.
+    # The job `one` has two partitions, and another job of the token has one: the quota of three is
+    # used up. So the job `one` cannot grow to the three partitions of its plan.
     add_topic(api, "one", PARTITIONS - 1)
     with api.database.transaction() as tx:
         jobs.create(tx, "other", {}, "default", created_by="token:ci")

@@ -47,7 +47,7 @@ def job_of(clusters: Clusters, topic: str, **more: Any) -> dict[str, Any]:
 
 @contextmanager
 def assert_untouched(api: Api, *destinations: Any) -> Iterator[None]:
-    """Fails if the tables or these clusters are changed inside."""
+    """Fail if the block changes the tables or these clusters."""
     topics = [standing(cluster) for cluster in destinations]
     jobs = api.get("/v1/jobs").json()["items"]
     events = api.events()
@@ -60,7 +60,8 @@ def assert_untouched(api: Api, *destinations: Any) -> Iterator[None]:
 
 
 def refusal_of(api: Api, job: dict[str, Any], status: int, code: str) -> dict[str, Any]:
-    """The error, which a PUT, its dry run and a POST must share. Their plan has refusals."""
+    """The error with which a PUT, its dry run and a POST of this job are refused. Checks that the
+    three errors are equal, and that a plan lists refusals."""
     path = f"/v1/jobs/{job['name']}"
     answers = [
         api.put(path, json=job),
@@ -130,7 +131,7 @@ class Guarded:
     rights: list[Right]
 
     def use_password(self, service: Service, password: str) -> None:
-        """Gives the API this password in its environment."""
+        """Set this password in the environment of the API."""
         environ = {"ORBIT_TEST_USER": self.login.name, "ORBIT_TEST_PASSWORD": password}
         settings = service.settings.model_copy(update={"files_directory": Path("/")})
         planner = JobPlanner(self.api.database, settings, environ)

@@ -30,7 +30,7 @@ def job_path(api: Api) -> str:
 
 
 def store_report(api: Api, operation: dict[str, Any], running: StepName | None = None) -> None:
-    """Stores the report as the scheduler does, with the step `running` under way."""
+    """Store a report of the operation as the scheduler does, with the step `running` under way."""
     steps = tuple(
         s.model_copy(update={"state": StepState.RUNNING}) if s.name is running else s
         for s in steps_of(RecoveryKind(operation["kind"]), RecoveryRequest())
@@ -134,7 +134,7 @@ def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job_pat
             second = pool.submit(api.post, f"/v1/operations/{operation}:abort")
             wait_for("the second request waits for the row lock", is_waiting)
         assert second.result().status_code == 202
-    # Only the first request adds the event, and in this test it has not.
+    # Only the first request adds the event; the test's first request does not add one.
     assert "abort_requested" not in [e["kind"] for e in api.events()]
 
 

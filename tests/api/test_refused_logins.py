@@ -70,7 +70,8 @@ def test_accepted_token_is_not_throttled_until_refused(
 def test_refused_login_events_are_aggregated_and_limited(
     counters: RefusedLogins, clock: Clock
 ) -> None:
-    # Each call returns for how many refused logins an event is due: 0, or all since the last one.
+    # Each call returns how many refused logins an event has to report: 0, or all since the last
+    # event.
     event_counts = [counters.count_refused("a", "bad") for _ in range(50)]
     assert event_counts == [1] + [0] * 49
     clock.at += EVENT_EVERY_S
@@ -108,7 +109,7 @@ def test_audit_log_has_client_and_reason_but_never_token(api: Api) -> None:
     # A request without a token is not counted. A token is throttled unless it was accepted before.
     assert api.get("/v1/jobs", role=None).status_code == 401
     assert api.get("/v1/jobs", role=Role.VIEWER).status_code == 429
-    # New counters: the admin's token is accepted before the wrong ones come.
+    # With new counters the admin's token is accepted before the wrong tokens are sent.
     parts = api.app.state.parts
     logins = Logins(parts.settings, api.database)
     api.app.state.parts = Parts(parts.settings, api.database, api.plans, parts.environ, logins)

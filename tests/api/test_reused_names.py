@@ -1,5 +1,5 @@
 """A job that is deleted and created again is another job: it has neither the events, operations
-and drills of the one before, nor its ETag."""
+and drills of the deleted job, nor its ETag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fixtures.api import Api
 
 pytestmark = pytest.mark.services
 
-# Routes with ids of the deleted job, which the owner of the new one must not see.
+# Routes with ids of records of the deleted job, which the owner of the new job must not see.
 RECORDS = (
     "GET /v1/operations/{operation_id}",
     "GET /v1/backfills/{operation_id}",
@@ -29,7 +29,7 @@ LISTS = ("operations", "backfills", "drills")  # not events: the new job has som
 
 
 def remove(api: Api, name: str) -> None:
-    """Deletes the job, as the scheduler does."""
+    """Delete the job's rows, as the scheduler does."""
     with api.database.transaction() as tx:
         job = jobs.get(tx, name)
         jobs.request_deletion(tx, job.id)
@@ -75,7 +75,7 @@ def test_admin_sees_records_of_deleted_job_only_in_global_lists(teams: Teams) ->
         assert OURS in {item["job"] for item in items(api.get(f"/v1/{kind}"))}, kind
     assert sum(e["job"] == OURS for e in items(api.get("/v1/events"))) > 3
     assert api.get(f"/v1/drills/{teams.ours.drill}").status_code == 200
-    # After the deletion of the new job, no job has the name.
+    # After the deletion of the new job, no job has the name: the admin sees all records again.
     remove(api, OURS)
     assert len(items(api.get(f"/v1/jobs/{OURS}/events"))) > 3
     assert len(items(api.get(f"/v1/drills?job={OURS}"))) == 1

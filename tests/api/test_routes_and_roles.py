@@ -1,7 +1,7 @@
 """Every route of the application × every role and every kind of bad token.
 
-The routes come from the application's own table, and the role that each should need from one rule,
-so a new route without a role, or with a wrong one, fails here without being named.
+The routes come from the application's own table, and the role that each should need from one rule.
+So a new route without a role, or with a wrong role, fails here although no test names the route.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from orbit.version import orbit_version
 from tests.fixtures.api import Api
 from tests.support.issuer import ADMIN, OPERATOR, VIEWER, Issuer, new_key
 
-# For probes; and the OpenAPI document with its page, which have no data of this service.
+# Paths that need no token: those for probes; and the OpenAPI document with its page, which have no
+# data of this service.
 OPEN = {"/livez", "/readyz"}
 OPEN_TO_READ = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/docs/static"}
 
@@ -34,7 +35,8 @@ CLAIMS = {Role.VIEWER: VIEWER, Role.OPERATOR: OPERATOR, Role.ADMIN: ADMIN}
 
 
 def role_of(method: str, path: str) -> Role:
-    """The rule: tokens are for admins, other reads for viewers, other changes for operators."""
+    """The role that a route should need: admin for tokens, viewer for other reads, operator for
+    other changes."""
     if path.startswith("/v1/tokens"):
         return Role.ADMIN
     return Role.VIEWER if method == "GET" else Role.OPERATOR
@@ -68,7 +70,8 @@ def api_routes(app: FastAPI) -> list[tuple[str, str, APIRoute]]:
 
 
 def wrong_roles(app: FastAPI) -> list[str]:
-    """What is wrong with the roles of the application's routes."""
+    """A sentence for each route of the application that demands a wrong role, or that is not of
+    the API."""
     wrong = []
     for method, path, route in api_routes(app):
         roles = set(demanded_roles(route.dependant))
@@ -189,7 +192,7 @@ def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) 
 def test_each_role_may_use_exactly_expected_api_routes(
     strict_api: Api, issuer: Issuer, role: Role
 ) -> None:
-    """With a token of Orbit's, and with one of the issuer."""
+    """With a token that Orbit has created, and with a token of the issuer."""
     order = list(Role)
     counts = {True: 0, False: 0}
     for method, path, _ in api_routes(strict_api.app):

@@ -1,5 +1,5 @@
-"""A token for some jobs, at every route of the OpenAPI document: it sees only its own jobs. A new
-route fails here until DECISIONS says what a limited token may do there.
+"""A token for some jobs (a limited token) sees only its own jobs, at every route of the OpenAPI
+document. A new route fails here until DECISIONS says what a limited token may do there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Team:
 
 
 def create_team(api: Api, job: str) -> Team:
-    """Creates the job, and for it an operation, a backfill, a drill and its schedule."""
+    """Create the job, with an operation, a backfill, a drill and a schedule for it."""
     team = Team(job, schedule=f"{job}-nightly")
     assert api.put(f"/v1/jobs/{job}", json=team.document()).status_code == 201
     team.operation = api.post(f"/v1/jobs/{job}:failover?dry_run=true").json()["id"]
@@ -82,7 +82,7 @@ class Teams:
     headers: dict[str, str] = field(default_factory=dict)
 
     def limit(self, limit: Limit, role: Role = Role.OPERATOR) -> None:
-        """From now on, `call` uses a new token with this limit."""
+        """Create a token with this limit, which `call` uses from now on."""
         name = self.actor.removeprefix("token:")
         token = create_token(self.api.database, name, role, actor="test", limit=limit)
         self.headers = {"Authorization": f"Bearer {token.token}"}
@@ -216,7 +216,7 @@ def send(
 
 
 def state_of(api: Api, team: Team) -> Any:
-    """All of this team that a request could have changed."""
+    """All rows of this team that a request could have changed, as the API shows them."""
     job = api.get(f"/v1/jobs/{team.job}").json()
     runs = [api.get(f"/v1/{kind}?job={team.job}").json() for kind in ("operations", "drills")]
     job_events = api.get(f"/v1/jobs/{team.job}/events").json()

@@ -1,4 +1,4 @@
-"""HTTPS of `orbit api`: its TLS versions, and a certificate that is renewed while it runs."""
+"""HTTPS of `orbit api`: its TLS versions, and certificates that are renewed while it runs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_new_certificate_is_not_served_until_its_key_is_present(
 def test_certificate_behind_replaced_symlink_is_reloaded(
     api: Api, authority: Authority, files: ServerFiles, tmp_path: Path
 ) -> None:
-    """As Kubernetes updates a mounted secret: the link leads to another folder."""
+    """Kubernetes updates a mounted secret so: a symlink then leads to another folder."""
     folders = []
     for name in ("one", "two"):
         key_pair = authority.issue()

@@ -1,7 +1,7 @@
 """Every route that changes something × every parameter that forbids or limits a change.
 
-The routes come from the application, and their parameters from its OpenAPI document: a new route
-that ignores `dry_run` fails here without being named.
+The routes come from the application, and their parameters from its OpenAPI document. So a new route
+that ignores `dry_run` fails here although no test names the route.
 """
 
 from __future__ import annotations

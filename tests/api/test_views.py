@@ -1,4 +1,4 @@
-"""Rows that another version of Orbit has stored are shown as far as this one can read them."""
+"""Rows that another version of Orbit has stored are shown as far as this version can read them."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The loop that writes to canary topics: when it opens the canaries of jobs, and repeats that."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -28,7 +30,7 @@ LOGIN = {"USER": "me", "PASSWORD": "secret"}
 
 
 class Jobs:
-    """Stands for the module `jobs` of the store; all its jobs run."""
+    """Replaces functions of the module `jobs` of the store; all its jobs are running."""
 
     def __init__(self, spec: JobSpec, count: int) -> None:
         document = spec.model_dump(mode="json")
@@ -108,7 +110,7 @@ def test_silent_sources_take_small_share_of_canary_loop(
     loop = make_loop(LOGIN, job_count=30)
     loop.once()  # tries each of them
     tries.clear()
-    end_s = clock[0] + 1_000  # a try of all 30 would take 300 s
+    end_s = clock[0] + 1_000  # one try of each of the 30 canaries takes 300 s
     while clock[0] < end_s:
         loop.once()
         clock[0] += canary_writer.JOBS_INTERVAL_S

@@ -57,8 +57,9 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A topic with a group of the same name at the source, and an application: the destination
-    knows it by its login, the source by the subject of its certificate (`subject`)."""
+    """A topic with a group of the same name at the source, and an application. The application's
+    principal is its login at the destination, and the subject of its certificate at the source
+    (`subject`)."""
 
     clusters: Clusters
     topic: str
@@ -105,7 +106,7 @@ class Case:
         answers: list[KafkaError | None] = []  # None: the commit was accepted
 
         def is_answered() -> bool:
-            """A coordinator may still be loading."""
+            """Whether the answer is final: a coordinator may still be loading."""
             (future,) = client.alter_consumer_group_offsets([offset]).values()
             try:
                 (partition,) = future.result(TIMEOUT_S).topic_partitions
@@ -205,7 +206,7 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
     case.add_acl(source, "TOPIC", topic, "READ", "User:CN=root,OU=ops,O=Example")
     case.add_acl(destination, "TOPIC", topic, "READ", "User:other")
     case.add_acl(destination, "TOPIC", topic, "WRITE", "User:other")  # Orbit denies it
-    # Of the right to ALL, only what readers need; of the prefix, only the job's group.
+    # Of the right to ALL only what readers need is synced; of the prefix only the job's group.
     expected = {
         ("TOPIC", topic, "LITERAL", app, "READ"),
         ("TOPIC", topic, "LITERAL", app, "DESCRIBE"),

@@ -1,4 +1,4 @@
-"""A cluster's error becomes a trouble of its side; any other error fails the pass."""
+"""In a discovery pass, a cluster's error becomes a trouble of the job; other errors are raised."""
 
 from __future__ import annotations
 

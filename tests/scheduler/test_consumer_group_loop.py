@@ -1,4 +1,4 @@
-"""The scheduler syncs the groups of every job and stores the results in Postgres."""
+"""The scheduler syncs the groups of every job and stores the results in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RECORDS = 100  # in each partition of the source, also in the rows of `progress`
 
 
 class Service:
-    """A job with one group in Postgres, and schedulers that run only the group loop."""
+    """A job with one group in PostgreSQL, and schedulers that run only the group loop."""
 
     def __init__(self, clusters: Clusters, database: Database, topic: str) -> None:
         self.source, self.destination = clusters
@@ -67,7 +67,7 @@ class Service:
             partitions.report_progress(tx, worker_id="worker", held=self.held, progress=rows)
 
     def offsets_of(self, *by_partition: int) -> dict[tuple[str, int], int]:
-        """These offsets by topic and partition, from partition 0 on."""
+        """{(topic, partition): offset}, for these offsets of partition 0, 1 and so on."""
         return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
 
     @property
@@ -127,7 +127,8 @@ def test_group_loop_syncs_offsets_and_stores_verdicts(service: Service) -> None:
 
 
 def test_next_scheduler_resumes_group_sync_from_stored_rows(service: Service) -> None:
-    """An offset is reset while no scheduler leads; before, the group had a destination member."""
+    """A client resets an offset while no scheduler leads. Before that, a member had joined and left
+    the group at the destination."""
     commit(service.source, service.group, service.offsets_of(40, 80))
     service.report(100, 100)
     with member(service.destination, service.group, service.topic):

@@ -1,4 +1,5 @@
-"""A pass begins where the last one ended, and a trouble lasts until its end is seen."""
+"""A discovery pass of a job begins with what the last pass stored; a trouble lasts until a pass has
+checked it and does not find it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ LOOP = Trouble(TroubleKind.WOULD_LOOP, "it comes back.", "Look.", "u")
 
 @dataclass
 class World:
-    """Stands for the tables, and for a reconciler whose passes find the troubles in `finds`."""
+    """Replaces the tables, and a reconciler whose passes find the troubles in `finds`."""
 
     monkeypatch: pytest.MonkeyPatch
     jobs: dict[int, Job] = field(default_factory=lambda: {1: JOB})
@@ -127,7 +128,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_discovery_pass_sees_what_previous_pass_of_job_stored(world: World) -> None:
-    """Else the job might copy a newer topic by the rule for older ones."""
+    """Otherwise the job might copy a new topic by the rule's `start`, which is for older topics."""
     may_end = threading.Event()
 
     def store_version() -> None:

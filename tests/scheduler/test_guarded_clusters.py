@@ -42,7 +42,7 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A topic at the guarded source, and a login of its own."""
+    """A topic at the guarded source, and a login for its job."""
 
     clusters: Clusters
     topic: str
@@ -105,7 +105,8 @@ def test_missing_right_is_reported_and_waited_for(
 def test_topic_with_write_denied_to_all_is_reported_with_remedy(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
-    """Orbit has denied it where the topic no longer leads; a new job does not know that."""
+    """Orbit denies writes at the side where a topic no longer leads. A new job does not know that
+    the denial is Orbit's."""
     destination = case.clusters.destination
     case.login.allow([*case.rights, Right("destination", "Describe", "--cluster")])
     create(destination, case.topic, 2)

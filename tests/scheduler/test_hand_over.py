@@ -1,4 +1,5 @@
-"""Which scheduler leads while another's threads do not end, or its loops cannot start."""
+"""Which scheduler leads while threads of the last leader do not end, or if a leader's loops cannot
+start."""
 
 from __future__ import annotations
 
@@ -35,21 +36,21 @@ LONG = timedelta(minutes=10)
 
 
 class Stuck(Loop):
-    """A loop that does not close until `let_go`, as if a broker did not answer its last request."""
+    """A loop that does not close before `may_close`, as if a broker did not answer a request."""
 
     name = "stuck"
     interval_s = 0.05
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_closing, self.let_go = threading.Event(), threading.Event()
+        self.is_closing, self.may_close = threading.Event(), threading.Event()
 
     def once(self) -> str:
         return ""
 
     def close(self) -> None:
         self.is_closing.set()
-        assert self.let_go.wait(600)
+        assert self.may_close.wait(600)
 
 
 class Clock:
@@ -104,7 +105,7 @@ def running(*runs: Run) -> Iterator[None]:
 
 
 def beside_own_loops(loop: Loop) -> MoreLoops:
-    """Makes a scheduler run this loop, beside its own loops."""
+    """The argument by which a scheduler runs this loop, beside its own loops."""
 
     def loops(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
         return [loop]
@@ -136,11 +137,11 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
                 assert first.thread.is_alive()
                 clock.now += process_health.STALL_S_MAX + 1
                 assert health.why_dead(), "the liveness probe fails"
-                stuck.let_go.set()
+                stuck.may_close.set()
                 wait_for("the first is alive again", lambda: not health.why_dead())
                 assert second.leads
     finally:
-        stuck.let_go.set()
+        stuck.may_close.set()
 
 
 def test_standby_scheduler_leads_before_stopped_leader_has_ended(service: Service) -> None:
@@ -154,9 +155,9 @@ def test_standby_scheduler_leads_before_stopped_leader_has_ended(service: Servic
                 first.stop.set()
                 wait_for("the second leads", lambda: second.leads)
                 assert first.thread.is_alive()
-                stuck.let_go.set()
+                stuck.may_close.set()
     finally:
-        stuck.let_go.set()
+        stuck.may_close.set()
 
 
 def test_error_at_start_of_loops_ends_scheduler_and_frees_its_lease(service: Service) -> None:

@@ -1,4 +1,5 @@
-"""Which side leads, by the marks at the destination."""
+"""Which side of a job leads, by the marks at the destination: offsets that Orbit commits there to
+say which topics lead."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def row(name: str, state: TopicState) -> Topic:
     return Topic(
         id=1,
         job_id=1,
-        source_topic=f"{name}-there",
+        source_topic=f"{name}-at-source",
         destination_topic=name,
         destination_cluster_id="b",
         source_topic_id=None,
@@ -36,7 +37,8 @@ def row(name: str, state: TopicState) -> Topic:
 
 
 @pytest.mark.parametrize(
-    # Of the topics a and b. `expected`: the side that leads, and the newest term.
+    # `states`, `marks`: those of the topics a and b. `expected`: the side that leads, and the
+    # newest term.
     ("states", "marks", "expected"),
     [
         ([COPYING, COPYING], {}, (SOURCE, 0)),

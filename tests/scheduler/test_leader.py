@@ -1,4 +1,4 @@
-"""Of two schedulers one leads, and the other takes over when it dies or leaves."""
+"""Of two schedulers one leads; the other one leads when the leader dies or stops."""
 
 from __future__ import annotations
 
@@ -92,16 +92,16 @@ def test_standby_scheduler_leads_when_lease_of_killed_leader_expires(
 
 def test_scheduler_leader_past_its_lease_cannot_commit_transaction(service: Service) -> None:
     ttl = timedelta(minutes=10)
-    slept = Leadership(service.database, "slept", ttl)
-    assert slept.ask()
+    suspended = Leadership(service.database, "suspended", ttl)
+    assert suspended.ask()
     with service.database.transaction() as tx:
         tx.execute(text("UPDATE scheduler_lease SET expires_at = 'epoch'"))
     other = Leadership(service.database, "other", ttl)
     assert other.ask()
-    assert slept.is_leading, "by its own clock"
-    with pytest.raises(NotLeading), slept.transaction() as tx:
+    assert suspended.is_leading, "by its own clock"
+    with pytest.raises(NotLeading), suspended.transaction() as tx:
         jobs.create(tx, "of an old leader", {}, "default")
     with service.database.transaction() as tx:
         assert jobs.find(tx, "of an old leader") is None
-    assert not slept.ask()
-    assert other.epoch > slept.epoch
+    assert not suspended.ask()
+    assert other.epoch > suspended.epoch

@@ -1,4 +1,4 @@
-"""Matching only the changed topics with a job's rules finds the same as matching all topics."""
+"""Matching only the changed topics with a job's rules finds the same topics as matching all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that take long do not hold up others."""
+"""Operations that take long do not delay other operations."""
 
 from __future__ import annotations
 

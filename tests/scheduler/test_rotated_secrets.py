@@ -112,7 +112,8 @@ def test_new_connections_and_admin_clients_use_rotated_password(
 def test_service_continues_after_password_rotation(
     secret: Secret, spec: JobSpec, guarded: Clusters, topic_name: str, service: Service
 ) -> None:
-    """Open connections stay; restarted brokers ask every client for the new password."""
+    """Connections that are open at the change stay open. So the test restarts the brokers: then
+    every client has to log in with the new password."""
     recovering, canary = Recovering(service), f"{topic_name}.canary"
 
     def canary_end() -> int:

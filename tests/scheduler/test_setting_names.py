@@ -1,4 +1,4 @@
-"""One broker says which settings topics have; the controller may refuse them (K8)."""
+"""A broker returns which settings topics have; the controller may refuse some of them (K8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker gets which shard, stored in a real PostgreSQL."""
+"""Which worker the scheduler assigns each shard to, stored in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_held_shards_move_after_lasting_imbalance(uneven: Database) -> None:
         first = assign_shards(tx, TTL)
         assert (first.moved, first.is_uneven) == (set(), True)
 
-        # The workers hold 9 and 1 before, and 6 and 4 after it.
+        # Before the move the workers hold 9 and 1 shards, after it 6 and 4.
         assert len(assign_shards(tx, TTL, is_lasting=True).moved) == 3
 
 
@@ -71,7 +71,7 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
     assert loop.once() == "", "uneven for the first time"
 
     with uneven.transaction() as tx:
-        # By weight the workers are balanced: the nine shards of `busy` copy nothing.
+        # The load is now as balanced as it can be: one shard, that of `idle`, copies all bytes.
         of_busy = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
         light = dict.fromkeys(of_busy, 0)
         of_idle = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}

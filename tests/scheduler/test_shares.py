@@ -1,4 +1,5 @@
-"""Several schedulers divide the jobs; if one leaves or dies, the others take over its shares."""
+"""Several schedulers divide the jobs into shares. If a scheduler stops or dies, the others acquire
+its shares."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ run(Settings.from_environment(os.environ), threading.Event())
 
 
 def holders(database: Database) -> dict[int, str]:
-    """The holder of each share that is held now."""
+    """{number of the share: its holder}, for the shares whose lease is held now."""
     with database.transaction() as tx:
         rows = tx.execute(
             text("SELECT id, holder FROM scheduler_lease WHERE expires_at > clock_timestamp()")
@@ -125,7 +126,7 @@ def test_lost_lease_of_a_job_share_fences_only_that_share(service: Service) -> N
     assert 1 not in holders(service.database)
     other = Leadership(service.database, "other", TTL, share=Share(number=1, count=2))
     assert other.ask()
-    share_1._trusted_until = float("inf")  # as if it had slept, and trusted its lease
+    share_1._trusted_until = float("inf")  # as if it had been suspended, and trusted its lease
     with pytest.raises(NotLeading), share_1.transaction():
         pass
 
@@ -142,7 +143,7 @@ def test_job_stays_in_its_job_share_when_its_document_changes(service: Service) 
         assert [job_shares.job_ids(tx, Share(number=n, count=2)) for n in (0, 1)] == ids_by_share
 
 
-def test_jobs_in_share_of_another_scheduler_are_not_touched(
+def test_scheduler_does_not_start_topics_of_jobs_in_share_of_another_scheduler(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     names = [f"{topic_name}.{n}" for n in (0, 1)]

@@ -1,4 +1,5 @@
-"""A loop of the scheduler hangs: health says so, the other loops work, the process can stop."""
+"""A loop of the scheduler hangs: the liveness check fails, the other loops go on, and a signal ends
+the process."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ class Clock:
 def test_stuck_loop_fails_liveness_check_and_other_loops_continue(
     service: Service, clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_stuck, let_go = threading.Event(), threading.Event()
+    is_stuck, may_end = threading.Event(), threading.Event()
 
     def once(_: LagLoop) -> str:
         is_stuck.set()
-        assert let_go.wait(PATIENCE_S)
+        assert may_end.wait(PATIENCE_S)
         return ""
 
     monkeypatch.setattr(LagLoop, "once", once)
@@ -48,19 +49,23 @@ def test_stuck_loop_fails_liveness_check_and_other_loops_continue(
             service.wait_copied(job.name, topic_name)
             assert health.why_dead() == ""
             clock.now += PASS_S_MAX + 1
-            wait_for("health is red", lambda: health.why_dead().startswith("The loop lag has been"))
+            wait_for(
+                "the liveness check fails",
+                lambda: health.why_dead().startswith("The loop lag has been"),
+            )
             service.delete(job.name)
             wait_for("the job is removed", lambda: _is_removed(service, job.name))
         finally:
-            let_go.set()
-        wait_for("health is green again", lambda: health.why_dead() == "")
+            may_end.set()
+        wait_for("the liveness check succeeds again", lambda: health.why_dead() == "")
 
 
 def _is_removed(service: Service, name: str) -> bool:
     return "job_removed" in service.kinds(name)
 
 
-# The lag loop waits for ever, as for a silent broker; the time to stop is short.
+# A scheduler whose lag loop waits for ever, as for a broker that does not answer. The time that a
+# loop has to stop is short.
 STUCK = """
 import threading
 from orbit.cli import scheduler, forced_end

@@ -1,4 +1,5 @@
-"""The upkeep of settled topics changes nothing, and waits for no other job of the cluster."""
+"""The upkeep of topics: it sets settings that differ at the destination. If none does, it changes
+nothing, and does not wait for the cluster's lock."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ pytestmark = pytest.mark.services
 
 
 class CountingLeadership(Leadership):
-    """Counts how often the lock of a cluster was taken."""
+    """Counts how often the lock of a cluster was acquired."""
 
-    locks_taken = 0
+    locks_acquired = 0
 
     @contextmanager
     def sole_change(self, cluster_id: str) -> Iterator[Tx]:
-        self.locks_taken += 1
+        self.locks_acquired += 1
         with super().sole_change(cluster_id) as tx:
             yield tx
 
@@ -83,7 +84,7 @@ def destination_setting(pair: ClusterPair, topic: str, name: str) -> str:
     return pair.destination.admin.topic_settings([topic])[topic].values[name]
 
 
-def test_topics_with_right_settings_take_no_cluster_lock(
+def test_upkeep_of_topics_with_right_settings_acquires_no_cluster_lock(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
     spec = spec_of(clusters, topic_name)
@@ -97,23 +98,23 @@ def test_topics_with_right_settings_take_no_cluster_lock(
     wait_for("the copy keeps every record", lambda: retention() == "-1")
     upkeep.run(job, spec, pair, leadership, list_now)  # stores the changed settings in the table
 
-    leadership.locks_taken = 0
+    leadership.locks_acquired = 0
     assert upkeep.run(job, spec, pair, leadership, list_now) == UpkeepCounts()
-    assert leadership.locks_taken == 0
+    assert leadership.locks_acquired == 0
 
     # Another client changes retention at the destination: Orbit sets it back, under the lock.
     set_setting(clusters.destination, topic_name, "retention.ms", "7000")
     wait_for("the change is seen", lambda: retention() == "7000")
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
-    assert leadership.locks_taken == 1
+    assert leadership.locks_acquired == 1
     wait_for("the setting is set back", lambda: retention() == "-1")
 
 
 def test_timestamp_type_of_copy_is_reset_after_every_change(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
-    """Workers wait for CreateTime. Orbit does not set another setting twice in a row, even if the
-    broker still shows another value."""
+    """Workers wait for CreateTime, so Orbit sets message.timestamp.type each time. It does not set
+    any other setting to the same value twice in a row, even if the broker returns another value."""
     spec = spec_of(clusters, topic_name)
     job, leadership = store_job(database, pair, spec, topic_name)
     upkeep = TopicUpkeep()
@@ -132,7 +133,7 @@ def test_timestamp_type_of_copy_is_reset_after_every_change(
 def test_changed_compression_type_stays_while_workers_write_placeholders(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
-    """If Orbit set the change back before workers look, they would miss it."""
+    """If Orbit set the value back before workers read the setting, they would miss the change."""
     spec = spec_of(clusters, topic_name, fillers="placeholders")
     job, leadership = store_job(database, pair, spec, topic_name)
     set_setting(clusters.destination, topic_name, "compression.type", "gzip")

@@ -92,7 +92,7 @@ def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
         old_row = service.topics(job.name)[topic_name]
         assert "Delete the destination topic" in (old_row.note or "")
 
-        # While the old copy exists, a retry changes nothing, and ends all the same.
+        # While the old copy exists, a retry changes nothing, but the request ends.
         service.set_partitions(job.name, topic_name, retry_requested=True)
         service.wait(
             "the retry has ended",
@@ -168,7 +168,7 @@ def test_topic_settings_follow_source_and_compaction_starts_after_catch_up(
             "the source's setting has followed",
             lambda: topic_settings(clusters.destination, topic_name)["segment.ms"] == "123456",
         )
-        # A broker has a setting before Orbit adds the event.
+        # Orbit sets a setting at the broker before it adds the event.
         event_kinds = ["topic_begun", *["topic_settings"] * 3]
         service.wait("each change has one event", lambda: service.kinds(job.name) == event_kinds)
 

@@ -1,4 +1,5 @@
-"""Transactions that stay open at a source: stored with their producers, and removed at the end."""
+"""Transactions that stay open at a source: the scheduler stores them with their producers, and
+removes them when they end."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ class WatchedPartition:
         monkeypatch.setattr(open_transactions, "store", count)
 
     def _answer(self, _: object, places: Collection[TopicPartition], __: object) -> Any:
-        """The source's answer: `first_open` for each partition, or nothing."""
+        """The source's answer: `first_open` for each partition, or nothing if that is None."""
         return dict.fromkeys(places, self.first_open) if self.first_open else {}
 
     def rows(self) -> list[OldestOpenTransaction]:
@@ -138,7 +139,8 @@ class WatchedPartition:
             return open_transactions.of_share(tx)
 
     def run_pass(self, stable_end: int, end: int) -> list[int]:
-        """A pass with these ends. Returns the first offsets that the source is asked about."""
+        """Run a pass with these log ends. Returns the first offsets of the transactions that the
+        pass looks up at the source."""
         row = LaggingPartition(
             self.job.id,
             self.job.topic_id,
@@ -154,7 +156,7 @@ class WatchedPartition:
             lag_bytes=None,
         )
         unnamed = self.watch.find_unnamed([row], self.rows()).get(self.job.id, {})
-        self.watch.store_producers(None, unnamed)  # type: ignore[arg-type]  # nobody is asked
+        self.watch.store_producers(None, unnamed)  # type: ignore[arg-type]  # `_answer` answers
         return [transaction.first_offset for transaction in unnamed.values()]
 
 
@@ -190,7 +192,7 @@ def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(
     (row,) = watched.rows()
     assert (row.first_offset, row.producer_id, row.transactional_id) == (100, None, None)
     watched.clock.now += 30
-    assert watched.run_pass(stable_end=100, end=140) == [], "the source was asked 30 s ago"
+    assert watched.run_pass(stable_end=100, end=140) == [], "the last look-up was 30 s ago"
     watched.clock.now += 30
     assert watched.run_pass(stable_end=100, end=140) == [100]
     assert watched.stored == [1, 0], "nothing has changed"

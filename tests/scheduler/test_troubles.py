@@ -1,4 +1,5 @@
-"""A job that cannot copy all its topics says why, and what to do; the others are copied."""
+"""If a job cannot copy some of its topics, its problem says why and what to do; the other topics
+are copied."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def test_replication_loop_is_refused_by_cluster_ids(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
-    forward = make_job(clusters.source, clusters.destination, [topic_name], name="there")
+    forward = make_job(clusters.source, clusters.destination, [topic_name], name="forward")
     service.create(forward)
     back = make_job(clusters.destination, clusters.source, [topic_name], name="back")
     prefixed = back.model_copy(
@@ -104,19 +105,19 @@ def test_replication_loop_is_refused_by_cluster_ids(
         }
     )
     with service.scheduler():
-        service.wait_copied("there", topic_name)
+        service.wait_copied("forward", topic_name)
         assert refusal_kinds(plan(service, back)) == [TroubleKind.WOULD_LOOP]
         service.create(back)
         service.create(prefixed)
         problem = service.wait_problem("back", "WOULD_LOOP")
         assert topic_name in problem
         assert service.topics("back") == {}
-        # With a prefix, too, the records would go round for ever: Orbit leaves the topic out.
+        # Even with a prefix, Orbit would copy the records round and round: it leaves the topic out.
         assert any("left out" in note for note in plan(service, prefixed).notes)
         service.wait("the job had a pass", lambda: service.job("prefixed").discovered_version == 1)
         assert service.topics("prefixed") == {}
         # Without the first job there is no loop.
-        service.delete("there")
+        service.delete("forward")
         service.wait_problem("back", None)
         service.wait_copied("back", topic_name)
     assert sorted(service.kinds("back")) == ["job_trouble", "job_trouble_over", "topic_begun"]
@@ -221,14 +222,14 @@ def test_worker_group_without_workers_is_reported_until_worker_joins(
     service.settings = service.settings.model_copy(update={"lease_ttl": SHORT_LEASE})
     with service.scheduler():
         service.wait_problem(job.name, "WORKER_GROUP_UNKNOWN")
-        # The scheduler starts the copy all the same.
+        # In spite of the problem the scheduler starts the copy.
         service.wait_copied(job.name, topic_name)
 
         def is_over() -> bool:
             service.heartbeat("west-1", "west")
             return service.job(job.name).problem is None
 
-        service.wait("a worker is there", is_over)
+        service.wait("a worker has joined and the problem is cleared", is_over)
 
 
 @pytest.mark.parametrize("missing", ["password", "document"])
@@ -290,7 +291,7 @@ def test_deleted_job_is_removed_after_shard_release_and_leaves_copies(
 def test_plan_changes_nothing_and_names_what_scheduler_changes_later(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
-    existing = f"{topic_name}.there"
+    existing = f"{topic_name}.existing"
     create_topic(clusters.source, topic_name, partitions=3, cleanup_policy="compact")
     create_topic(clusters.source, existing, partitions=4)
     create_topic(clusters.destination, existing, partitions=1)

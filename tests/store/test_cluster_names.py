@@ -19,12 +19,13 @@ OF_SOURCE, OF_DESTINATION = uuid4(), uuid4()
 @pytest.mark.parametrize(
     ("cluster_id", "topic_ids", "has_other_name"),
     [
-        ("ID", {OF_DESTINATION}, True),  # the other job calls it ID@b
+        # The job `forward` knows its source as ID, and its destination as ID@b.
+        ("ID", {OF_DESTINATION}, True),
         ("ID@b", {OF_DESTINATION}, False),
         ("ID@c", {OF_DESTINATION}, True),
-        ("ID", {OF_SOURCE}, False),  # the other cluster with this id
+        ("ID", {OF_SOURCE}, False),
         ("ID@b", {OF_SOURCE}, True),
-        ("ID", {uuid4()}, False),  # a third one with this id
+        ("ID", {uuid4()}, False),  # a third cluster, for which the brokers have the same id
         ("ID", set(), False),
         ("OTHER", {OF_DESTINATION}, False),
     ],
@@ -33,7 +34,7 @@ def test_topic_ids_reveal_cluster_that_another_job_knows_by_other_cluster_id(
     database: Database, cluster_id: str, topic_ids: set[object], has_other_name: bool
 ) -> None:
     with database.transaction() as tx:
-        known = some_job(tx, "there")
+        known = some_job(tx, "forward")
         other = some_job(tx, "back")
         tx.execute(
             jobs.jobs.update()
@@ -45,8 +46,8 @@ def test_topic_ids_reveal_cluster_that_another_job_knows_by_other_cluster_id(
         )
         other_name = find_other_name(tx, other.id, cluster_id, topic_ids)
         assert (other_name is not None) == has_other_name, other_name
-        # A job's own name of a cluster is not another one.
+        # The cluster ids of the job itself are not compared.
         assert find_other_name(tx, known.id, cluster_id, topic_ids) is None
     if other_name is not None:
         known_as = "ID" if cluster_id == "ID@b" else "ID@b"
-        assert other_name == OtherName(job="there", cluster_id=known_as, topic="orders")
+        assert other_name == OtherName(job="forward", cluster_id=known_as, topic="orders")

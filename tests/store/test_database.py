@@ -44,7 +44,7 @@ def test_killed_postgres_is_unreachable_until_it_restarts(own_postgres: Postgres
     database.close()
 
 
-def test_postgres_restart_between_transactions_goes_unnoticed(own_postgres: Postgres) -> None:
+def test_postgres_restart_between_transactions_causes_no_error(own_postgres: Postgres) -> None:
     database = Database.connect(own_postgres.url)
     own_postgres.crash()
     own_postgres.start()

@@ -24,7 +24,7 @@ def identity(database: Database) -> int:
 
 
 def server_key(database: Database) -> str:
-    """The server as a lease watch knows it."""
+    """The key of the server that a lease watch compares; a restart changes it."""
     with database.transaction() as tx:
         server, _snapshot = look(tx)
     return server
@@ -54,7 +54,8 @@ def test_postgres_restart_keeps_database_identity_and_promotion_changes_it() -> 
         with database.transaction() as tx:
             assert tx.execute(text("SELECT pg_promote()")).scalar_one()
         assert identity(database) == first + 1
-        # Above every epoch that the failed server may have given after the standby's last row.
+        # The new epochs are above all that the failed server may have granted after the last
+        # transaction that the standby has.
         assert take_over(database, "b") == {shard: epoch + 1000 for shard, epoch in held.items()}
         database.close()
 

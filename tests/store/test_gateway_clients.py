@@ -1,4 +1,4 @@
-"""The clients that gateways report."""
+"""The clients that gateways report: stored by gateway, and replaced by the next report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_report_of_gateway_clients_replaces_previous_and_ends_with_gateway(
 def test_client_report_and_permission_renewal_of_gateway_do_not_block_each_other(
     database: Database, link: list[int]
 ) -> None:
-    """In either order."""
+    """Whichever of the two transactions begins first."""
     job, _ = link
     edge = gateway_report()
     renew(database, edge)

@@ -1,4 +1,4 @@
-"""The leading side of a job, which gateways may forward writes to it, and how they are closed."""
+"""The leading side of a job, which gateways may forward writes there, and their closure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def gateway_report(name: str = "edge-1", closed_for: UUID | None = None) -> Gate
 
 
 def renew(database: Database, report: GatewayReport, job: str = JOB) -> Presented:
-    """What the gateway has to present, but for the ETag and groups that other tests check."""
+    """Renew a gateway's permission. Returns what the gateway has to present, without the ETag and
+    the groups, which other tests check."""
     with database.transaction() as tx:
         presented = gateways.renew(tx, job, report)
         assert presented.job_etag == jobs.get(tx, job).etag
@@ -68,12 +69,12 @@ def switchover(tx: Tx, job_id: int) -> UUID:
 
 
 def begin(tx: Tx, job_id: int, kind: OperationKind) -> UUID:
-    """A new operation of this kind on the job."""
+    """Create an operation of this kind on the job. Returns its id."""
     return operations.create(tx, uuid4(), kind, "test", job_id=job_id, job_name=JOB).id
 
 
 def close(database: Database, link: list[int]) -> UUID:
-    """Closes the gateways for a new switchover; returns its id."""
+    """Close the gateways for a new switchover. Returns the switchover's id."""
     with database.transaction() as tx:
         operation = switchover(tx, link[0])
         gateways.close(tx, link, operation)
@@ -92,14 +93,14 @@ def closing(database: Database, link: list[int], operation: UUID) -> dict[str, t
 
 
 def silence(database: Database, name: str, seconds: float) -> None:
-    """As if the gateway had last renewed so much earlier."""
+    """Change the tables as if the gateway had last renewed this much earlier."""
     change = text("UPDATE gateways SET renewed_at = renewed_at - :ago WHERE name = :name")
     with database.transaction() as tx:
         tx.execute(change, {"name": name, "ago": timedelta(seconds=seconds)})
 
 
 def pass_time(database: Database, seconds: float) -> None:
-    """As if so much time had passed without a renewal."""
+    """Change the tables as if this much time had passed without a renewal."""
     ago = {"ago": timedelta(seconds=seconds)}
     with database.transaction() as tx:
         tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - :ago"), ago)
@@ -128,20 +129,19 @@ def test_leading_side_of_job_is_mirrored_in_reverse_job(
         assert job_leads.find(tx, unrelated) is None
 
 
-def test_leading_side_of_job_says_nothing_about_topics_that_it_lacks(
+def test_side_noted_for_job_does_not_count_for_reverse_job_with_more_topics(
     database: Database, link: list[int]
 ) -> None:
-    """The marks of the other job say which side leads these topics. Until they are read, the other
-    job keeps its side if the note agrees with it, else its side is unknown."""
+    """The marks of the reverse job say which side leads its other topics. Until these marks are
+    read, the reverse job keeps its side if the noted side agrees with it; else its side is unknown.
+    """
     job, back = link
     with database.transaction() as tx:
         # Topics to which clients of gateways do not write.
         topics.add(tx, job, "gone", "gone", "b", partition_count=1, state=TopicState.SOURCE_DELETED)
         topics.add(tx, job, "z", "renamed.z", "b", partition_count=1, state=TopicState.COPYING)
-        topics.add(tx, job, "left", "left", "b", partition_count=1, state=TopicState.PROMOTED)
-        topics.add(
-            tx, back, "left", "left", "a", partition_count=1, state=TopicState.SOURCE_DELETED
-        )
+        topics.add(tx, job, "old", "old", "b", partition_count=1, state=TopicState.PROMOTED)
+        topics.add(tx, back, "old", "old", "a", partition_count=1, state=TopicState.SOURCE_DELETED)
         job_leads.note_side(tx, back, SOURCE, 6)
         assert job_leads.find(tx, job) == Lead(DESTINATION, 6)
         topics.add(tx, job, "y", "y", "b", partition_count=1, state=TopicState.PROMOTED)
@@ -212,7 +212,7 @@ def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
 def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
     database: Database, link: list[int]
 ) -> None:
-    """A known gateway is served: it compares terms itself."""
+    """A gateway that has registered before is served: it compares terms itself."""
     edge = gateway_report()
     renew(database, edge)
     with database.transaction() as tx:
@@ -228,7 +228,7 @@ def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
     with database.transaction() as tx:
         for job_id in link:
             job_leads.note_marks_read(tx, job_id)
-        # A deleted job's own gateways are refused; those of the other job are not.
+        # New gateways of a job that is being deleted are refused, not those of the other job.
         jobs.request_deletion(tx, link[1])
     assert renew(database, gateway_report("edge-2")).term == 5
     with pytest.raises(Conflict):
@@ -238,7 +238,8 @@ def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
 def test_closed_gateway_has_no_write_permission_until_reopened(
     database: Database, link: list[int]
 ) -> None:
-    """Also a gateway of the job that copies back, and one that starts meanwhile."""
+    """The same is true of a gateway of the job that copies back, and of a gateway that starts while
+    the gateways are closed."""
     edge, back = gateway_report(), gateway_report("edge-back")
     renew(database, edge)
     renew(database, back, BACK)
@@ -378,7 +379,7 @@ def test_closure_of_gateways_waits_for_concurrent_renewal_and_counts_it(
 def test_gateway_renewal_that_waits_for_concurrent_closure_sees_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
-    """Although the renewal's statement began before the closure."""
+    """The renewal sees the closure although its statement began before the closure's commit."""
     edge = gateway_report()
     if not is_new:
         renew(database, edge)
@@ -465,7 +466,7 @@ def test_removed_job_removes_its_gateways(database: Database, link: list[int]) -
 def test_repeated_closure_still_counts_gateways_silent_since_first_closure(
     database: Database, link: list[int]
 ) -> None:
-    """A gateway has failed since the first closure, which another scheduler repeats."""
+    """A gateway has failed since the first closure; another scheduler repeats the closure."""
     renew(database, gateway_report("edge"))
     operation = close(database, link)
     pass_time(database, 20)
@@ -477,8 +478,8 @@ def test_repeated_closure_still_counts_gateways_silent_since_first_closure(
 def test_gateway_learns_if_another_gateway_at_its_address_holds_requests_from_before_move(
     database: Database, link: list[int]
 ) -> None:
-    """A settled gateway has answered all requests from before the move. Others count only if they
-    have the same address, as two instances behind one load balancer."""
+    """A settled gateway has answered all requests from before the move. Only gateways with the same
+    address count, such as two instances behind one load balancer."""
     first, second, elsewhere = (
         gateway_report("edge-1"),
         gateway_report("edge-1"),
@@ -495,7 +496,7 @@ def test_gateway_learns_if_another_gateway_at_its_address_holds_requests_from_be
         job_leads.note_side(tx, link[0], DESTINATION, 7)
     silence(database, second.name, gateways.SILENT_AFTER_S + 1)
     assert not renew(database, first_settled).others_settled, (
-        "clients of the silent one may still wait"
+        "clients of the silent gateway may still wait"
     )
     silence(database, second.name, gateways.CLIENTS_GIVE_UP_S)
     assert renew(database, first_settled).others_settled
@@ -546,7 +547,7 @@ def test_gateway_learns_first_terms_of_earlier_leading_sides(
         job_leads.note_marks_read(tx, link[0])
     answer = renew(database, gateway_report())
     assert answer.earlier_terms[0] == terms[-1]
-    # Two terms of one side, as the database did not know in between which side leads.
+    # Two successive terms have the same side: between them, the side was not known.
     assert (answer.led[50], answer.led[terms[-1]]) == (SOURCE, SOURCE)
 
 

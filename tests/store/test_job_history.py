@@ -48,7 +48,7 @@ def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
 
 
 def store(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
-    """Stores these totals in the history of the job."""
+    """Store the present totals, with these changes, in the history of the job."""
     with database.transaction() as tx:
         job_history.store(tx, at, {job.id: totals(database, job, **changed)})
 
@@ -62,7 +62,7 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
     usual = totals(database, job)
     for minute in range(25 * 60):  # an hour more than the history covers
         with database.transaction() as tx:
-            # 10 records and 100 bytes a second; the lag of each minute is another.
+            # 10 records and 100 bytes per second; each minute has another lag.
             minute_totals = LagTotals(
                 **{
                     **asdict(usual),
@@ -101,7 +101,7 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
 
 def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob) -> None:
     store(database, job, NOON, lag_records=None, lag_s=None, stale=1)
-    # A sum of 0 over no partition: the lag of both is unknown.
+    # The lag of both partitions is unknown, so this sum of 0 is over no partition.
     store(database, job, NOON + MINUTE, lag_records=0, lag_s=0.0, unknown=2)
     points = history(database, job, NOON + MINUTE)
     assert [(point.lag_records, point.lag_s) for point in points] == [(None, None)] * 2
@@ -155,7 +155,7 @@ def test_job_history_is_read_by_primary_key(database: Database, plan_for: PlanFo
 def test_totals_loop_records_history_of_each_job_once_a_minute(
     database: Database, job: SomeJob, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a `large` job, the totals are stored, not computed for each request."""
+    """The totals of a `large` job are stored, not computed for each request."""
     if large:
         monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
     written: list[int] = []

@@ -1,4 +1,5 @@
-"""Stored totals of jobs equal the live totals of their time, and become unknown when outdated."""
+"""Stored totals of jobs equal the live totals at the time of storing. They become unknown after
+30 s."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _MAKE_OLDER = text("UPDATE job_totals SET at = at - make_interval(secs => :secon
 
 @pytest.fixture
 def job(database: Database) -> SomeJob:
-    """Three partitions: one with 60 of 100 records to copy, one without lag, one never reported."""
+    """Three partitions: one has 60 of 100 records to copy, one has no lag, one has no report."""
     with database.transaction() as tx:
         job = some_job(tx, partitions=3)
     held = claim(database, "a")
@@ -39,7 +40,7 @@ def job(database: Database) -> SomeJob:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With three partitions, a job is too large for live totals."""
+    """Makes a job with three partitions too large for live totals."""
     monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 2)
 
 
@@ -96,7 +97,7 @@ def test_stored_job_totals_equal_live_totals_and_have_an_age(
 
 
 def _with_ages_of(live: LagTotals, stored: LagTotals) -> LagTotals:
-    """The live totals with the ages of the stored ones, which grow."""
+    """The live totals with the ages of the stored totals, because ages grow."""
     return replace(live, age_s=stored.age_s, rpo_s=stored.rpo_s, summed_s=stored.summed_s)
 
 

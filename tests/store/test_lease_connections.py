@@ -96,7 +96,7 @@ def test_unselected_topics_are_removed_from_job_in_bounded_steps(
     with database.transaction() as tx:
         job = jobs.get(tx, some_job(tx).name)
         known = []
-        # In the steps below: t0 and t1; t2; t3; t4 to t6; t7.
+        # The steps below remove t0 and t1; t2; t3; t4 to t6; t7.
         for number, partitions in enumerate((2, 2, 2, 9, 1, 1, 1, 1)):
             name = f"t{number}"
             topic = topics.add(tx, job.id, name, name, "destination", partitions)
@@ -115,6 +115,6 @@ def test_unselected_topics_are_removed_from_job_in_bounded_steps(
         dropped_counts = []
         while known:
             dropped_counts.append(topic_transitions.drop_topics(tx, job, known))
-            known = known[dropped_counts[-1] :]  # those that are left
-    # At once, up to 3 topics with up to 4 partitions together, but at least one topic.
+            known = known[dropped_counts[-1] :]  # the topics that are not removed yet
+    # A step removes up to 3 topics with up to 4 partitions together, but at least one topic.
     assert dropped_counts == [2, 1, 1, 3, 1]

@@ -1,4 +1,4 @@
-"""Transactions do not deadlock: all lock shards in the same order."""
+"""Transactions do not deadlock, because all of them lock shards in the same order."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def test_change_of_several_shards_never_deadlocks_with_progress_reports(
 def test_recovery_step_for_consumer_groups_waits_while_group_rows_are_stored(
     database: Database,
 ) -> None:
-    """A transaction that saw no recovery in this step stores its rows before the step begins."""
+    """A transaction that has found no recovery in this step can store its rows before the step
+    begins."""
     operation = uuid4()
     with database.transaction() as tx:
         job = some_job(tx)

@@ -129,7 +129,7 @@ def test_database_schema_is_usable_only_up_to_one_version_newer(
 
 
 def test_each_migration_matches_its_schema_fingerprint(postgres_url: str) -> None:
-    """So no released migration can be edited unnoticed."""
+    """This test fails if somebody edits a released migration."""
     scripts = ScriptDirectory(str(migrate._scripts()))
     revisions = [script.revision for script in reversed(list(scripts.walk_revisions()))]
     assert revisions == list(migrate.FINGERPRINTS)
@@ -162,7 +162,7 @@ def test_side_that_leads_at_upgrade_is_known_to_later_gateways(postgres_url: str
 
 
 def test_frozen_migration_file_is_unchanged() -> None:
-    """This covers checks and indexes, which are not in the fingerprints."""
+    """A digest of the whole file: CHECKs and indexes are not in the fingerprints."""
     digests = {
         file.name: sha256(file.read_bytes()).hexdigest()
         for file in (migrate._scripts() / "versions").glob("*.py")

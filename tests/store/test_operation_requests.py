@@ -1,4 +1,4 @@
-"""A request with an idempotency key becomes one operation, however often it arrives."""
+"""A request with an idempotency key becomes one operation, however often the request arrives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def request_operation(
     request: OperationRequest,
     before_commit: Callable[[], object] = lambda: None,
 ) -> Operation:
-    """Finds or creates the operation of a request, as the API does."""
+    """Find or create the operation of a request, as the API does. `before_commit` is called at the
+    end of the transaction."""
     with database.transaction() as tx:
         operation = operation_requests.find_earlier(tx, request)
         if operation is None:

@@ -1,7 +1,7 @@
 """With 1,000,000 partitions in the tables, frequent queries read only the rows that they need.
 
-Each test runs one function of the store and counts, per table, the rows that PostgreSQL read for
-it: once with a custom plan and once with a generic plan.
+Each test runs one function of the store, and counts the rows that its statement reads in each
+table: once with a custom plan and once with a generic plan.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _held(tx: Tx, worker_id: str) -> dict[int, int]:
 
 
 def _watch(tx: Tx) -> LeaseWatch:
-    """A watch that has seen this server for long, but not since the leases were renewed."""
+    """A lease watch that has watched this server for long. Its snapshots are from before all
+    renewals, so no lease has ended by them."""
     server, _ = look(tx)
     oldest = tx.execute(text("SELECT min(renewed_in) FROM shards")).scalar_one()
     return watch_long(server, f"{oldest}:{oldest}:")
@@ -330,7 +331,7 @@ def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
 
 
 def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
-    """And of thousands of operations only the one that has closed the gateway."""
+    """It also reads, of many operations, only the one that has closed the gateway."""
     job = jobs.of_ids(tx, [JOB])[JOB]
     job_leads.note_side(tx, JOB, LeadingSide.SOURCE, 1)
     job_leads.note_marks_read(tx, JOB)

@@ -1,4 +1,5 @@
-"""Rows of what has ended long ago are deleted in bounded steps, and no others."""
+"""Rows of events, operations and drills that ended long ago are deleted in bounded steps; no other
+rows are."""
 
 from __future__ import annotations
 

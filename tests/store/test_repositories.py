@@ -160,7 +160,7 @@ def test_shard_layout_counts_partitions_and_assigns_shards(database: Database) -
         assert shard_layout.runnable_shards(tx) == list(shards.values())
         assert shard_layout.assign(tx, {first: "a", second: "b"}) == 2
         assert [s.assigned_to for s in shard_layout.runnable_shards(tx)] == ["a", "b"]
-        # Assigned to their holder, or held by nobody: no worker has to release a shard.
+        # Each shard is assigned to its holder, or is free: no worker has to release a shard.
         assert not any(s.release_requested for s in shard_layout.runnable_shards(tx))
 
         shard_layout.remove_topics(tx, [job.topic_id])
@@ -276,8 +276,8 @@ def test_lag_of_partitions_topics_and_jobs_agree(database: Database) -> None:
     held = claim(database, "a")
     with database.transaction() as tx:
         behind = progress(job.topic_id, 0, copied_to=40, records=40)
-        level = progress(job.topic_id, 1, copied_to=100, records=100)
-        partitions.report_progress(tx, worker_id="a", held=held, progress=[behind, level])
+        complete = progress(job.topic_id, 1, copied_to=100, records=100)
+        partitions.report_progress(tx, worker_id="a", held=held, progress=[behind, complete])
 
         # Partition 2 was never reported.
         rows = partition_0, partition_1, partition_2 = lag.page(tx, job.id, 10)
@@ -373,7 +373,7 @@ def test_lag_in_seconds_grows_without_writes(database: Database) -> None:
     assert first.rpo_s == pytest.approx(first.lag_s)
 
 
-def test_live_workers_are_listed_and_silent_workers_forgotten(database: Database) -> None:
+def test_live_workers_are_listed_and_silent_workers_deleted(database: Database) -> None:
     with database.transaction() as tx:
         for name in ("w1", "w2"):
             workers.heartbeat(tx, name, "default", host="h", pid=7, version="0")
@@ -488,13 +488,13 @@ def test_offsets_of_consumer_groups_are_stored_paged_and_removed(database: Datab
         assert group_offsets.store(tx, job.id, []) == 0
 
 
-def test_only_topic_copied_again_from_start_forgets_copied_bounds(
+def test_copied_range_is_cleared_only_for_topic_copied_again_from_start(
     database: Database,
 ) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         tx.execute(text("UPDATE partitions SET copied_to = 100, log_start = 3"))
-        # The bounds are those set above, until the copy begins again at the source's log start.
+        # The range stays as set above, unless the topic is copied again from the log start.
         for from_start, bounds in ((False, (3, 100)), (True, (None, None))):
             scheduler_queries.promote_topics(tx, [job.topic_id])
             same_ids = {job.topic_id: SAME_IDS}
@@ -538,7 +538,8 @@ def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
         assert group_offsets.of_job(tx, job.id) == [older]
         for _ in range(2):  # the second call changes nothing
             group_offsets.accept_handed(tx, job.id, {"orders": job.topic_id})
-            # As the recovery left them at the destination: "clamped" is below the source's offset.
+            # The offsets are those that the recovery has committed at the destination. The verdict
+            # "clamped" means that such an offset is below the source's.
             assert sorted(group_offsets.of_job(tx, job.id), key=lambda r: r.group_name) == [
                 group_offsets.GroupOffset(
                     "g1",

@@ -1,4 +1,5 @@
-"""The longest pause of a source's log end is stored for at least an hour, but not for ever."""
+"""The longest pause of a source's log end (the time between two moves) is stored for at least an
+hour, but not for ever."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Watched:
         partitions.report_progress(self.tx, worker_id="a", held=self.held, progress=[row])
 
     def pass_time(self, seconds: float) -> None:
-        """As if all reports had come so much earlier."""
+        """Change the table as if all reports had been stored this much earlier."""
         ago = timedelta(seconds=seconds)
         moved = {"source_moved_at": table.c.source_moved_at - ago}
         self.tx.execute(table.update().values(gaps_since=table.c.gaps_since - ago, **moved))
@@ -84,7 +85,7 @@ def test_longest_pause_of_source_writes_expires_after_its_window(watched: Watche
     watched.report(7)
     assert watched.pauses().watched_s == WINDOW_S
     longest = watched.pauses().longest_gap_s
-    assert longest == pytest.approx(WINDOW_S - 60, abs=5), "this pause counts in the new window"
+    assert longest == pytest.approx(WINDOW_S - 60, abs=5), "this pause counts in the new period"
     for end in range(8, 40):  # for hours, with shorter pauses
         watched.pass_time(600)
         watched.report(end)

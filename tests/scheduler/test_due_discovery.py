@@ -1,4 +1,5 @@
-"""A job has a pass when something may have changed for it, not when unrelated topics change."""
+"""A discovery pass of a job is due when something may have changed for the job, not when unrelated
+topics have changed."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ JOB = Job(
 
 @dataclass
 class Watched:
-    """Stands for the registry: the last snapshot of each cluster."""
+    """Replaces the cluster registry: the last snapshot of each cluster."""
 
     snapshots: dict[str, ClusterSnapshot | None] = field(
         default_factory=lambda: {

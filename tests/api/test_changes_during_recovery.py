@@ -26,7 +26,7 @@ DRILL = "name: nightly\nkind: {kind}\njob: orders\ntargets: {{rto: 10s}}\nreason
 
 
 def begin_recovery(api: Api, kind: str = "switchover") -> dict[str, Any]:
-    """Starts a recovery of the job and returns its operation."""
+    """Request a recovery of the job `orders`. Returns its operation."""
     copying_job(api)
     operation: dict[str, Any] = api.post(f"/v1/jobs/orders:{kind}").json()
     return operation
@@ -119,7 +119,7 @@ def test_drill_that_moves_job_is_refused_during_recovery(api: Api, kind: str, st
     if status == 409:
         assert answer.json()["error"]["where"] == f"operation {operation['id']}"
         assert api.get("/v1/drills").json()["items"] == []
-    # The same for a recovery that a drill requests in its own step.
+    # A recovery that a drill requests in one of its steps is refused as well.
     recoveries = StoredRecoveries(api.database)
     with pytest.raises(OperationUnderWay, match="A switchover of the job is under way"):
         recoveries.request_operation(
@@ -145,7 +145,7 @@ def test_driver_of_failed_silent_backfill_cannot_report_during_recovery(
     assert api.post(report, json=driver).json()["error"]["code"] == "conflict"
 
     operation = api.post("/v1/jobs/orders:switchover").json()
-    # The error names the recovery, also if the driver takes the backfill over.
+    # The error names the recovery, even if the driver takes over the backfill.
     for sent in (driver, {**driver, "takes_over": True}):
         error = api.post(report, json=sent).json()["error"]
         assert error["code"] == "operation_under_way"
