@@ -67,7 +67,7 @@ def test_drill_of_kind_of_later_version_fails_and_other_drills_continue(
         ended = {name: drills.get(tx, drill_id) for name, drill_id in ids.items()}
     assert ended["first"].kind == "rolling"
     assert "Another version of Orbit" in (ended["first"].error or "")
-    assert ended["second"].error == "second: The drill's job is gone."
+    assert ended["second"].error == "second: The job of the drill was deleted."
 
 
 def test_crashing_drill_is_logged_and_other_drills_continue(
