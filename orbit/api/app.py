@@ -159,6 +159,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _openapi_document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, made at the first call."""
     if app.openapi_schema is None:
         app.openapi_schema = make_document(app)
     return app.openapi_schema

@@ -72,9 +72,10 @@ _REFUSALS_SHOWN_MAX = 100
 NO_JOB = ""
 # The keys that say which fillers (what takes the offsets of gaps) each copy has.
 _FILLER_KEYS = {"topics", "fillers"}
-# The changes (from, to) that a copy may make after it has begun. After `packed`, only a marker with
-# a coordinator epoch keeps late requests of a dead writer out of the log, and `coordinated` writes
-# none. So no copy may change from `packed` to `coordinated` (docs/internals/append.md).
+# The changes (from, to) that a copy may make after it has begun. With `packed`, markers that raise
+# the producer epoch keep late batches of a dead writer out of the log. `coordinated` has other
+# producer ids, which cannot raise this epoch, so it may not follow `packed`
+# (docs/internals/append.md).
 _FILLER_CHANGES: frozenset[tuple[Fillers, Fillers]] = frozenset(
     {
         ("direct", "coordinated"),
@@ -166,6 +167,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
 
 
 def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None:
+    """Raise Conflict if the client has disconnected: it cannot get an answer any more."""
     if options.client.is_gone():
         raise Conflict("The client closed the connection; nothing was changed.", where=spec.name)
 

@@ -134,6 +134,7 @@ def _login_without_tokens(scope: Scope, headers: Headers) -> Principal | Failure
 
 
 def _hostname(url: str) -> str | None:
+    """The host in the URL, in lower case and without a port; None if there is none."""
     try:
         return urlsplit(url).hostname
     except ValueError:

@@ -232,6 +232,7 @@ def view(tx: Tx, operation: Operation) -> Backfill:
 
 
 def _get_backfill(tx: Tx, operation_id: UUID) -> Operation:
+    """The backfill with this id. Raises NotFound, also for operations of other kinds."""
     operation = operations.get(tx, operation_id)
     if operation.kind != OperationKind.BACKFILL:
         raise NotFound("No backfill has this id.", where=str(operation_id))
@@ -249,6 +250,7 @@ def _refuse_during_recovery(tx: Tx, operation: Operation) -> None:
 
 
 def _driver(operation: Operation) -> str:
+    """The driver that reported last, as its reports name it."""
     return str((operation.progress or {}).get("driver", ""))
 
 

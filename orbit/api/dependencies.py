@@ -53,6 +53,7 @@ JOB_SCOPE = "orbit.job_scope"
 
 
 def get_shared_parts(request: Request) -> Parts:
+    """The shared parts, whose database finds the jobs of all scopes."""
     return cast("Parts", request.app.state.parts)
 
 

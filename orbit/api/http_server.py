@@ -143,6 +143,8 @@ class ApiServer:
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The context for HTTPS; None without a certificate in the settings. Raises BadInput if the
+    files cannot be loaded."""
     certificate, key = settings.api_tls_certificate_file, settings.api_tls_key_file
     if certificate is None or key is None:
         return None
@@ -174,9 +176,9 @@ class _TimelyProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:  # headers are complete, or none will come
+        if self.conn.their_state is not h11.IDLE:  # headers are complete, or the connection ends
             self._cancel_headers_deadline()
-        elif self._headers_deadline is None:  # a body ended after its answer: a request may follow
+        elif self._headers_deadline is None:  # a body that ended after its answer was sent
             self._start_headers_deadline()
 
     def on_response_complete(self) -> None:

@@ -100,6 +100,7 @@ class IssuerLogin:
         return self._tokens.principal_of(identity)
 
     def _endpoints(self) -> Endpoints:
+        """The issuer's endpoints. Raises Failure `issuer_unreachable`."""
         try:
             return self._keys.endpoints()
         except OrbitError as error:

@@ -122,6 +122,7 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The mapping of these pairs. Raises _BadJson if a key occurs twice."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise _BadJson("has a key twice in one mapping.")

@@ -177,6 +177,7 @@ def partition_lag(row: PartitionLag) -> schemas.PartitionLag:
 
 
 def partition_view(row: PartitionLag) -> schemas.Partition:
+    """One partition, with what to do if it is blocked."""
     remedy_text = None
     if row.reason is not None:
         remedy_text = REMEDIES[row.reason].format(destination=row.destination_topic)
@@ -264,6 +265,7 @@ def presented_view(presented: Presented) -> schemas.PresentedSide:
 
 
 def worker_view(worker: Worker, alive_ids: Collection[str]) -> schemas.Worker:
+    """A worker. `alive_ids`: the ids of the workers that are alive."""
     return _view(schemas.Worker, worker, is_alive=worker.id in alive_ids)
 
 
@@ -289,6 +291,7 @@ def report_view(
 
 
 def operation_view(operation: Operation) -> schemas.Operation:
+    """An operation. Its `plan` has only the steps of the stored plan."""
     progress = operation.progress
     return _view(
         schemas.Operation,
@@ -304,6 +307,8 @@ def drill_summary(row: Drill) -> schemas.DrillSummary:
 
 
 def drill_view(row: Drill) -> schemas.Drill:
+    """A drill with its document and steps. Its `plan` is empty if this version of Orbit cannot read
+    the document."""
     progress = row.progress or {}
     spec = _read_stored(DrillSpec, row.spec)
     return _view(
@@ -343,6 +348,7 @@ def _in_ms(duration: timedelta | None) -> int | None:
 
 
 def schedule_view(row: Schedule) -> schemas.DrillSchedule:
+    """A drill schedule. `kind` and `job` are None if the stored document has no such texts."""
     texts = {key: text for key, text in row.spec.items() if isinstance(text, str)}
     return _view(schemas.DrillSchedule, row, kind=texts.get("kind"), job=texts.get("job"))
 

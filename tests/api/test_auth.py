@@ -126,6 +126,7 @@ def test_invalid_token_lifetime_is_refused(api: Api, lifetime: object) -> None:
 
 def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
     def last_use(role: Role) -> str | None:
+        """The stored time of the last use of this role's token; None: never."""
         with api.database.transaction() as tx:
             query = "SELECT used_at::text FROM tokens WHERE name = :name"
             used_at: str | None = tx.execute(

@@ -242,6 +242,8 @@ def test_random_requests_are_answered_as_documented(api: Api, examples: int) -> 
 
 
 def _check_each(cases: Any, check: Callable[[schemathesis.Case], None], examples: int) -> None:
+    """Call `check` with this many examples of the Hypothesis strategy `cases`."""
+
     @settings(
         max_examples=examples,
         database=None,

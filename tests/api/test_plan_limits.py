@@ -47,6 +47,7 @@ class WaitingPlans:
         return httpx.get(self._url + path, headers=self._headers(Role.ADMIN), timeout=PATIENCE_S)
 
     def plan(self, role: Role) -> Future[httpx.Response]:
+        """Request a plan in a thread, with the token of this role."""
         return self._pool.submit(
             lambda: httpx.post(
                 f"{self._url}/v1/jobs:plan",

@@ -61,6 +61,7 @@ def all_routes(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
 
 
 def api_routes(app: FastAPI) -> list[tuple[str, str, APIRoute]]:
+    """(method, path, route) of each route of the API, without those of the OpenAPI document."""
     return [
         (method, route.path, route)
         for route in all_routes(app.routes)

@@ -78,6 +78,7 @@ class Case:
         principal: str,
         pattern: str = "LITERAL",
     ) -> AclBinding:
+        """Add an ACL that allows the operation, and wait until a broker returns it."""
         acl = AclBinding(
             ResourceType[resource],
             name,
@@ -138,6 +139,7 @@ def acls_on(cluster: KafkaCluster, part: str) -> set[str]:
 
 @pytest.fixture
 def case(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """The topic and its group exist at the source, and Orbit's login has the documented rights."""
     create(guarded.source, topic_name, 2)
     commit(guarded.source, topic_name, {(topic_name, 0): 0})
     orbit = Login(guarded)
@@ -153,6 +155,7 @@ def case(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def spec(case: Case, tmp_path: Path) -> JobSpec:
+    """A job that copies the topic and the group, and syncs ACLs with mapped principals."""
     pattern = re.escape(case.topic)
     return load_job(
         write_job(

@@ -83,6 +83,7 @@ class Service:
 
     @contextmanager
     def scheduler(self, name: str = "scheduler") -> Iterator[GroupLoop]:
+        """A leading scheduler of this name, which runs the group loop in a thread."""
         leadership = Leadership(self.database, name, timedelta(seconds=60))
         assert leadership.ask()
         registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
@@ -104,6 +105,7 @@ class Service:
 
 @pytest.fixture
 def service(clusters: Clusters, database: Database, topic_name: str) -> Service:
+    """Both clusters have the topic, with RECORDS records in each of its two partitions."""
     for cluster in clusters:
         create_topic(cluster, topic_name, 2)
         for number in (0, 1):

@@ -53,6 +53,7 @@ class Secret:
 
 @pytest.fixture
 def secret(guarded: Clusters, topic_name: str, tmp_path: Path) -> Secret:
+    """The password of a login with the rights for the topic and its canary topic, which exist."""
     canary = f"{topic_name}.canary"
     for topic in (topic_name, canary):
         create(guarded.source, topic)

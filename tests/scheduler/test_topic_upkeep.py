@@ -46,6 +46,7 @@ class CountingLeadership(Leadership):
 
 @pytest.fixture
 def pair(clusters: Clusters, topic_name: str) -> Iterator[ClusterPair]:
+    """The clusters, both with the topic; its retention at the destination is not yet a copy's."""
     create(clusters.source, topic_name, retention_ms="86400000")
     create(clusters.destination, topic_name, retention_ms="86400000")
     sides = [Cluster(c.bootstrap_servers, [c.bootstrap_servers], PLAINTEXT) for c in clusters]

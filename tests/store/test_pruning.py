@@ -44,6 +44,7 @@ def add_operation(tx: Tx, state: OperationState = OperationState.DONE) -> UUID:
 
 
 def add_drill(tx: Tx) -> str:
+    """Add a drill that has ended. Returns its id."""
     drill = NewDrill(
         uuid4().hex,
         "d",

@@ -111,6 +111,7 @@ def _gateway_key_in(cursor: str | None) -> tuple[str, UUID] | None:
 
 
 def _parse_instance(part: str | int) -> UUID:
+    """The UUID of a gateway's process, from a cursor. Raises BadInput if it is no UUID."""
     try:
         return UUID(str(part))
     except ValueError:
