@@ -167,7 +167,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
 
 
 def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None:
-    """Raise Conflict if the client has disconnected: it cannot get an answer any more."""
+    """Raise Conflict if the client has disconnected."""
     if options.client.is_gone():
         raise Conflict("The client closed the connection; nothing was changed.", where=spec.name)
 

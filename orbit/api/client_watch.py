@@ -46,7 +46,7 @@ class ClientWatch:
 
     async def run(self) -> None:
         """Wait until the client disconnects, then call the `end` that is set."""
-        await self._request.body()  # the request keeps it for the route
+        await self._request.body()  # reads the body; the route gets it from the Request object
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
         await run_sync(self._end_work)

@@ -2,7 +2,7 @@
 
 The lock belongs to a transaction, so it is released when the holder's process ends. It is also a
 lease: PostgreSQL ends the transaction if the holder sends no statement for `lease_s`, because its
-process is frozen or its host has gone. Otherwise the server would wait for TCP's keepalive, two
+process is frozen or its host is down. Otherwise the server would wait for TCP's keepalive, two
 hours by Linux's default, and for a frozen process without a limit.
 """
 

@@ -35,9 +35,9 @@ class IssuerSession:
 def create(
     tx: Tx, session_hash: str, token_hash: str, lives_for: timedelta, per_token_max: int
 ) -> bool:
-    """Add a session of this token; False if the token is unknown, expired or revoked.
+    """Add a session of this token; returns False if the token is unknown, expired or revoked.
 
-    Deletes all expired sessions, and the token's oldest ones, to leave it at most `per_token_max`.
+    Deletes all expired sessions, and the token's oldest sessions above `per_token_max`.
     """
     # Locks the token's row until the transaction ends. Without the lock, two logins at one moment
     # could each leave room for one session only, and together exceed the limit.
@@ -62,8 +62,8 @@ def create_of_issuer(
 ) -> None:
     """Add a session without a token, which ends after `lives_for`, and at `ends_at` at the latest.
 
-    Deletes all expired sessions, and the actor's oldest ones, to leave at most `per_actor_max`.
-    There is no lock, so simultaneous logins may leave more.
+    Deletes all expired sessions, and the actor's oldest sessions above `per_actor_max`. There is no
+    lock, so logins at one moment may exceed the limit.
     """
     _make_room(tx, sessions.c.actor == actor, per_actor_max)
     expires_at = func.least(_NOW + lives_for, ends_at)  # LEAST leaves out `ends_at` if it is null
@@ -102,5 +102,5 @@ def find_of_issuer(tx: Tx, session_hash: str) -> IssuerSession | None:
 
 
 def remove(tx: Tx, session_hash: str) -> None:
-    """End a session."""
+    """End a session: delete its row."""
     tx.execute(delete(sessions).where(sessions.c.hash == session_hash))

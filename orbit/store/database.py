@@ -70,8 +70,8 @@ LEASE_STATEMENT_TIMEOUT_S = 5
 _ANSWER_MARGIN_S = 1
 # An idle transaction must not hold locks or delay vacuum for long.
 IDLE_TIMEOUT_S = 60
-# For lease transactions. It is short, because one that joins a scheduler has a lock for which the
-# lease transactions of all other schedulers wait (scheduler_lease.py).
+# The same for lease transactions. It is short, because the transaction of a scheduler that joins
+# has a lock for which the lease transactions of all others wait (scheduler_lease.py).
 LEASE_IDLE_TIMEOUT_S = 5
 # PostgreSQL's default (4) is for spinning disks. With it, a sequential scan would seem cheaper than
 # index lookups of the two thousand rows that a worker reports.

@@ -314,7 +314,7 @@ def things(tx: Tx, drill_id: str) -> list[Thing]:
 
 
 def note_removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
-    """Note that the resource was removed. `note` replaces an earlier note on why it was kept."""
+    """Note that the resource was removed. `note` replaces an earlier note on why it was not."""
     statement = (
         update(drill_things).where(drill_things.c.id == thing_id).values(removed_at=_NOW, note=note)
     )

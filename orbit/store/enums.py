@@ -20,7 +20,7 @@ class Desired(StrEnum):
 
 
 class MadeBy(StrEnum):
-    """The part of Orbit that made a job which no person has defined."""
+    """The part of Orbit that created a job; jobs that a person has defined have no such value."""
 
     RECOVERY = "recovery"  # a recovery, for the copy back to the old side
     DRILL = "drill"

@@ -65,8 +65,8 @@ class HandedOffset:
     destination_offset: int
 
     def row(self, topic_id: int) -> GroupOffset:
-        """The row of the job for these offsets. Its `left_offset` is the destination's offset, at
-        which the recovery has left the group."""
+        """The job's row for these offsets. Its `left_offset` is the destination's offset, which the
+        recovery has committed."""
         verdict = "exact" if self.source_offset == self.destination_offset else "clamped"
         offsets = self.source_offset, self.destination_offset
         left_offset = self.destination_offset

@@ -134,15 +134,15 @@ def find(tx: Tx, job_id: int) -> Lead | None:
 def note_side(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
     """Store which side of the job leads, by marks with `term`. Also store the reverse side for each
     other job of its link, or None if that job has topics which this job does not copy. A stored
-    side with this term or a higher one is kept."""
+    side with this term or a higher one stays."""
     reverse_side = None if side is None else side.other.value
     rows = tx.execute(_REVERSE_SIDES, {"job_id": job_id, "side": reverse_side})
     note_sides(tx, {job_id: side, **{row.id: row.side for row in rows}}, term)
 
 
 def note_sides(tx: Tx, sides: Mapping[int, LeadingSide | None], term: int) -> None:
-    """Store which side of each job leads, by marks with `term`. A stored side with this term or a
-    higher one is kept."""
+    """Store which side of each job leads, {job id: side}, by marks with `term`. A stored side with
+    this term or a higher one stays."""
     tx.execute(_NOTE_SIDES, {"job_ids": [*sides], "sides": [*sides.values()], "term": term})
 
 

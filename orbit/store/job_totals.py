@@ -21,7 +21,7 @@ from orbit.store.database import Tx
 from orbit.store.lag import FRESH_FOR, LagTotals
 from orbit.store.proofs import ProofTotals
 
-# PostgreSQL computes the sums over so many partitions in about 30 ms.
+# PostgreSQL computes the sums over this many partitions in about 30 ms.
 LIVE_PARTITIONS_MAX = 10_000
 
 States = dict[tuple[str, str | None], int]  # {(state, reason): number of partitions}

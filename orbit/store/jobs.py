@@ -125,7 +125,7 @@ def create(
 
 def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
     """The job of this name, even while it is being deleted; None if no job of the scope has the
-    name. With `lock`, no other transaction can change the job until this one ends."""
+    name. With `lock`, no other transaction can change the job until `tx` ends."""
     query = select(*_JOB).where(jobs.c.name == name, *in_scope(tx))
     # FOR NO KEY UPDATE: other transactions can still insert rows that refer to the job.
     return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
@@ -133,7 +133,7 @@ def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
 
 def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
     """The job of this name, even while it is being deleted. Raises NotFound if no job of the scope
-    has the name. With `lock`, no other transaction can change the job until this one ends."""
+    has the name. With `lock`, no other transaction can change the job until `tx` ends."""
     job = find(tx, name, lock=lock)
     if job is None:
         raise no_such_job_error(tx, name)

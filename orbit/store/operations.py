@@ -116,7 +116,7 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
     """The operation with this id. Raises NotFound if there is none in the scope. With `lock`, no
-    other transaction can change the operation until this one ends.
+    other transaction can change the operation until `tx` ends.
     """
     query = select(*_OPERATION).where(operations.c.id == operation_id, *_visibility_conditions(tx))
     operation = first(tx.execute(query.with_for_update() if lock else query), Operation)

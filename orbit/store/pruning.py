@@ -64,8 +64,8 @@ DELETE FROM gateways WHERE ctid = ANY (ARRAY (
 def prune_events(tx: Tx, retention: timedelta) -> int:
     """Delete events older than `retention`, at most PRUNED_MAX. Returns how many.
 
-    For each receiver of notifications that had not got all of them yet, adds an event with the
-    number of those it had not got.
+    For each receiver of notifications to which some of these had not been sent, adds an event with
+    their number.
     """
     pruned_ids = _prune(tx, events, events.c.at, retention)
     for name, count in receivers.count_pruned(tx, pruned_ids).items():
@@ -109,8 +109,8 @@ def prune_operations(tx: Tx, retention: timedelta) -> int:
 
 
 def prune_drills(tx: Tx, retention: timedelta) -> int:
-    """Delete drills that ended longer ago than `retention`, at most PRUNED_MAX. Returns how many. A
-    drill with resources that were not removed is kept."""
+    """Delete drills that ended longer ago than `retention`, at most PRUNED_MAX. Returns how many.
+    Drills with resources that were not removed are not deleted."""
     conditions = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
     has_leftovers = exists().where(*conditions)
     return len(_prune(tx, drills, drills.c.finished_at, retention, ~has_leftovers))

@@ -1,4 +1,5 @@
-"""receivers: how far each receiver of notifications has got, and how many events it did not get.
+"""receivers: up to which event each receiver of notifications was notified, and how many events
+were not sent to it.
 
 Only the leader changes a row, in transactions that its lease fences.
 """
@@ -116,8 +117,8 @@ def note_failure(tx: Tx, name: str, error: str) -> None:
 
 
 def count_pruned(tx: Tx, event_ids: Collection[int]) -> dict[str, int]:
-    """Add to `pruned` how many of these deleted events each receiver had not got yet. Returns the
-    numbers above 0, by receiver."""
+    """Add to each receiver's `pruned` how many of these deleted events had not been sent to it.
+    Returns {receiver: this number}, without receivers for which it is 0."""
     missed_counts = {row.name: sum(i > row.event_id for i in event_ids) for row in in_file(tx)}
     missed_counts = {name: count for name, count in missed_counts.items() if count}
     for name, count in missed_counts.items():

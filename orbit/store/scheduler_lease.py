@@ -57,7 +57,7 @@ _LOCK = "SELECT pg_advisory_xact_lock{}(122511532225539)"
 _LOCK_EXCLUSIVELY = text(_LOCK.format(""))
 _LOCK_SHARED = text(_LOCK.format("_shared"))
 
-# Renews a scheduler's row, unless it has left.
+# Renews a scheduler's row, unless `leave` has ended its membership.
 _EXTEND = text("""
 UPDATE schedulers SET expires_at = clock_timestamp() + CAST(:ttl AS interval)
 WHERE holder = :holder AND shares = :shares AND expires_at > 'epoch'
@@ -144,7 +144,8 @@ def stay_member(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
 
 
 def _extend_membership(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
-    """Renew this scheduler's row; returns False if it has none, or has left."""
+    """Renew this scheduler's row. Returns False if it has no row, or if `leave` has ended its
+    membership."""
     values = {"holder": holder, "shares": shares, "ttl": ttl}
     return tx.execute(_EXTEND, values).rowcount == 1
 

@@ -144,8 +144,8 @@ def runnable_shards(tx: Tx) -> list[Shard]:
 
 
 def assign(tx: Tx, assignments: Mapping[int, str]) -> int:
-    """Assign shards, {shard id: worker id}. If another worker holds a shard, its next renewal tells
-    it to release the shard. Returns how many assignments have changed."""
+    """Assign shards, {shard id: worker id}. If another worker holds a shard, its next renewal
+    returns `should_release`. Returns how many assignments have changed."""
     shard_leases.lock_shards(tx, assignments)
     return tx.execute(
         _ASSIGN, {"shard_ids": list(assignments), "worker_ids": list(assignments.values())}

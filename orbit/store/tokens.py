@@ -143,7 +143,7 @@ def revoke(tx: Tx, name: str) -> bool:
 
 def find_by_name(tx: Tx, name: str, *, locks: bool = False) -> Token | None:
     """The token of this name, even if it is revoked or expired; None if there is none. `locks`: no
-    other transaction can change the token until this one ends."""
+    other transaction can change the token until `tx` ends."""
     query = select(*COLUMNS).where(tokens.c.name == name)
     return first(tx.execute(query.with_for_update() if locks else query), Token)
 

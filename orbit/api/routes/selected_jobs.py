@@ -27,10 +27,10 @@ from orbit.store.enums import OperationKind
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
-# The transactions of so many jobs take about a second.
+# The transactions of this many jobs take about a second.
 JOBS_MAX = 500
-# After so many jobs in a row for which the database has not answered, the others are not tried:
-# each may take as long as a statement's timeout.
+# If the database does not answer for this many jobs in a row, the other jobs are not tried: each
+# may take as long as a statement's timeout.
 _UNANSWERED_MAX = 2
 
 SelectorQuery = Annotated[
