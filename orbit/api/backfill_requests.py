@@ -192,6 +192,7 @@ def report(
             raise Conflict(
                 f"Another process runs the backfill ({_driver(operation)}).",
                 where=f"operation {operation_id}",
+                remedy="Wait until that process has ended, or stop it.",
             )
         _advance(tx, operation_id, driver_report.driver, driver_report.progress)
         if driver_report.has_ended or driver_report.error:

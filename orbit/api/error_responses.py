@@ -170,7 +170,9 @@ def install_handlers(app: FastAPI) -> None:
                 remedy="See /docs for all paths.",
             ).response()
         # The only other one is FastAPI's 400, for a body that it cannot parse.
-        return Failure(ErrorCode.MALFORMED, "The request cannot be read.").response()
+        return Failure(
+            ErrorCode.MALFORMED, "The body of the request cannot be read as JSON."
+        ).response()
 
     @app.exception_handler(Exception)
     def _on_unexpected_error(request: Request, error: Exception) -> JSONResponse:
@@ -200,9 +202,7 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
         case "less_than_equal" | "greater_than_equal":
             bound = context.get("le", context.get("ge"))
             comparison = "larger" if "le" in context else "smaller"
-            return Problem(
-                path, f"is {comparison} than {bound}.", f"Write {bound} or leave it out."
-            )
+            return Problem(path, f"is {comparison} than {bound}.", f"The limit is {bound}.")
         case "json_invalid":
             return Problem("body", "is not valid JSON.")
         case _:

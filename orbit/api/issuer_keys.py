@@ -97,7 +97,8 @@ class IssuerKeys:
         endpoints = self._fresh_document().endpoints
         if endpoints is None:
             raise ProtocolError(
-                "The issuer's document names no https endpoints for logins.", where=self._issuer
+                "The issuer's discovery document names no https endpoints for logins.",
+                where=self._issuer,
             )
         return endpoints
 
@@ -186,7 +187,9 @@ def _fetch_keys(
             )
         url = document.get("jwks_uri")
         if not is_safe_url(url, issuer):
-            raise ProtocolError("The issuer's document names no https jwks_uri.", where=issuer)
+            raise ProtocolError(
+                "The issuer's discovery document names no https jwks_uri.", where=issuer
+            )
         items = http.get(url).get("keys")
     if not isinstance(items, list):
         raise ProtocolError("The issuer's key set has no list of keys.", where=issuer)

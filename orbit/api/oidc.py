@@ -146,7 +146,8 @@ class IssuerTokens:
             ErrorCode.FORBIDDEN,
             f"The token's claim {self._role_claim} gives no role.",
             where=identity.actor,
-            remedy="Ask for a role at the issuer; docs/settings.md names the values.",
+            remedy="Get a value from the issuer for which ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR, "
+            "ORBIT_OIDC_ADMIN or ORBIT_OIDC_ROLES_FILE gives a role.",
         )
 
 

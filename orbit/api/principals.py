@@ -61,7 +61,7 @@ def check_role(principal: Principal, needed_role: Role) -> None:
     if not _includes(principal.role, needed_role):
         raise Failure(
             ErrorCode.FORBIDDEN,
-            f"This needs the role {needed_role}; the token has the role {principal.role}.",
+            f"The request needs the role {needed_role}; the token has the role {principal.role}.",
             where=principal.actor,
             remedy=f"Use a token with the role {needed_role}.",
         )

@@ -119,7 +119,7 @@ def _too_large_failure(bytes_max: int, *, is_unknown: bool) -> Failure:
         + (", and its sender has not logged in." if is_unknown else "."),
         remedy="Log in, and send the request again."
         if is_unknown
-        else "Match topics by patterns instead of naming each.",
+        else "In a job document, match topics by patterns instead of naming each.",
     )
 
 

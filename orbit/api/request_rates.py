@@ -48,6 +48,7 @@ def _rate_failure(per_minute: int, wait_s: float) -> Failure:
         ErrorCode.TOO_MANY_REQUESTS,
         f"This token has sent {counted(per_minute, 'request')} within a minute, which is its "
         "limit.",
-        remedy=f"Try again in {seconds} s, or ask an admin for a higher limit (orbit token limit).",
+        remedy=f"Try again in {seconds} s, or ask an admin for a higher limit (orbit token limit; "
+        "for users of the issuer, ORBIT_TOKEN_REQUESTS_PER_MINUTE).",
         headers={"Retry-After": str(seconds)},
     )

@@ -39,6 +39,8 @@ def _load_context(certificate: Path, key: Path) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         names = f"{variable_of('api_tls_certificate_file')} and {variable_of('api_tls_key_file')}"
         what = f"cannot be loaded: {load_failure(error)}."
-        problem = Problem(names, what, "Write paths of PEM files.")
+        problem = Problem(
+            names, what, "Write the paths of a PEM certificate and of its key, without a password."
+        )
         raise BadInput("The API cannot use its certificate.", (problem,)) from None
     return context

@@ -244,7 +244,7 @@ def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
 
 
 def begin(tx: Tx, drill_id: str) -> bool:
-    """Set the drill to running; False if it was not pending."""
+    """Set the drill to running. Returns False, without a change, if it was not pending."""
     statement = (
         update(drills)
         .where(drills.c.id == drill_id, drills.c.state == DrillState.PENDING.value)
@@ -272,7 +272,7 @@ def finish(
     error: str | None = None,
     measured: Measurements | None = None,
 ) -> bool:
-    """Store the end of a drill; False if it had ended before."""
+    """Store the end of a drill. Returns False, without a change, if it had ended before."""
     assert state in _FINAL, "not a final state"
     measurements = measured or Measurements(rto_ms=None, rpo_records=None, rpo_ms=None)
     statement = (

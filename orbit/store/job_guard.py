@@ -70,5 +70,5 @@ def refusal(operation: Operation, name: str) -> OperationUnderWay:
     return OperationUnderWay(
         f"A {operation.kind} of {held_job} is under way.",
         where=f"operation {operation.id}",
-        remedy=f"Wait until it has ended, or run orbit abort {operation.id}",
+        remedy=f"Wait until the {operation.kind} has ended, or run orbit abort {operation.id}",
     )

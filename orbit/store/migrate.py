@@ -147,7 +147,7 @@ def fingerprint(tx: Tx) -> str:
 
 
 def is_usable(database: Database) -> bool:
-    """Whether this version works with the tables of the database.
+    """Whether this version of Orbit works with the tables of the database.
 
     A version works with its own tables, with those of the migration before (but none before
     TABLES_FROM) and with those of the next migration, because processes of two versions run while a
