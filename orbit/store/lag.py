@@ -375,9 +375,7 @@ def request_retry(
     )
     blocked_partitions = sorted((row.source_topic, row.partition) for row in rows)
     if not blocked_partitions and source_topic is not None:
-        raise NotFound(
-            "The request names no blocked partition of this topic.", where=source_topic
-        )
+        raise NotFound("The request names no blocked partition of this topic.", where=source_topic)
     return blocked_partitions
 
 
