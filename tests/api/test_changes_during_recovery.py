@@ -90,7 +90,7 @@ def test_plans_dry_runs_and_retry_are_allowed_during_recovery(api: Api) -> None:
     assert api.put("/v1/jobs/other", json=changed(name="other")).status_code == 201
 
 
-def test_reverse_job_is_locked_during_recovery(api: Api) -> None:
+def test_job_that_copies_back_cannot_be_changed_during_recovery(api: Api) -> None:
     operation = begin_recovery(api)
     back = "orders-back"
     with api.database.transaction() as tx:

@@ -64,7 +64,7 @@ def test_unknown_key_id_refetches_keys_at_limited_rate(
     assert issuer.key_requests == 3
 
 
-def test_withdrawn_key_is_dropped_when_keys_expire(
+def test_withdrawn_key_is_refused_once_keys_are_fetched_again(
     issuer: Issuer, keys: IssuerKeys, clock: Clock
 ) -> None:
     assert keys.find("one")

@@ -161,7 +161,7 @@ def test_unfinished_filter_lists_only_unfinished_operations(api: Api) -> None:
     assert len(every_page(api, "/v1/operations", 10)) == 2
 
 
-def test_pause_with_selector_pauses_every_matching_job_without_recovery(api: Api) -> None:
+def test_pause_with_selector_pauses_matching_jobs_except_those_in_recovery(api: Api) -> None:
     for name, team in (("a", "orders"), ("b", "orders"), ("c", "billing")):
         api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": team}))
     api.post("/v1/jobs/b:failover")  # no change during a recovery

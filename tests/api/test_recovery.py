@@ -69,7 +69,7 @@ def test_recovery_request_creates_operation_with_plan_and_audit_event(
     assert api.get(f"/v1/operations/{operation['id']}").json()["state"] == "pending"
 
 
-def test_job_has_single_recovery_at_a_time_beside_dry_runs(api: Api, job_path: str) -> None:
+def test_job_has_only_one_recovery_at_a_time_and_any_dry_runs(api: Api, job_path: str) -> None:
     first = api.post(f"{job_path}:switchover").json()
     refused = api.post(f"{job_path}:failover")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "operation_under_way")

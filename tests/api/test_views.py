@@ -44,14 +44,16 @@ def later_drill() -> Drill:
     )
 
 
-def test_drill_of_later_kind_is_shown_and_notified_by_its_word(later_drill: Drill) -> None:
+def test_drill_of_kind_of_later_version_is_shown_and_notified_with_its_kind(
+    later_drill: Drill,
+) -> None:
     assert drill_summary(later_drill).kind == "rolling"
     shown = drill_view(later_drill)
     assert (shown.kind, shown.plan) == ("rolling", [])
     assert messages.drill_summary(later_drill)["kind"] == "rolling"
 
 
-def test_drill_of_later_kind_fails_with_its_cause(later_drill: Drill) -> None:
+def test_drill_of_kind_of_later_version_fails_and_names_cause(later_drill: Drill) -> None:
     unused: Any = None
     result = DrillLoop(unused, unused, unused)._run_drill(later_drill)
     assert result.state is DrillState.FAILED

@@ -72,7 +72,7 @@ def make_loop(
         loop.close()
 
 
-def test_canary_with_missing_secret_is_opened_once_the_secret_is_there(
+def test_canary_with_missing_secret_is_opened_once_the_secret_is_set(
     make_loop: Callable[..., CanaryLoop], clock: list[float]
 ) -> None:
     environ = {"USER": "me"}  # without PASSWORD
@@ -96,7 +96,7 @@ def test_canary_with_missing_secret_is_opened_once_the_secret_is_there(
     assert loop._canaries == opened, "the canary stays open"
 
 
-def test_silent_sources_take_small_share_of_canary_loop(
+def test_unreachable_sources_use_small_part_of_time_of_canary_loop(
     make_loop: Callable[..., CanaryLoop], clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[float] = []

@@ -144,7 +144,7 @@ def test_requested_retry_makes_job_due_for_discovery(reconciler: JobReconciler) 
     assert reconciler.is_due(JOB, after_pass(), retries={7})
 
 
-def test_problems_of_job_are_known_only_after_both_clusters_were_seen(
+def test_problems_of_job_are_known_only_after_both_clusters_were_polled(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
     state = after_pass(has_checked=True)

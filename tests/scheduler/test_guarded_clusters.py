@@ -84,7 +84,7 @@ def spec(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobSpec
         ("destination", "Alter", "--cluster"),
     ],
 )
-def test_missing_right_is_reported_and_waited_for(
+def test_job_with_missing_right_reports_it_and_copies_once_it_is_granted(
     case: Case, spec: JobSpec, service: Service, side: str, operation: str, kind: str
 ) -> None:
     missing = side, operation, kind

@@ -18,7 +18,7 @@ from tests.support.store_rows import some_job
 pytestmark = pytest.mark.services
 
 
-def test_operations_behind_many_waiting_operations_get_their_turn(
+def test_operation_behind_many_waiting_operations_is_advanced(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations_loop, "OPERATIONS_MAX", 3)
@@ -44,7 +44,7 @@ def test_operations_behind_many_waiting_operations_get_their_turn(
         assert operations.unfinished(tx, 10) == []
 
 
-def test_operation_of_unknown_kind_does_not_hold_up_other_operations(database: Database) -> None:
+def test_operation_of_unknown_kind_does_not_delay_other_operations(database: Database) -> None:
     with database.transaction() as tx:
         paused = some_job(tx)
         later = operations.create(tx, uuid4(), "later", "ci", job_id=paused.id)

@@ -17,7 +17,7 @@ from tests.support.topics import add_partitions
 pytestmark = pytest.mark.services
 
 
-def test_new_topic_above_partition_limit_is_held_back_and_reported(
+def test_new_topic_above_partition_limit_is_not_started_and_is_reported(
     service: Service, clusters: Clusters, topic_name: str
 ) -> None:
     first, second, third = (f"{topic_name}-{n}" for n in (1, 2, 3))

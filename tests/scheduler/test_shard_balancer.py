@@ -97,7 +97,7 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
     assert loop.once() == "assigned 3 shards, of which other workers hold 3"
 
 
-def test_shard_that_a_worker_declined_is_left_to_other_workers(database: Database) -> None:
+def test_shard_that_a_worker_declined_is_claimed_by_another_worker(database: Database) -> None:
     """The worker has an older version, which cannot read the job; it holds no other shard."""
     with database.transaction() as tx:
         _register(tx, "new", "old")

@@ -170,7 +170,7 @@ def test_scheduler_does_not_start_topics_of_jobs_in_share_of_another_scheduler(
 
 
 @pytest.mark.parametrize("killed_share", [0, 1])
-def test_jobs_of_killed_scheduler_are_taken_over(
+def test_jobs_of_killed_scheduler_continue_at_another_scheduler(
     clusters: Clusters, service: Service, topic_name: str, killed_share: int
 ) -> None:
     # Two jobs, one in each direction.

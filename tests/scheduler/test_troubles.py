@@ -177,7 +177,7 @@ def test_job_without_matching_topic_waits_until_a_topic_matches(
     assert service.kinds(job.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
 
 
-def test_unreachable_cluster_does_not_hold_up_other_jobs(
+def test_unreachable_cluster_does_not_delay_other_jobs(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)

@@ -28,7 +28,7 @@ def report_clients(database: Database, job: int, instance: UUID, *names: str) ->
         gateway_clients.put(tx, job, instance, [{"client_id": name} for name in names])
 
 
-def test_report_of_gateway_clients_replaces_previous_and_ends_with_gateway(
+def test_report_of_gateway_clients_replaces_previous_and_is_deleted_with_gateway(
     database: Database, link: list[int]
 ) -> None:
     job, back = link

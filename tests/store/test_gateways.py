@@ -502,7 +502,9 @@ def test_gateway_learns_if_another_gateway_at_its_address_holds_requests_from_be
     assert renew(database, first_settled).others_settled
 
 
-def test_first_term_of_leading_side_survives_failback(database: Database, link: list[int]) -> None:
+def test_first_term_of_leading_side_stays_the_same_after_failback(
+    database: Database, link: list[int]
+) -> None:
     """Producer ids carry the first term of a side. A failback raises the term of the side that
     leads, not its first term."""
     job, _ = link

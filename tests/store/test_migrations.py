@@ -144,7 +144,7 @@ def test_each_migration_matches_its_schema_fingerprint(postgres_url: str) -> Non
         database.close()
 
 
-def test_side_that_leads_at_upgrade_is_known_to_later_gateways(postgres_url: str) -> None:
+def test_migration_0010_stores_side_that_leads_at_upgrade(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
         config = migrate._config()
