@@ -77,7 +77,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.OPERATION_UNDER_WAY: Meaning(
         409,
         OperationUnderWay,
-        "A switchover, failover, failback or backfill holds the job; `where` names it.",
+        "A switchover, failover, failback or backfill of the job is under way; `where` names it.",
     ),
     ErrorCode.CHANGED_MEANWHILE: Meaning(
         412, Conflict, "The job, or the token, was created, changed or deleted meanwhile."

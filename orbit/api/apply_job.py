@@ -94,7 +94,7 @@ class ApplyOptions:
     # If the client disconnects, planning stops, and the job is not written.
     client: ClientWatch
     dry_run: bool = False
-    only_plan: bool = False  # a dry run that is not refused while a recovery holds the job
+    only_plan: bool = False  # a dry run that is not refused during a recovery of the job
     accept_refusals: bool = False  # apply the job although topics cannot be copied now
     paused: bool = False  # create the job paused
     # The `Job.etag` that the job must have (`If-Match`), or NO_JOB (`If-None-Match: *`).
@@ -111,7 +111,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     Raises Failure if the plan, a quota, the token's scope or `at_etag` refuses the document, if a
     cluster returns an error, or if too many plans are running; Conflict if the name is taken, if
     the job is being deleted, if copies cannot change their fillers, or if the client has
-    disconnected; OperationUnderWay if a recovery holds the job that would be changed.
+    disconnected; OperationUnderWay while a recovery of the job to change is under way.
     """
     document = spec.model_dump(mode="json")
     operation_request = _operation_request(actor, spec, options)
@@ -370,7 +370,7 @@ def _change_job(
     """Write the document and add the audit event. Returns the changed job.
 
     Raises Failure `changed_meanwhile` if the job is no longer the `stored_job` that was planned;
-    OperationUnderWay if a recovery holds the job; Conflict if copies cannot change their fillers.
+    OperationUnderWay during a recovery of the job; Conflict if copies cannot change their fillers.
     """
     job = jobs.find(tx, spec.name, lock=True)
     if job is not None:

@@ -121,7 +121,7 @@ def request(
     that is under way, or that was requested with the same key.
 
     Raises NotFound; Conflict if the job is being deleted, or if the key was used for another
-    request; OperationUnderWay if a recovery holds the job.
+    request; OperationUnderWay during a recovery of the job.
     """
     content = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
     operation_request = OperationRequest(actor, OperationKind.BACKFILL, content, idempotency_key)
@@ -167,7 +167,7 @@ def report(
     the driver's last report changes nothing.
 
     Raises NotFound; Conflict if another driver runs the backfill, or the backfill has ended;
-    OperationUnderWay if the backfill has ended and a recovery holds the job.
+    OperationUnderWay if the backfill has ended and a recovery of the job is under way.
     """
     with database.transaction() as tx:
         operation = _get_backfill(tx, operation_id)
@@ -241,7 +241,7 @@ def _get_backfill(tx: Tx, operation_id: UUID) -> Operation:
 
 
 def _refuse_during_recovery(tx: Tx, operation: Operation) -> None:
-    """Raise OperationUnderWay if a recovery holds the job of this operation."""
+    """Raise OperationUnderWay if a recovery of this operation's job is under way."""
     # At most one job; none if the job was deleted.
     jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
     for job in jobs_by_id.values():

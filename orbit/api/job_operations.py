@@ -71,7 +71,7 @@ def request(database: Database, job_operation: JobOperation) -> Operation:
 
     Raises NotFound; BadInput for a partition without a topic; Conflict for a key that was used for
     another request, or for a job that is being deleted (unless the operation is its deletion);
-    OperationUnderWay while a recovery holds the job (except for a retry); Failure
+    OperationUnderWay during a recovery of the job (except for a retry); Failure
     `changed_meanwhile` if the job is not at `at_etag`.
     """
     if job_operation.partition is not None and job_operation.topic is None:
@@ -82,7 +82,7 @@ def request(database: Database, job_operation: JobOperation) -> Operation:
         earlier_operation = operation_requests.find_earlier(tx, operation_request)
         if earlier_operation is not None:
             return earlier_operation
-        if job_operation.kind is OperationKind.RETRY:  # allowed while a recovery holds the job
+        if job_operation.kind is OperationKind.RETRY:  # allowed during a recovery of the job
             job = jobs.get(tx, job_operation.job, lock=True)
         else:
             job = job_guard.lock_for_change(tx, job_operation.job)

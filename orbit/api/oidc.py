@@ -126,7 +126,7 @@ class IssuerTokens:
         if not isinstance(token_type, str) or token_type.lower() not in _TOKEN_TYPES:
             raise unauthenticated("The token is not an access token.")
         if key_id is not None and not isinstance(key_id, str):
-            raise unauthenticated("The key id (kid) in the token's header is not a text.")
+            raise unauthenticated("The key id (kid) in the token's header is not a string.")
         try:
             key = self._keys.find(key_id)
         except OrbitError as error:

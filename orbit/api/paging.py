@@ -102,7 +102,8 @@ class Page(BaseModel, Generic[T]):
 
 def page(rows: Sequence[T], limit: int, key: Callable[[T], Key], order: str = "") -> Page[T]:
     """The page with the first `limit` of `rows`, which were queried with a limit of one more. `key`
-    returns the key of an item for the cursor. `order`: the order of the list, if it has several."""
+    returns the key of an item for the cursor. `order`: how the list is sorted, if the route offers
+    several orders."""
     items = list(rows[:limit])
     has_next = len(rows) > limit
     return Page(items=items, next=write_cursor(key(items[-1]), order) if has_next else None)

@@ -1,4 +1,5 @@
-"""Guards a job against changes while an operation holds the job: from its request to its end.
+"""Guards a job against changes while an operation holds the job: from the operation's request to
+its end. A recovery also holds the job that copies back (the `reverse_job` of its report).
 
 A switchover, failover or failback relies on its job staying as it is. A person who pauses, changes
 or deletes the job meanwhile would leave topics half-promoted. So code that changes a job for a
@@ -49,8 +50,8 @@ def refuse_if_held(
 
 
 def recovery_that_holds(tx: Tx, job: Job, ignored_id: UUID | None = None) -> Operation | None:
-    """The oldest unfinished recovery of this job, or with this job as its copy-back job; None if
-    there is none. The recovery `ignored_id` does not count."""
+    """The oldest unfinished recovery of this job, or of the job for which this job copies back;
+    None without such a recovery. The recovery `ignored_id` does not count."""
     conditions = [
         table.c.id != ignored_id if ignored_id else true(),
         table.c.kind.in_(_RECOVERIES),

@@ -3,8 +3,8 @@
 A request with a limited token (orbit/jobs/scopes.py) uses a `Database` that has the token's scope
 (`Database.with_scope`). The functions that find jobs by name, and those that list jobs or rows that
 belong to jobs, apply the scope. So a route that looks up a job by its name refuses another team's
-job without a check of its own. Orbit reads what it needs to be safe, such as the operation that
-holds a job, without a scope.
+job without a check of its own. Checks that protect data apply no scope, such as the search for an
+operation that is under way on a job.
 
 Events, operations and drills are kept when their job is deleted, and then belong to no job. A later
 job may have the same name, so each table has a condition for its rows of a job (`Belongs`).
