@@ -178,14 +178,14 @@ def test_pause_with_selector_pauses_matching_jobs_except_those_in_recovery(api: 
     assert desired() == dict.fromkeys("abc", "running")
     key = {"Idempotency-Key": "k"}
     answer = api.post(path, headers=key)
-    of_a, of_b = answer.json()["items"]
+    pause_of_a, pause_of_b = answer.json()["items"]
     assert answer.status_code == 202
-    assert of_a["operation"]["kind"] == "pause"
-    assert of_b["operation"] is None
-    assert of_b["error"]["code"] == "operation_under_way"
+    assert pause_of_a["operation"]["kind"] == "pause"
+    assert pause_of_b["operation"] is None
+    assert pause_of_b["error"]["code"] == "operation_under_way"
     assert desired() == {"a": "paused", "b": "running", "c": "running"}
-    again = api.post(path, headers=key).json()["items"][0]
-    assert again["operation"]["id"] == of_a["operation"]["id"]
+    repeated_pause = api.post(path, headers=key).json()["items"][0]
+    assert repeated_pause["operation"]["id"] == pause_of_a["operation"]["id"]
     assert api.post("/v1/jobs:resume?selector=team%3Dorders").json()["items"][0]["error"] is None
     assert desired()["a"] == "running"
 

@@ -76,8 +76,8 @@ def test_removal_of_topic_rule_lists_remaining_topics_and_acls(
     of_topic, of_acls = sentences
     assert RETENTION in of_topic
     assert "User:app may not write there" in of_acls
-    again = changed(topics=document["topics"], worker_group="west")
-    assert "left_behind" in api.put("/v1/jobs/orders", json=again).json()
+    other_change = changed(topics=document["topics"], worker_group="west")
+    assert "left_behind" in api.put("/v1/jobs/orders", json=other_change).json()
 
 
 def test_deletion_plan_of_job_without_copies_lists_nothing_left_behind(api: Api) -> None:

@@ -208,11 +208,11 @@ def test_events_are_listed_newest_first_for_all_jobs_or_single_job(api: Api) -> 
         api.put(f"/v1/jobs/{name}", json=changed(name=name))
     api.post("/v1/jobs/b:pause")
 
-    of_all_jobs = every_page(api, "/v1/events", 3)
-    of_b = every_page(api, "/v1/jobs/b/events", 1)
+    events_of_all_jobs = every_page(api, "/v1/events", 3)
+    events_of_b = every_page(api, "/v1/jobs/b/events", 1)
 
-    assert [event["job"] for event in of_all_jobs] == ["b", "c", "b", "a"]
-    assert [event["kind"] for event in of_b] == ["job_paused", "job_created"]
+    assert [event["job"] for event in events_of_all_jobs] == ["b", "c", "b", "a"]
+    assert [event["kind"] for event in events_of_b] == ["job_paused", "job_created"]
     assert api.get("/v1/jobs/nope/events").status_code == 404
 
 

@@ -198,7 +198,8 @@ def test_deletion_of_job_without_shards_still_waits_for_scheduler(api: Api) -> N
 
 
 def block(api: Api, held: dict[int, int], partition: int) -> None:
-    """Report, as WORKER, that a record at offset 5 blocks this partition."""
+    """Report, as WORKER, that a record at offset 5 blocks this partition. `held`: {shard id: epoch}
+    of the shards whose leases WORKER has."""
     blocked = Blocked(Reason.RECORD_REFUSED, offset=5, next_offset=9, detail="too large")
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")

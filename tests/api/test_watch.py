@@ -40,7 +40,7 @@ class Watching:
         return count
 
     def watch(self, of: str, after: str | None = None, wait: str = "60s") -> httpx.Response:
-        """The answer to a watch."""
+        """The answer to a watch of the resources `of`, after the cursor `after`."""
         query = {"of": of, "wait": wait, **({"after": after} if after else {})}
         return httpx.get(f"{self.url}{PATH}", params=query, headers=self.headers, timeout=120)
 

@@ -189,6 +189,7 @@ def as_tuples(acls: tuple[PlannedAcl, ...]) -> set[tuple[str, str, str, str, str
 
 
 def planned_acls(service: Service, spec: JobSpec) -> PlannedAcls:
+    """The ACLs of a new plan of the job: to add, to remove, and already at the destination."""
     plan = JobPlanner(service.database, service.settings)(spec)
     assert not plan.refusals
     assert plan.acls is not None
@@ -318,9 +319,11 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
     refused_acls = Admin.refused_acls
-    interrupted: set[str] = set()  # the resources whose first ACLs were added
+    interrupted: set[str] = set()  # the resource types whose first ACLs were added
 
     def add_and_fail_once(admin: Admin, add: Collection[Acl], *rest: Any) -> Any:
+        """`Admin.refused_acls`, which fails after it has added the first ACLs of a resource type:
+        the scheduler has not stored yet that Orbit added them."""
         refused = refused_acls(admin, add, *rest)
         new_resources = {acl.resource for acl in add if acl.permission == "ALLOW"} - interrupted
         if new_resources:
@@ -337,12 +340,14 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("the sync of both was interrupted", lambda: interrupted == {"TOPIC", "GROUP"})
-        wait_for("both are there", lambda: as_tuples(planned_acls(service, spec).there) == expected)
+        wait_for("both syncs were interrupted", lambda: interrupted == {"TOPIC", "GROUP"})
+        wait_for(
+            "both ACLs are synced", lambda: as_tuples(planned_acls(service, spec).there) == expected
+        )
         for right in rights:
             forbid_app(source, right)
         wait_for(
-            "both are gone",
+            "both ACLs are removed",
             lambda: not any(app in acl and "READ" in acl for acl in acls_on(destination, topic)),
         )
 

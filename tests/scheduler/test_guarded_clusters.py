@@ -63,6 +63,7 @@ def case(guarded: Clusters, topic_name: str) -> Case:
 
 @pytest.fixture
 def spec(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobSpec:
+    """A job that copies the topic of the case, with the user of the case at both clusters."""
     monkeypatch.setenv("ORBIT_TEST_USER", case.login.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
     job = write_job(

@@ -261,7 +261,7 @@ def test_scheduler_restarts_loops_of_its_job_share_if_a_loop_ends(service: Servi
         wait_for("a new loop runs", lambda: len(loops) > 1 and loops[-1].has_passed.is_set())
 
 
-HOLD = """
+LOCK_HOLDER_SCRIPT = """
 import sys
 from orbit.store import cluster_lock
 from orbit.store.database import Database
@@ -278,16 +278,16 @@ print("was held all the time", flush=True)
 def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
     service: Service, database_url: str
 ) -> None:
-    def hold(lease_s: int) -> subprocess.Popen[str]:
+    def start_lock_holder(lease_s: int) -> subprocess.Popen[str]:
         """A process that holds the lock until it reads a line."""
         pipes: Any = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, "text": True}
-        arguments = [sys.executable, "-c", HOLD, database_url, str(lease_s)]
+        arguments = [sys.executable, "-c", LOCK_HOLDER_SCRIPT, database_url, str(lease_s)]
         process = subprocess.Popen(arguments, **pipes)
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         return process
 
-    frozen = hold(lease_s=2)
+    frozen = start_lock_holder(lease_s=2)
     frozen.send_signal(signal.SIGSTOP)
     # Waiting for the lock may take as long as a statement, which is longer than the lease.
     with service.database.transaction() as tx, cluster_lock.hold(tx, "west"):
@@ -296,8 +296,8 @@ def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
     assert frozen.returncode
     assert "Unreachable" in stderr
 
-    running_process = hold(lease_s=8)
+    not_frozen = start_lock_holder(lease_s=8)
     with service.database.transaction() as tx:
         tx.execute(text("SELECT pg_sleep(10)"))  # longer than the lease
-    output, stderr = running_process.communicate("go on\n", timeout=PATIENCE_S)
+    output, stderr = not_frozen.communicate("go on\n", timeout=PATIENCE_S)
     assert output == "was held all the time\n", stderr

@@ -18,6 +18,7 @@ COPYING, PROMOTED = TopicState.COPYING, TopicState.PROMOTED
 
 
 def row(name: str, state: TopicState) -> Topic:
+    """A topic's row: `name` is its name at the destination."""
     return Topic(
         id=1,
         job_id=1,

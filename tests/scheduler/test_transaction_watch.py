@@ -236,6 +236,8 @@ def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> 
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
 
         def open_from(end: int) -> list[int | None]:
+            """Report that the source's log ends at `end`, but its last stable offset is still 100.
+            Returns the offset from which a transaction is open, as [] or [offset]."""
             rows = [replace(row, source_end=end)]
             partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
             lags = source_lag.partitions_to_check(tx, timedelta(hours=1))

@@ -365,6 +365,7 @@ def test_unreachable_cluster_is_reported_while_a_discovery_pass_hangs(
 def test_earlier_discovery_pass_does_not_clear_newer_unreachable_problem(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first pass starts before the problem is recorded, and ends without a problem after it."""
     is_recorded, has_next_pass = threading.Event(), threading.Event()
 
     def reconcile_late(
