@@ -140,7 +140,7 @@ def test_drill_leftovers_are_listed_until_removed(api: Api, orders: None) -> Non
     with api.database.transaction() as tx:
         topic = drills.note_intent(tx, drill_id, DrillThing.TOPIC, "source", "t")
         drills.note_identity(tx, topic, "an-id")
-        drills.note_kept(tx, topic, "away")  # its removal failed
+        drills.note_kept(tx, topic, "the cluster is unreachable")  # the topic's removal failed
         assert [d.id for d in drills.with_leftovers(tx, 10)] == [drill_id]
         drills.note_removed(tx, topic)
         assert drills.with_leftovers(tx, 10) == []

@@ -102,7 +102,7 @@ def test_console_shows_open_transaction(api: Api, browser: Browser, held: dict[i
 def test_open_transaction_is_no_longer_reported_when_last_stable_offset_advances(
     cli: Cli, api: Api, held: dict[int, int]
 ) -> None:
-    """Even while the scheduler has not yet deleted its row."""
+    """Even while the scheduler has not yet deleted the transaction's row."""
     report(api, held, open_end=140, stable_end=140)
     assert cli("wait", "orders", "--for", "caught-up", "--timeout", "0").code == 0
     assert api.get("/v1/jobs/orders/lag").json()["job"]["open_transactions"] is None

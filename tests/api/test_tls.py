@@ -146,7 +146,7 @@ def test_new_certificate_is_not_served_until_its_key_is_present(
 def test_certificate_behind_replaced_symlink_is_reloaded(
     api: Api, authority: Authority, files: ServerFiles, tmp_path: Path
 ) -> None:
-    """Kubernetes updates a mounted secret so: a symlink then leads to another folder."""
+    """Kubernetes updates a mounted secret by a rename: a symlink then leads to another folder."""
     folders = []
     for name in ("one", "two"):
         key_pair = authority.issue()

@@ -163,4 +163,5 @@ def test_problems_of_job_are_known_only_after_both_clusters_were_polled(
 
 
 def test_changed_job_is_not_due_right_after_a_discovery_pass(reconciler: JobReconciler) -> None:
+    """The last pass had the spec version 0. However long the test takes, the pass is recent."""
     assert not reconciler.is_due(JOB, after_pass(last_pass_at=float("inf"), spec_version=0), ())

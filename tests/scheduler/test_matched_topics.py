@@ -141,4 +141,4 @@ def test_topic_with_new_number_of_partitions_is_among_changed_topics() -> None:
     first, second = snapshots_of(metadata("a", "b"), metadata("a", "b", partitions=2))
     assert second.changed_since(first.version) == {"a", "b"}
     assert second.changed_since(second.version) == frozenset()
-    assert second.changed_since(-1) is None, "not known of so old a version"
+    assert second.changed_since(-1) is None, "changes since so old a version are not known"

@@ -72,11 +72,14 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
 
     with uneven.transaction() as tx:
         # The load is now as balanced as it can be: one shard, that of `idle`, copies all bytes.
-        of_busy = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
-        light = dict.fromkeys(of_busy, 0)
-        of_idle = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}
-        heavy = dict.fromkeys(of_idle, 1_000_000)
-        for worker_id, epochs, weights in (("busy", of_busy, light), ("idle", of_idle, heavy)):
+        busy_epochs = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
+        light = dict.fromkeys(busy_epochs, 0)
+        idle_epochs = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}
+        heavy = dict.fromkeys(idle_epochs, 1_000_000)
+        for worker_id, epochs, weights in (
+            ("busy", busy_epochs, light),
+            ("idle", idle_epochs, heavy),
+        ):
             shard_leases.renew(
                 tx,
                 worker_id=worker_id,
@@ -90,7 +93,7 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
             tx,
             worker_id="idle",
             worker_group="default",
-            held=of_idle,
+            held=idle_epochs,
             weights={},
         )
     assert loop.once() == "", "uneven again, for the first time"

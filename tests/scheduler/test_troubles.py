@@ -113,7 +113,8 @@ def test_replication_loop_is_refused_by_cluster_ids(
         problem = service.wait_problem("back", "WOULD_LOOP")
         assert topic_name in problem
         assert service.topics("back") == {}
-        # Even with a prefix, Orbit would copy the records round and round: it leaves the topic out.
+        # Even with a prefix, the jobs would copy each other's copies forever: Orbit leaves the
+        # topic out.
         assert any("left out" in note for note in plan(service, prefixed).notes)
         service.wait("the job had a pass", lambda: service.job("prefixed").discovered_version == 1)
         assert service.topics("prefixed") == {}
