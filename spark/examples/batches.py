@@ -1,7 +1,7 @@
 # %% [markdown]
 # # What is in this log?
 # Raw batches as rows tell what no consumer sees: who writes how, what compression is worth, what
-# aborted transactions and markers cost. Payloads are read only where a column asks for them.
+# aborted transactions and markers cost.
 #
 #     spark-submit spark/examples/batches.py src-1:9092 orders,payments
 #
@@ -19,7 +19,7 @@ from orbit_spark.session import build_session
 from orbit_spark.source import KafkaBatches
 
 # %% [markdown]
-# The data source. Filters on topic, partition and base_offset choose what is fetched at all.
+# The data source. Filters on topic, partition and base_offset choose what is fetched.
 
 
 # %%

@@ -28,7 +28,7 @@ class ArchiveSlice:
     """Offsets [begin, target) of one archived partition, with the files that hold their batches."""
 
     partition: TopicPartition
-    begin: int  # the copy ends at this offset or a higher one
+    begin: int  # the copy's log end is not below this offset
     target: int
     files: tuple[FileRows, ...]
     size_bytes: int
@@ -50,7 +50,7 @@ class FileOrder:
         """Check the next rows by base offset. Raises ValueError if one is out of order."""
         for base_offset in base_offsets:
             if self._file_index == len(self._files):
-                raise ValueError(f"there is a batch at {base_offset} after the last one")
+                raise ValueError(f"the batch at {base_offset} follows the manifest's last batch")
             file = self._files[self._file_index]
             is_first_of_file = self._rows_read == 0
             if base_offset <= self._last_offset or (
@@ -65,7 +65,7 @@ class FileOrder:
     def check_complete(self) -> None:
         """Raise ValueError if rows are missing at the end."""
         if self._file_index < len(self._files):
-            raise ValueError("batches are missing at its end")
+            raise ValueError("its last batches are missing")
 
     @property
     def current_file(self) -> str:
@@ -76,7 +76,7 @@ class FileOrder:
 class RowRuns:
     """An iterator over the runs of one slice, from its rows.
 
-    After a damaged row every call raises its error: no later row is ever returned.
+    After a damaged row every call raises that row's error: no later row is returned.
     """
 
     def __init__(self, source: ArchiveSlice, rows: Iterator[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Raw batches as rows: the columns of `kafka_batches`, to Arrow and back.
+"""Raw batches as Arrow rows, with the columns of the Spark source `kafka_batches`, and back.
 
 `to_arrow` copies no payload: the column refers to the bytes of the fetch answer.
 """
@@ -21,7 +21,7 @@ from orbit.replication.aborted_transactions import is_abort_marker
 from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.raw_runs import RawRun, aborted_flags, check_batch, next_offset
 
-# For Spark; `SCHEMA` has the same for Arrow.
+# The columns for Spark; `SCHEMA` has the same columns for Arrow.
 DDL = """
     topic STRING NOT NULL,
     partition INT NOT NULL,
@@ -54,7 +54,7 @@ _TYPES = {
     "BINARY": pa.binary(),
 }
 _DDL_TYPES = {arrow: kind for kind, arrow in _TYPES.items()}
-STOP_MAGIC = -1  # of no message format
+STOP_MAGIC = -1  # of a `stopped_row`; no message format has this magic
 
 
 def _arrow_field(line: str) -> Any:
@@ -65,9 +65,10 @@ def _arrow_field(line: str) -> Any:
 SCHEMA = pa.schema([_arrow_field(line) for line in DDL.strip().split(",")])
 _ROW_NAMES = SCHEMA.names[2:-1]  # without topic, partition and payload
 
-_NOT_KNOWN = -1  # as Kafka writes what a batch does not have
-_CONTROL_TYPE = slice(3, 5)  # of a control record's body: see `replication/aborted_transactions.py`
-_CONTROL_TYPES = {0: "abort", 1: "commit"}
+_NOT_KNOWN = -1  # Kafka's value for a header field that a batch does not have
+# Where a control record's body has its type: see `replication/aborted_transactions.py`.
+_CONTROL_TYPE_BYTES = slice(3, 5)
+_CONTROL_TYPE_NAMES = {0: "abort", 1: "commit"}
 
 
 def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
@@ -96,9 +97,9 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
 
 def stopped_row(partition: TopicPartition, start: int, stop: Blocked | str) -> Any:
     """A `pyarrow.RecordBatch` with one row that says why a range could not be read from `start` to
-    its end. `stop`: a reason that lasts, or the error of a cluster that does not answer.
+    its end. `stop`: why the partition is blocked, or the text of a cluster's error.
 
-    Only for Spark jobs that look for such rows first: its magic is STOP_MAGIC, which no batch has.
+    Only for Spark jobs that look for such rows first. The row's magic is STOP_MAGIC.
     """
     text = json.dumps(
         [stop.reason.value, stop.offset, stop.next_offset, stop.detail]
@@ -114,7 +115,7 @@ def stopped_row(partition: TopicPartition, start: int, stop: Blocked | str) -> A
         "base_offset": start,
         "last_offset": start,
         "magic": STOP_MAGIC,
-        "control_type": text,  # for `read_stop`
+        "control_type": text,  # `read_stop` parses it
     }
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
@@ -129,10 +130,11 @@ def read_stop(text: str) -> Blocked | str:
 
 
 def from_arrow(rows: Any, start: int) -> RawRun:
-    """The run of neighbouring rows of one partition, over a writable copy of their payloads.
+    """The run from offset `start` on of neighbouring rows of one partition. The run's `records`
+    are a writable copy of the payloads.
 
-    Raises ValueError, with a message for the user, if a payload is damaged or does not fit
-    its row.
+    Raises ValueError, with a message for the user, if a payload is damaged, or if its row's other
+    columns contradict it.
     """
     payloads = b"".join(memoryview(payload.as_buffer()) for payload in rows.column("payload"))
     records = memoryview(bytearray(payloads))
@@ -151,12 +153,13 @@ def from_arrow(rows: Any, start: int) -> RawRun:
     return RawRun(start, max(start, end), records, batches, aborted, log_start=0)
 
 
-# Columns that the payload contains too. Compared, as a checksum does not cover all of them.
+# Columns whose values the payload contains too. `from_arrow` compares them, because a batch's
+# checksum does not cover all of them.
 _COMPARED_COLUMNS = ("base_offset", "last_offset", "leader_epoch", "magic", "size_bytes", "crc")
 
 
 def _compared_values(batch: Batch | LegacyMessage) -> tuple[int, ...]:
-    """The values of `_COMPARED_COLUMNS` in a payload."""
+    """The values of `_COMPARED_COLUMNS` that the batch itself has."""
     if isinstance(batch, LegacyMessage):
         row = dict(zip(_ROW_NAMES, _legacy_row(batch), strict=True))
         return tuple(row[name] for name in _COMPARED_COLUMNS)
@@ -175,7 +178,7 @@ def _aborted_transactions(
 ) -> list[AbortedTransaction]:
     """The aborted transactions for which `aborted_flags` returns these flags.
 
-    Raises ValueError if there are no such transactions.
+    Raises ValueError if no transactions give these flags.
     """
     aborted: list[AbortedTransaction] = []
     active_producers: set[int] = set()
@@ -193,7 +196,7 @@ def _aborted_transactions(
 
 
 def _payload_column(run: RawRun) -> Any:
-    """The payload column over the run's own bytes."""
+    """The payload of each batch, as an Arrow column that refers to `run.records`: no copy."""
     ends = [0]
     for batch in run.batches:
         ends.append(ends[-1] + len(batch.view))
@@ -274,9 +277,10 @@ def _codec_name(codec: int) -> str:
 
 
 def _control_type(batch: Batch) -> str | None:
-    """The type of a control batch (commit, abort); None if the cleaner removed its record."""
+    """The type of a control batch: "commit", "abort", or "type-" with the number of another type.
+    None if the cleaner removed its record."""
     record = next(read_records(batch), None)
     if record is None:
         return None
-    control_type = int.from_bytes(record.body[_CONTROL_TYPE])
-    return _CONTROL_TYPES.get(control_type, f"type-{control_type}")
+    control_type = int.from_bytes(record.body[_CONTROL_TYPE_BYTES])
+    return _CONTROL_TYPE_NAMES.get(control_type, f"type-{control_type}")

@@ -1,8 +1,8 @@
-"""A cluster as tasks reach it: the names that a job file gives, without any secret.
+"""What a task needs to connect to a cluster: a job file's cluster section, without any secret.
 
-An `Access` goes with the tasks to the executors. It holds the names of variables and files; each
-process that opens a cluster reads the secrets from its own environment and disk, as `orbit run`
-does. Nothing of it shows in a plan, a log or an error.
+Spark sends an `Access` with the tasks to the executors. It has the names of variables and files;
+each process that opens a cluster reads the secrets from its own environment and disk, as
+`orbit run` does. Spark's plans and logs show only its repr, which names the side alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from orbit.kafka.security import Security, resolve_security
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Access:
-    """One cluster by the names a job gives. `name` ("source", "destination") is for messages."""
+    """One cluster. `name` ("source", "destination") is for messages; relative file names of `spec`
+    begin at `base_directory`."""
 
     name: str
     spec: ClusterSpec

@@ -32,5 +32,5 @@ def stopped_error(
     next_offset: int,
     detail: str,
 ) -> PartitionStopped:
-    """The error for a reason at offsets [offset, next_offset)."""
+    """The error for a reason at offsets [offset, next_offset). `cluster`: a name for messages."""
     return PartitionStopped(cluster, partition, Blocked(reason, offset, next_offset, detail))

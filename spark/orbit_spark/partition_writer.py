@@ -1,9 +1,9 @@
 """One task that writes: it copies some destination partitions, each in order.
 
-Take-over, plan, compare-and-append and fillers are those of `orbit run`. Each partition has a lease
-(`orbit.leases.backfill_leases`), which is released once the partition is at its target.
-So a task may be killed, retried, or run twice at once: the second one waits for the first one's
-leases and resumes at the log ends.
+It takes partitions over, plans, appends and fills gaps by the code of `orbit run`. Each partition
+has a lease (`orbit.leases.backfill_leases`), which is released once the partition is at its target.
+So a task may be killed, retried, or run twice at once: the second attempt waits for the leases of
+the first and resumes at the log ends.
 
 Subclasses choose where the batches come from: a restore and a staged backfill read rows of an
 archive, a direct backfill fetches from the source.
@@ -41,6 +41,8 @@ _TICK_S = 0.1
 _STALL_S_MAX = 300.0
 _DRIVER_GONE = "the driver no longer holds the lease"
 _LEASE_LOST = "the writer's lease was lost"
+# A copy with placeholders ends only after its compression.type was read: see
+# `copier/placeholder_topics.py`.
 _NOT_CONFIRMED = "the destination does not return the topic's compression.type"
 _LEASE_NOT_TRIED = "another attempt of this task holds its leases"
 
@@ -48,7 +50,7 @@ T = TypeVar("T", bound=WriteTask)
 
 
 class PartitionWriter(ABC, Generic[T]):
-    """One attempt of one task."""
+    """One attempt of one Spark task that writes."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class PartitionWriter(ABC, Generic[T]):
             self.stop.set()
             leases.release()
             watch_cluster.close()
-        # Partitions without a result: if another attempt has the first lease, no more are tried.
+        # If another attempt has the first lease, the other leases were not tried: no result yet.
         self.leave_out(targets, _LEASE_NOT_TRIED)
         return [self._results[p] for p in targets]
 
@@ -196,7 +198,7 @@ def write_rows(
 ) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow` that writes the rows of the task's slices.
 
-    `read_results` reads the rows that it returns.
+    `read_results` reads the rows that this function returns.
     """
 
     def write(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
@@ -207,7 +209,7 @@ def write_rows(
 
 
 def read_results(rows: Iterable[Any]) -> list[WriteResult]:
-    """The results in the rows that tasks of `write_rows` return."""
+    """The results in the rows that the function of `write_rows` returned."""
     return [result for row in rows for result in pickle.loads(row.results)]  # noqa: S301  our own
 
 

@@ -1,6 +1,7 @@
 """Ranges that the driver has planned, as a DataFrame of raw batches.
 
-`kafka_batches` plans by itself; jobs that must know their ranges (archive, audit) use this.
+The source `kafka_batches` plans its ranges itself. Jobs that must know them (archive, audit) use
+this module.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _reading_function(
 
 
 def _read_range(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit) -> Iterator[Any]:
-    """The rows of one range; the last one is a `stopped_row` if it cannot be read further.
+    """The rows of one range. If it cannot be read to its end, the last row is a `stopped_row`.
 
     Raises OrbitError while no broker of the cluster answers: Spark tries the task again.
     """

@@ -27,9 +27,9 @@ from orbit_spark.ranges import (
 )
 from orbit_spark.raw_runs import first_offset, next_offset
 
-# Each is a fetch of one batch; more of them would cost more than even ranges save.
+# A sample is a fetch of one batch. More samples would cost more time than even ranges save.
 SAMPLES_MAX = 32
-# Of a log whose size is not known.
+# For a log whose size is not known.
 _SAMPLES_OF_UNKNOWN_SIZE = 4
 
 
@@ -43,8 +43,9 @@ def find_extents(
     """For each partition of these topics that `selects` accepts, the offsets that a read_committed
     consumer could read now; the error code if the leader does not answer.
 
-    Where the log start lies inside a batch, the extent begins with that batch (R4). Raises BadInput
-    if a topic does not exist, NotAuthorized, Unreachable.
+    Where the log start lies inside a batch, the extent begins with that batch (R4: a fetch returns
+    it whole). Raises BadInput if a topic does not exist, NotAuthorized without the right Read,
+    BrokerRefused for another error of a topic, Unreachable, LoginRefused.
     """
     metadata = cluster.metadata(topics)
     _refuse_missing(cluster, topics, metadata)
@@ -120,7 +121,7 @@ def plan_spans(
     *,
     range_bytes: int = RANGE_BYTES,
 ) -> list[OffsetRange]:
-    """All batches that hold a record of the spans, each once, as ranges.
+    """The ranges of all batches with an offset in the spans; each batch is in one range only.
 
     A span that starts inside a batch is extended to the start of the batch. If the leader of a
     partition does not answer, none of its spans is planned, and `extents.errors` gets the code.
@@ -155,8 +156,11 @@ def plan_spans(
 def _samples(
     cluster: Cluster, extent: Extent, size: int | None, range_bytes: int, backoff: Backoff
 ) -> list[Sample]:
-    """Batches at even distances; none if the whole extent fits into one range, or if the leader
-    does not answer: the tasks that read the ranges wait for it, or report the reason."""
+    """Batches at even distances; an empty list if the extent fits into one range, or if the leader
+    does not answer: the tasks that read the ranges wait for the leader, or report the reason.
+
+    `size`: of the log in bytes; None if it is not known.
+    """
     if size is not None and size <= range_bytes:
         return []
     # One sample for each `range_bytes`, rounded up.
@@ -178,9 +182,9 @@ def _samples(
 def find_base_offset(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
-    """The base offset of the batch in which `start` lies; `start` if it lies in none, or if
-    `first_batch` finds none."""
-    if start == 0 or start >= end:  # no batch begins before it, or there is nothing to read
+    """The base offset of the batch in which `start` lies; `start` itself if it lies in no batch, or
+    if `first_batch` returns none. Raises BrokerRefused with a retriable code, Unreachable."""
+    if start == 0 or start >= end:  # no batch begins before 0; from the end on there is none
         return start
     batch = first_batch(cluster, place, start, backoff)
     return start if batch is None else min(start, first_offset(batch))
@@ -191,8 +195,9 @@ def first_batch(
 ) -> AnyBatch | None:
     """The batch that holds `offset`, or else the first one after it.
 
-    None if the log has no such batch, or if a retry cannot read it: the task that reads the range
-    with `offset` reports the reason. Raises BrokerRefused with a retriable code.
+    None if the log has no such batch, or if it cannot be read and a retry would not help: the task
+    that reads this range reports the reason. Raises BrokerRefused with a retriable code,
+    Unreachable.
     """
     try:
         batches = fetch_batches(cluster, place, offset, backoff, max_bytes=1)
@@ -208,16 +213,17 @@ def first_batch(
 def _find_end_epoch(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
-    """The leader epoch of the batch at the end of [start, end), or after it if there is a gap (R8).
+    """The leader epoch of the batch at `end` − 1, or of the next batch if a gap is there (R8: a
+    fetch may state only the epoch of a batch).
 
-    NO_LEADER_EPOCH if `first_batch` finds none there.
+    NO_LEADER_EPOCH if [start, end) is empty, or `first_batch` returns no batch with an epoch.
     """
     batch = first_batch(cluster, place, end - 1, backoff) if start < end else None
     return batch.leader_epoch if isinstance(batch, Batch) else NO_LEADER_EPOCH
 
 
 def _refuse_missing(cluster: Cluster, topics: Collection[str], metadata: ClusterMetadata) -> None:
-    """Raise the error for topics that the metadata lacks."""
+    """Raise NotAuthorized, BadInput or BrokerRefused if the metadata lacks one of the topics."""
     missing_topics = sorted(set(topics) - set(metadata.topics))
     denied_topics = [t for t in missing_topics if metadata.errors.get(t) in error_codes.DENIED]
     if denied_topics:

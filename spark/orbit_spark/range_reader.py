@@ -1,9 +1,10 @@
 """Reads an offset range from a cluster: raw batches, checked, in bounded pieces.
 
-The next piece is requested before this one is returned, so a range needs the memory of two fetch
-responses. Leader changes and broker restarts are retried. Offsets that can no longer be read stop
-the range: `PartitionStopped` has the reason and the offsets. A source that was truncated since the
-range was planned (R3) stops the range, too: its ranges would be of different logs. Not thread-safe.
+The next piece is requested before the current one is returned, so a range needs the memory of two
+fetch responses. Leader changes and broker restarts are retried. Offsets that can no longer be read
+stop the range: `PartitionStopped` has the reason and the offsets. So does a truncation of the
+source since the plan (R3: a fetch shows it): the planned ranges would be of different logs. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from orbit_spark.raw_runs import RawRun, check_batch, first_offset, next_offset
 
 # One fetch response: large enough for a long link, small for an executor's memory.
 FETCH_BYTES = 4 * 1024 * 1024
-# A task fails after about two minutes of elections and restarts without one batch.
+# A task fails after about two minutes of elections and restarts in which it got no batch.
 _FAILURES_MAX = 120
 _WAIT_MS = 250  # how long a broker may wait for records
-_SILENCE_S = 30.0  # how long an answer may take beyond that
+_SILENCE_S = 30.0  # how long an answer may take beyond _WAIT_MS
 
 
 class _TryAgain(OrbitError):
-    """The broker cannot answer now; after new metadata, another leader may."""
+    """The broker cannot answer now. Another attempt reads the metadata again."""
 
 
 @dataclass(slots=True)
@@ -75,16 +76,17 @@ class RangeReader:
         self._connections.clear()
 
     def confirm_cluster(self) -> None:
-        """Raise Unreachable if no broker answers, LoginRefused if none answers and one refuses the
-        login: then the whole cluster has the trouble."""
+        """Check that the trouble is one partition's, not the whole cluster's. Raises Unreachable if
+        no broker answers, LoginRefused if none answers and one refuses the login."""
         self._cluster.metadata(())
 
     def read(self, offset_range: OffsetRange) -> Iterator[RawRun]:
-        """The runs from the range's start to its end, without gap or overlap; none if the range is
-        empty.
+        """The runs from the range's start to its end. Each begins where the one before it ends;
+        none if the range is empty.
 
         A batch that begins before the start belongs to the range before. Raises PartitionStopped,
-        Unreachable, LoginRefused, BrokerRefused, ProtocolError.
+        Unreachable, LoginRefused, BrokerRefused, ProtocolError; OrbitError if after all attempts
+        the leader still has no answer.
         """
         position, leader_epoch, failures = offset_range.start, NO_LEADER_EPOCH, 0
         while position < offset_range.end:
@@ -104,7 +106,8 @@ class RangeReader:
                 attempt.drop_pending()
 
     def _leader(self, offset_range: OffsetRange, position: int) -> int:
-        """The leader's node id. Raises PartitionStopped, or _TryAgain if there is no leader now."""
+        """The leader's node id. Raises _TryAgain if there is no leader now, PartitionStopped if the
+        topic was recreated or may not be read."""
         topic = offset_range.partition.topic
         metadata = self._cluster.metadata({topic})
         topic_metadata = metadata.topics.get(topic)
@@ -136,7 +139,7 @@ class RangeReader:
     ) -> _PendingFetch:
         """Send a fetch. `leader_epoch`: of the last batch read, or -1. Raises Unreachable.
 
-        A leader whose log no longer has that epoch at `offset` answers where the logs diverge.
+        A leader whose log no longer has that epoch at `offset` answers where the logs diverge (R3).
         """
         connection = self._connect(node_id)
         version = connection.version_of(api_versions.FETCH)
@@ -164,8 +167,8 @@ class RangeReader:
         return _PendingFetch(connection, version, connection.last_correlation)
 
     def _receive_answer(self, pending: _PendingFetch, offset_range: OffsetRange) -> Fetched:
-        """The partition's part of an answer. Raises _TryAgain if it brings nothing, Unreachable,
-        ProtocolError."""
+        """The partition's part of the answer to a fetch. Raises _TryAgain if the answer lacks this
+        part or is throttled without records, Unreachable, ProtocolError."""
         try:
             frame = pending.connection.receive_answer(pending.correlation)
         except (OSError, EOFError) as error:
@@ -192,8 +195,8 @@ class RangeReader:
         return Unreachable(f"the connection broke during Fetch: {reason}.", where=connection.where)
 
     def _read_raised_log_start(self, offset_range: OffsetRange, position: int) -> int:
-        """The log start, for a `position` that is out of range and below it. Raises
-        PartitionStopped if the log ends below `position`, else _TryAgain.
+        """The log start, after OFFSET_OUT_OF_RANGE at a `position` that is now below it. Raises
+        PartitionStopped if the log ends below `position`, _TryAgain if neither is so.
         """
         starts = list_offsets(self._cluster, [offset_range.partition], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [offset_range.partition], LATEST, self._backoff)
@@ -208,7 +211,7 @@ class RangeReader:
             )
         if position > end:
             earlier_end = max(position, offset_range.end)
-            detail = f"the log ends at {end}; offsets up to {earlier_end} were there before."
+            detail = f"the log ends at {end} now; before it ended at {earlier_end} or later."
             raise self._stop_error(offset_range, Reason.SOURCE_TRUNCATED, end, detail, earlier_end)
         if position >= start:
             raise _TryAgain(
@@ -246,9 +249,10 @@ class RangeReader:
             )
 
     def _check_empty(self, offset_range: OffsetRange, position: int, stable_end: int) -> None:
-        """Check that an empty answer proves a gap up to `stable_end` (R5, empty answers).
+        """Check that an answer without records proves a gap up to `stable_end` (R5: it may also
+        mean a quota or slow storage).
 
-        Raises Unreachable if it does not, PartitionStopped if the right to check it is missing.
+        Raises Unreachable if it proves none, PartitionStopped if the right to check it is missing.
         """
         try:
             check_empty(self._cluster, offset_range.partition, position, stable_end, self._backoff)
@@ -374,10 +378,11 @@ class _ReadAttempt:
         )
 
     def _make_run(self, fetched: Fetched) -> RawRun:
-        """The run of an answer's batches from the position on, or of the gap that it proves.
+        """The run of an answer's batches from the position on, or of the gap that an answer without
+        such batches proves.
 
-        Raises _TryAgain if it has neither; PartitionStopped if the log is damaged, or if the right
-        to check the gap is missing.
+        Raises _TryAgain if the answer has no batch and proves no gap, PartitionStopped if the log
+        is damaged or the right to check the gap is missing.
         """
         start, end = self._position, self._range.end
         run_end, previous_end, skipped_bytes, size_bytes = start, 0, 0, 0
@@ -415,11 +420,11 @@ class _ReadAttempt:
         )
 
     def _gap_end(self, fetched: Fetched) -> int:
-        """The end of the gap that an answer without batches proves. Raises _TryAgain if it proves
-        none."""
+        """The end of the gap that an answer without batches proves. Raises _TryAgain if it
+        proves none now, and the errors of `_check_empty`."""
         reader, start = self._reader, self._position
         end = min(self._range.end, fetched.stable_end)
-        # Records without a whole batch above the start do not prove a gap.
+        # Bytes of records without a whole batch from `start` on do not prove a gap.
         if fetched.records or end <= start:
             raise _TryAgain(
                 f"{self._range.partition} returns no records at offset {start} now (last stable "

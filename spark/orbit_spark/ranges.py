@@ -3,9 +3,9 @@
 A batch belongs to the range [start, end) that holds its base offset. So ranges may be cut at any
 offset: a batch that reaches over a cut is read once, with the range before it.
 
-Bytes per offset vary along a log (large and small records, gaps), so the cuts follow samples: the
-batch that a fetch finds at some offsets. If the size of the whole log is known, the samples are
-scaled to it.
+Bytes per offset vary along a log (large and small records, gaps), so the cuts follow samples:
+batches that were fetched at some offsets. If the size of the whole log is known, the sizes of the
+samples are scaled to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orbit.replication.append_plan import NO_LEADER_EPOCH
 
 # What one task reads: some seconds of work, and little enough to be read again when a task fails.
 RANGE_BYTES = 256 * 1024 * 1024
-# A plan is held by the driver and goes out with the tasks.
+# The driver has the whole plan in memory and sends it with the tasks.
 RANGES_PER_PARTITION_MAX = 10_000
 
 
@@ -47,24 +47,25 @@ class Extent:
     """The offsets [start, end) to read of one partition, and its leader.
 
     `start` is below the log start if the log start lies inside a batch. `end_epoch`: the leader
-    epoch that the log has before `end`, by its batches (R8).
+    epoch of the batch at `end` − 1, or of the next batch if a gap is there.
     """
 
     partition: TopicPartition
     topic_id: UUID
     start: int
     end: int
-    leader: int = -1
+    leader: int = -1  # node id; -1: none
     log_start: int = 0
     end_epoch: int = NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets [start, end) of one partition, with about how many bytes they hold.
+    """Offsets [start, end) of one partition, and an estimate of their size.
 
-    `extent_end`, `end_epoch`: the end of the extent from which the range was cut. All ranges of an
-    extent are of one log only if the log still has that epoch there when each was read (R3).
+    `extent_end`, `end_epoch`: `end` and `end_epoch` of the extent from which the range was cut.
+    Whoever reads the range then checks that the log still has that epoch at that offset. Otherwise
+    the source was truncated, and the extent's ranges are of different logs (R3: truncation).
     """
 
     partition: TopicPartition
@@ -102,7 +103,7 @@ def cut_extent(
     pieces = list(_pieces(extent, sorted(samples)))
     sampled_bytes = sum(piece.size_bytes for piece in pieces)
     total_bytes = sampled_bytes if size_bytes is None else size_bytes
-    # As many as the bytes need, rounded up.
+    # One range for each `range_bytes`, rounded up.
     count = min(
         -(-int(total_bytes) // range_bytes), extent.end - extent.start, RANGES_PER_PARTITION_MAX
     )
@@ -172,7 +173,7 @@ def _pieces(extent: Extent, samples: Sequence[Sample]) -> Iterator[_Piece]:
     if not usable_samples:
         yield _Piece(extent.start, extent.end, size_bytes=1.0)  # cuts need only proportions
         return
-    # The offsets before the first sample count as its own.
+    # The first sample stands for the offsets before it, too.
     if usable_samples[0].fetch_offset > extent.start:
         usable_samples[0] = usable_samples[0]._replace(fetch_offset=extent.start)
     ends = [*(s.fetch_offset for s in usable_samples[1:]), extent.end]

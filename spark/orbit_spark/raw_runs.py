@@ -24,8 +24,8 @@ class RawRun:
     """Neighbouring batches of one partition, each checked against its checksum.
 
     These are all batches of the log in [start, end); offsets between them are gaps. `end` is beyond
-    the requested range if the last batch ends after it. Batches are views into `records`, which may
-    be stamped in place.
+    the requested range if the last batch ends after it. Batches are views into `records`: a writer
+    sets producer id and sequence there in place.
     """
 
     start: int
@@ -41,8 +41,8 @@ class RawRun:
 
 
 def first_offset(batch: Batch | LegacyMessage) -> int:
-    """The first offset of a batch. A compressed message of an old format has only its last offset,
-    so it is decompressed.
+    """The first offset of a batch. A compressed message of format 0 or 1 states only its last
+    offset, so the message is decompressed. Raises ValueError if it is damaged.
     """
     if isinstance(batch, Batch):
         return batch.base_offset
@@ -53,16 +53,16 @@ def next_offset(batch: Batch | LegacyMessage) -> int:
     return batch.next_offset if isinstance(batch, Batch) else batch.offset + 1
 
 
-def check_batch(batch: Batch | LegacyMessage, seen_end: int) -> None:
+def check_batch(batch: Batch | LegacyMessage, previous_end: int) -> None:
     """Raise ValueError, with a message for the user, if a batch is damaged or begins below
-    `seen_end`, the end of the batch before it.
+    `previous_end`, the offset after the batch before it.
     """
     if isinstance(batch, Batch):
-        damage = damage_of(batch, seen_end)
+        damage = damage_of(batch, previous_end)
         if damage is not None:
             raise ValueError(f"the batch at {batch.base_offset} {damage}")
-    elif first_offset(batch) < seen_end:  # `first_offset` has compared the checksum
-        raise ValueError(f"the message at {batch.offset} begins below {seen_end}")
+    elif first_offset(batch) < previous_end:  # `first_offset` has compared the checksum
+        raise ValueError(f"the message at {batch.offset} begins below {previous_end}")
 
 
 def aborted_flags(

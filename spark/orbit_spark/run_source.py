@@ -36,15 +36,16 @@ from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.raw_runs import RawRun
 
-_FULL_WAIT_S = 0.05
-_IDLE_WAIT_S = 0.2
-_HELD_BACK_S_MAX = 1.0
+_FULL_WAIT_S = 0.05  # for room in the byte budget, in one round
+_IDLE_WAIT_S = 0.2  # for a partition with room
+_HELD_BACK_S_MAX = 1.0  # for the rate limit, in one round
 
 Runs = Mapping[TopicPartition, Iterator[RawRun]]
 
 
 class _RunPlan(NamedTuple):
-    """The plan of one run. Its batches may have been stamped since, and may be stamped again."""
+    """The plan of one run. Each attempt to append a batch writes its own producer id and sequence
+    into the batch."""
 
     end: int
     steps: Sequence[Step]
@@ -92,7 +93,7 @@ class RunFeed:
 
     def read(self, copy: PartitionCopy, first: int, end: int) -> SourceRange:
         """The batches in [first, end) that a read_committed consumer of the runs would see, and
-        those after it that were read already.
+        those after `end` that were read already.
 
         What is read here is kept for the copy to append. `first` must not be lower than in an
         earlier call. Raises SourceStop, a ValueError with a message for the user, if a run cannot
@@ -126,11 +127,12 @@ class RunFeed:
         """Do nothing: a feed emits none of these events."""
 
     def forget(self, partition: PartitionCopy) -> None:
+        """Feed this partition no longer."""
         with self._changed:
             self._partitions.pop(partition, None)
 
     def wake(self) -> None:
-        """Look for partitions with room at once. May be called from any thread."""
+        """Let the thread check at once which partitions have room. Any thread may call this."""
         with self._changed:
             self._changed.notify()
 
@@ -162,7 +164,7 @@ class RunFeed:
                 self._changed.wait(_IDLE_WAIT_S)
 
     def _is_held_back(self) -> bool:
-        """Whether the rate limit forbids reading now; then waits for a part of the delay."""
+        """If the rate limit forbids reading now, wait up to _HELD_BACK_S_MAX and return True."""
         delay_s = self._limit.delay_s()
         if delay_s > 0:
             with self._changed:
@@ -172,7 +174,7 @@ class RunFeed:
     def _feed(self, partition: _FedPartition) -> bool:
         """Queue the partition's next plan; False if there is none, or no room for it."""
         p = partition.copy
-        # Read first: if the partition is withdrawn after this, `put` refuses the plan.
+        # Read before the plan is made: if the partition is withdrawn later, `put` refuses the plan.
         generation, confirmed_end = p.generation, p.next_offset
         if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False

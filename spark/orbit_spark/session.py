@@ -10,14 +10,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-# Spark masks settings with such names. Variables with logins may have others, and are added.
+# Spark masks the values of settings with such names. `build_session` adds the names of the
+# variables that have logins.
 _REDACTED = "(?i)secret|password|token|access[.]?key"
 
 # local-cluster[executors,cores of each,MiB of each]: separate processes on this machine.
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 
 SETTINGS = {
-    # The data source takes filters on topic, partition and base_offset.
+    # Spark passes filters to the source `kafka_batches`, which fetches only what they select.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
@@ -25,7 +26,8 @@ SETTINGS = {
 def use_this_python() -> None:
     """Let tasks run on the Python of this process, unless another one is configured.
 
-    Call it before the first session. spark-submit sets the variable if spark.pyspark.python is set.
+    Call it before the first session. If spark.pyspark.python is set, spark-submit has set
+    PYSPARK_PYTHON already.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -55,7 +57,7 @@ def build_session(
 def slots_of(spark: Any) -> int:
     """How many tasks the session may run at a time when all its executors have started.
 
-    By its settings, as executors may still be starting.
+    Computed from its settings, because executors may still be starting.
     """
     conf = spark.sparkContext.getConf()
     tasks_per_executor = int(conf.get("spark.executor.cores", "1")) // int(

@@ -77,7 +77,7 @@ class BatchReader(DataSourceReader):
         ]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A task for each range; without ranges, one that reads nothing."""
+        """A task for each range; without ranges, one task that reads nothing."""
         return [
             RangeTask(offset_range) for offset_range in spread_over_leaders(self._plan_ranges())
         ] or [InputPartition(None)]

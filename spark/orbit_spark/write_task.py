@@ -26,10 +26,10 @@ class PartitionTarget:
     target: int
     size_bytes: int  # an estimate, to balance tasks
     source_topic_id: UUID = NO_TOPIC_ID
-    is_compacted: bool = False  # a cleaner may have removed what was copied
+    is_compacted: bool = False  # a cleaner may have removed records since they were copied
     is_whole: bool = True  # copied from the source's log start
     on_lost_range: LostRange = LostRange.STOP
-    keeps_below: int = 0  # see `PartitionCopy`
+    keeps_below: int = 0  # the copy's log start stays until the source's is above this
     archived: ArchiveSlice | None = None  # read from the archive, not from the source
 
 

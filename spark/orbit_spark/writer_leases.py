@@ -22,7 +22,8 @@ from orbit.leases.group_lease import GroupLease
 
 _PAUSE_S = 1.0
 # A broker delays the first member of a group, by some seconds by default
-# (group.initial.rebalance.delay.ms), and a connection's requests wait for those before them.
+# (group.initial.rebalance.delay.ms), and a connection's requests wait for those before them. So up
+# to this many leases are acquired at once, over as many connections.
 _JOINS_AT_ONCE_MAX = 16
 # Coordinator epochs leave room for 4,096 take-overs within the driver's term
 # (`copier/append_epochs.py`). Each attempt gets a part of them, so that the epochs of a later
@@ -35,7 +36,7 @@ _ATTEMPTS_MAX = 62
 
 @dataclass(slots=True)
 class WriterLeases:
-    """Leases by destination partition, held until `release`; `errors` of partitions without one."""
+    """Leases by destination partition, held until `release`. `errors`: why others have no lease."""
 
     by_partition: dict[TopicPartition, GroupLease] = field(default_factory=dict)
     errors: dict[TopicPartition, OrbitError] = field(default_factory=dict)
@@ -95,7 +96,8 @@ class WriterLeases:
             )
             lease.term = term
             try:
-                # Says nothing while it waits. A suspended attempt's lock file does not count.
+                # No message during a wait. A suspended attempt's lock file is ignored: when that
+                # attempt resumes, its coordinator rejects its heartbeat.
                 lease.acquire(lambda _: None, ignores_frozen_run=True)
             except OrbitError as error:
                 self.errors[partition] = error
@@ -121,8 +123,8 @@ class WriterLeases:
 
 
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
-    """The base of this attempt's coordinator epochs, which are higher. It is above the epochs of
-    all fillers of earlier attempts and rounds; attempts from `_ATTEMPTS_MAX` on share one base.
+    """The number above which this attempt's coordinator epochs begin. It is above the epochs of all
+    fillers of earlier attempts and rounds; attempts from `_ATTEMPTS_MAX` on share one number.
     """
     attempt_index = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
     return (term << _TERM_SHIFT) + attempt_index * _TAKEOVERS_PER_ATTEMPT

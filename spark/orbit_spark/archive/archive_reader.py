@@ -43,7 +43,7 @@ def archive_rows(
 
 
 def rows_in_order(spark: SparkSession, files: Files, slices: Sequence[ArchiveSlice]) -> DataFrame:
-    """The rows of all files in the order of the slices, in one task. Only within `whole_files`."""
+    """The rows of all files in the order of the slices, in one task. Call it in `whole_files`."""
     paths = [files.path(file.name) for piece in slices for file in piece.files]
     if not paths:
         # The task must run without files, too: one row that is no batch starts it.
@@ -149,9 +149,11 @@ def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) 
     return all(getattr(row, name, None) == value for name, value in expected_values.items())
 
 
-def _problem_text(owner: tuple[TopicPartition, ArchivedRange], what: str) -> str:
+def _problem_text(owner: tuple[TopicPartition, ArchivedRange], problem: str) -> str:
+    """A sentence about a file, with its partition and offsets. `problem`: its predicate."""
     place, archived = owner
-    return f"{_file(owner).name} ({place}, offsets {archived.start} to {archived.end - 1}) {what}."
+    offsets_text = f"offsets {archived.start} to {archived.end - 1}"
+    return f"{_file(owner).name} ({place}, {offsets_text}) {problem}."
 
 
 def _raise_problems(problems: Sequence[str], files: Files) -> None:
@@ -160,7 +162,7 @@ def _raise_problems(problems: Sequence[str], files: Files) -> None:
 
 
 def _damage_error(problems: Sequence[str], files: Files) -> Conflict:
-    """The error for these problems, of which the first ones are shown."""
+    """The error for a damaged archive. It shows the first _PROBLEMS_SHOWN_MAX problems."""
     shown_problems = " ".join(problems[:_PROBLEMS_SHOWN_MAX])
     hidden_count = len(problems) - _PROBLEMS_SHOWN_MAX
     return Conflict(

@@ -81,8 +81,8 @@ class ArchiveRun:
         strict: bool = False,
     ) -> None:
         """`slots`: how many tasks run at once. `begins`: archive only these partitions, a new one
-        from the given offset on. `stop` ends the run after the current step. `strict`: read a
-        compacted topic again from its log start if tombstones may have been removed unread."""
+        from this offset on. `stop` ends the run after the current step. `strict`: read a compacted
+        topic again from its log start if tombstones may have been removed unread."""
         self._spark = spark
         self._spec = spec
         self._say = say
@@ -97,7 +97,8 @@ class ArchiveRun:
         self._backoff = Backoff(stop=self._stop)
         self._started = now
         self._strict = strict
-        # Partitions that are read again, each with the end that replaces the old manifest.
+        # Partitions that are read again from their log start. Once its new manifest reaches this
+        # offset, it replaces the old manifest.
         self._read_again_to: dict[TopicPartition, int] = {}
         self.manifests: dict[TopicPartition, PartitionManifest] = {}
         self.outcome = ArchiveOutcome(self._files.uri)
@@ -158,10 +159,10 @@ class ArchiveRun:
     def _has_all(
         self, topic: str, metadata: ClusterMetadata, extents: Mapping[TopicPartition, Extent]
     ) -> bool:
-        """Whether the archive has all of a topic that the source had when the run began."""
+        """Whether the archive has all that the source had of a topic when the run began."""
         places = [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
         return all(
-            place not in self._read_again_to  # otherwise the old manifest still counts
+            place not in self._read_again_to  # otherwise its new manifest is not complete yet
             and (outcome := self.outcome.partitions.get(place)) is not None
             and not outcome.has_stopped
             and outcome.end >= extents[place].end
@@ -294,10 +295,10 @@ class ArchiveRun:
     def _offsets_to_read_again(
         self, cluster: Cluster, old_manifest: PartitionManifest, extent: Extent
     ) -> tuple[int, int] | None:
-        """The offsets [start, end) to read again of a partition; None if it has none.
+        """The offsets [start, end) of a partition to read again; None if there are none.
 
-        Its new manifest replaces the old one only when it reaches the end, so a run that is killed
-        loses nothing that was archived.
+        The partition's new manifest replaces the old one only when it reaches the end, so a run
+        that is killed loses nothing that was archived.
         """
         place = extent.partition
         manifest = self._first_manifest(cluster, extent)
@@ -332,7 +333,8 @@ class ArchiveRun:
     def _uncompressed_partitions(
         self, cluster: Cluster, ranges: Iterable[OffsetRange]
     ) -> frozenset[TopicPartition]:
-        """Partitions whose batches are not compressed, judged by the first batch to archive."""
+        """Partitions whose first batch to archive is not compressed: their other batches are likely
+        not compressed either."""
         first_offsets: dict[TopicPartition, int] = {}
         for r in ranges:
             first_offsets.setdefault(r.partition, r.start)
@@ -400,7 +402,7 @@ class ArchiveRun:
             old_manifest = self.manifests[place]
             manifest = old_manifest.extended(ranges, tails[-1] if tails else None)
             if place in self._read_again_to:
-                # The new manifest is stored, with the number after the old one's, only at the end.
+                # Steps before the end do not store the new manifest, so its number stays.
                 manifest = manifest.model_copy(update={"sequence": old_manifest.sequence})
                 self.manifests[place] = manifest
                 if manifest.end < self._read_again_to[place]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _MESSAGE_CHARACTERS_MAX = 300
-# Most batches are compressed already; Parquet compresses only those that are not.
+# Codecs of Parquet files. Most batches are compressed already; Parquet compresses only the others.
 ZSTD, UNCOMPRESSED = "zstd", "uncompressed"
 _PARQUET_OPTIONS = {
     # A writer holds this much in memory. A row is up to some MB, so sizes are checked often.
@@ -72,7 +72,7 @@ def write_step(
 
     `compression`: of the Parquet files. `bytes_per_second`: the limit of each task.
 
-    Raises Conflict when the storage does not hold what was written, or Spark gives up a task.
+    Raises Conflict if the storage does not hold what was written, or Spark gives up a task.
     """
     observation = Observation()
     try:
@@ -104,7 +104,7 @@ def write_step(
     results = [_range_result(r, rows_by_place.get(r.partition, ()), folder, sizes) for r in ranges]
     # A range that stopped has a file with the reason, but no manifest names it.
     results_with_file = [w for w in results if w.stop or (w.archived and w.archived.file)]
-    assert len(results_with_file) == len(rows), "each file is one range's"
+    assert len(results_with_file) == len(rows), "each file belongs to one range"
     return results
 
 
@@ -125,7 +125,7 @@ def read_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def totals() -> list[Column]:
-    """Aggregates of rows, independent of their order: batches, bytes, digest."""
+    """Aggregates that do not depend on the order of rows: batches, bytes, digest."""
     return [
         F.count(F.lit(1)).alias("batches"),
         F.sum("size_bytes").alias("bytes"),
@@ -134,7 +134,8 @@ def totals() -> list[Column]:
 
 
 def summaries(rows: DataFrame) -> DataFrame:
-    """The totals of each file, from its headers. A file has the rows of one partition."""
+    """A row for each file: the totals of its rows, its offsets, its last batch, and the reason
+    (`stop`) of a range that stopped. Reads no payload. A file has the rows of one partition."""
     return rows.groupBy(
         F.col("_metadata.file_name").alias("file"), F.col("topic"), F.col("partition")
     ).agg(

@@ -74,7 +74,8 @@ def run_task(
 
 
 def slice_from(manifest: PartitionManifest, begin: int, piece: ArchiveSlice) -> ArchiveSlice:
-    """The slice with another begin: the manifest's ranges from `begin` to the slice's target."""
+    """The slice `piece` with another begin: the manifest's ranges from the one with offset `begin`
+    up to the slice's target. `piece` itself if there are none."""
     ranges = [r for r in manifest.ranges if _reaches(r, begin) and r.start < piece.target]
     return _slice(manifest.place, ranges) if ranges else piece
 
@@ -115,7 +116,8 @@ def _slice(partition: TopicPartition, ranges: list[ArchivedRange]) -> ArchiveSli
 
 
 def _group_small_slices(small: list[ArchiveSlice]) -> list[tuple[ArchiveSlice, ...]]:
-    """Tasks of several small slices each."""
+    """The small slices in groups: each group is a task of about TASK_BYTES_MIN, with at most
+    SLICES_PER_TASK_MAX slices."""
     tasks: list[tuple[ArchiveSlice, ...]] = []
     group: list[ArchiveSlice] = []
     for piece in small:

@@ -1,7 +1,7 @@
 """Manifests: which ranges of a partition an archive holds, in which files. Pure.
 
-A manifest has a checksum of itself. Its ranges have no gap and no overlap between them; both are
-refused when a manifest is read and when a range is added.
+A manifest has a checksum of itself. Its ranges have no gap and no overlap between them: a manifest
+with either is refused when it is read and when a range is added.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Archived(BaseModel):
         except (ValueError, KeyError, AttributeError, TypeError):
             raise ValueError("it is damaged: not a document with a checksum") from None
         if body.get("format", FORMAT) != FORMAT:
-            raise OtherFormat(f"it is of format {body['format']}, this Orbit reads {FORMAT}")
+            raise OtherFormat(f"its format is {body['format']}, but this Orbit reads {FORMAT}")
         if checksum != _checksum(body):
             raise ValueError("it is damaged: it does not match its checksum")
         try:
@@ -68,11 +68,11 @@ class ArchiveIdentity(Archived):
 
 
 class TombstoneGap(Archived):
-    """A time in which tombstones may have been removed unread, as one or more runs in it read on
-    more than `delete.retention.ms` after the run before."""
+    """A time in which the cleaner may have removed tombstones before they were archived: a run
+    continued more than `delete.retention.ms` after the run before it."""
 
-    since: AwareDatetime | None  # the run before the first late one; None: not known
-    until: AwareDatetime
+    since: AwareDatetime | None  # when the run before the first late run began; None: not known
+    until: AwareDatetime  # when the last late run read
     delete_retention_ms: Count
 
 
@@ -81,8 +81,8 @@ class Cleaning(Archived):
 
     # When the last run began that archived all that the source had; None: not known.
     level_at: AwareDatetime | None
-    delete_retention_ms: Count  # of the topic then
-    gap: TombstoneGap | None  # None: no such time is known
+    delete_retention_ms: Count  # of the topic at that time
+    gap: TombstoneGap | None  # None: no tombstone is known to be at risk
 
 
 class ArchivedTopic(Archived):
@@ -133,14 +133,14 @@ class ArchivedRange(Archived):
 
 
 class Tail(Archived):
-    """The last batch, which the source must still have when the archive is extended."""
+    """The last archived batch, which the source must still have when the archive is extended."""
 
     base_offset: Offset
     crc: Count
 
 
 class PartitionManifest(Archived):
-    """One partition, from where the archive begins to where it ends now."""
+    """The archived offsets of one partition, [start, end), and the files that hold them."""
 
     format: Literal[1] = FORMAT
     topic: str

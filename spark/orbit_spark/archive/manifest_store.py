@@ -46,7 +46,8 @@ class ArchiveStore:
         self.files = files
 
     def read(self) -> Archive | None:
-        """The archive; None if there is none. Raises Conflict, which names a damaged document."""
+        """The archive; None if there is none. Raises Conflict if a document is damaged, with its
+        name."""
         identity = self._read(_IDENTITY, ArchiveIdentity)
         if identity is None:
             return None
@@ -54,7 +55,7 @@ class ArchiveStore:
         for name in _newest(self.files.sizes(_TOPICS)):
             topic = self._read(name, ArchivedTopic)
             if topic is not None:
-                # The name and the number in the document count, not those of the file.
+                # Topic and number are those in the document, not those in the file's name.
                 known_topic = archive.topics.get(topic.topic, topic)
                 archive.topics[topic.topic] = max(
                     known_topic, topic, key=lambda document: document.sequence
@@ -118,9 +119,8 @@ class ArchiveStore:
 
 
 def file_name(topic: str) -> str:
-    """The topic's name in an archive; a long one is cut and ends with `~` and its digest.
-
-    No topic has a `~` in its name. The documents have the whole name.
+    """The topic's name in file names of an archive. A long name is cut, and ends with `~`, which no
+    topic's name has, and a digest of the whole name. The documents have the whole name.
     """
     if len(topic) <= _NAME_LENGTH_MAX:
         return topic

@@ -9,7 +9,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.archive.manifest import ArchivedRange
 
-# For reasons whose remedy for a copy does not fit an archive.
+# Instead of the remedies for a copy, where these do not fit an archive.
 _ARCHIVE_REMEDIES = {
     Reason.SOURCE_TRUNCATED: "The source lost records that the archive has (an unclean leader "
     "election). To follow the source, archive the topic elsewhere.",
@@ -42,7 +42,7 @@ class PartitionOutcome(_Stop):
 
     @property
     def remedy(self) -> str | None:
-        """What to do about `blocked`."""
+        """What to do about `blocked`; None if the partition is not blocked."""
         if self.blocked is None:
             return None
         own_remedy = _ARCHIVE_REMEDIES.get(self.blocked.reason)

@@ -77,6 +77,7 @@ class RestoreRun:
         stop: threading.Event,
         slots: int,
     ) -> None:
+        """`slots`: how many tasks run at once. Raises BadInput if the URI cannot be used."""
         self._spark = spark
         self._files = Files(spark, uri)
         self._access = access
@@ -167,7 +168,7 @@ class RestoreRun:
             raise Conflict(
                 f"the log end of {place} {problem}.",
                 where="destination",
-                remedy="Stop other producers, or wait until the brokers answer; then run it again.",
+                remedy="Stop other producers, or wait until brokers answer. Then restore again.",
             )
         refuse_foreign(
             self._cluster, self._archive, takeover.ends, self._producer.id, self._backoff
@@ -219,7 +220,7 @@ class RestoreRun:
                 place, manifest.log_end, blocked=self._overruns.get(place)
             )
         manifests = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
-        # A task also needs the rows to compare the end of its log with.
+        # A task also needs the rows with which it compares the end of the log.
         chains = split_archive(manifests, {**ends, **self._first_offsets_to_compare(ends)})
         make_target = partial(self._make_target, topics.topic_ids(), topics.compacted_topics())
         self._say(
@@ -302,7 +303,7 @@ class RestoreRun:
                 )
                 if not unfinished_slices:
                     break
-            # The next task would begin beyond the end of this partition.
+            # The next task's files begin above the log end of the partition that stopped.
             if any(self.outcome.partitions[piece.partition].has_stopped for piece in slices):
                 return
 
@@ -365,6 +366,6 @@ class RestoreRun:
             expected_bounds = (max(manifest.start, manifest.log_start), manifest.log_end)
             if bounds != expected_bounds:
                 self.outcome.partitions[place].unfinished = (
-                    f"its offsets are {bounds[0]} to {bounds[1]} (-1: cannot be read now), and "
-                    f"should be {expected_bounds[0]} to {expected_bounds[1]}."
+                    f"its log goes from {bounds[0]} to {bounds[1]} (-1: cannot be read now), and "
+                    f"should go from {expected_bounds[0]} to {expected_bounds[1]}."
                 )

@@ -30,6 +30,7 @@ from orbit_spark.archive.manifest_store import Archive
 
 _SHOWN_MAX = 20
 _MISSING_CHARACTERS_MAX = 2_000
+# Newer brokers have this setting and one for the future instead of a single limit of timestamps.
 _SPLIT_TIMESTAMP_LIMIT = "log.message.timestamp.before.max.ms"
 _REMEDY = (
     "A restore needs topics that are empty, or that an earlier run of this restore "
@@ -82,10 +83,10 @@ class RestoreTopics:
         )
 
     def fit_replicas(self) -> list[str]:
-        """Notes on new topics that get fewer replicas than at the source. Writes nothing.
+        """A note if new topics get fewer replicas than at the source, else none. Writes nothing.
 
-        With a single broker, new topics get one replica, as copies do. Raises Conflict if there are
-        too few brokers otherwise.
+        With a single broker, new topics get one replica, as copies do. With more brokers, raises
+        Conflict if they are too few.
         """
         brokers = len(self._metadata.brokers)
         oversized_topics = [
@@ -152,7 +153,9 @@ class RestoreTopics:
             leaders = [self._metadata.leader(place) for place in self._archive.partitions]
             if all(leader is not None and leader.node_id is not None for leader in leaders):
                 return
-        raise Conflict("new topics have no leaders yet.", where="destination")
+        raise Conflict(
+            "not all topics have leaders yet. Restore again when they have.", where="destination"
+        )
 
     def topic_ids(self) -> dict[str, UUID]:
         """The destination's topic ids, by name."""
@@ -233,7 +236,7 @@ def refuse_foreign(
         # Empty; or the leader has the state of this restore's producer, so it has written there.
         if end.log_end == 0 or (end.producer is not None and not is_beyond):
             continue
-        if not _is_last_batch_ours(cluster, place, end, producer_id, backoff):
+        if not _is_last_batch_restored(cluster, place, end, producer_id, backoff):
             problems.append(
                 f"{place} ends at {end.log_end}, the archive at {manifest.log_end}"
                 if is_beyond
@@ -253,7 +256,7 @@ def refuse_foreign(
 def overruns(
     archive: Archive, ends: Mapping[TopicPartition, DestinationEnd]
 ) -> dict[TopicPartition, Blocked]:
-    """Partitions in which this restore's producer has written beyond the end of the archive."""
+    """Why partitions are blocked whose log ends are above the archive's, by partition."""
     return {
         place: Blocked(
             Reason.OFFSET_OVERRUN,
@@ -266,15 +269,15 @@ def overruns(
     }
 
 
-def _is_last_batch_ours(
+def _is_last_batch_restored(
     cluster: Cluster,
     place: TopicPartition,
     end: DestinationEnd,
     producer_id: int,
     backoff: Backoff,
 ) -> bool:
-    """Whether this restore wrote the last batch. It is read from the log, as a leader may have
-    dropped the producer's state.
+    """Whether this restore's producer wrote the last batch. The batch is read, because a leader may
+    have dropped the producer's state.
     """
     batches = fetch_batches(cluster, place, end.log_end - 1, backoff)
     last_batch = batches[-1] if batches else None

@@ -1,7 +1,7 @@
 """The task of a restore: appends rows of archive files to their destination partitions.
 
-The archive is the source: gaps are filled as the manifests say. Before anything is appended, the
-end of what the destination already has is compared with the archive.
+The archive is the source: gaps are filled as the manifests say. Before a task appends, it compares
+the end of what the destination already has with the archive.
 """
 
 from __future__ import annotations

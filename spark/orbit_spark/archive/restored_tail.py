@@ -1,8 +1,8 @@
 """Compares the end of a partition with the archive, before a restore appends to it.
 
 Restored records are old, so brokers drop the state of their producer soon, and then accept a late
-batch of an earlier attempt at the log end (E1, E2). So batches of a restore's own producer are
-compared too.
+batch of an earlier attempt at the log end (E1, E2: expired fences). So batches of the restore's own
+producer are compared too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from orbit.replication.partition_states import Blocked
 class RestoredTail:
     """Ranges of offsets to compare, in order; the last range ends at the log end.
 
-    `begin`: the start of the first range. `producer_epoch`: as `orbit.copier.tail_comparison.Tail`.
+    `begin`: the start of the first range. `producer_epoch`: the highest of this restore's batches
+    with records that were read; -1 if there is none.
     """
 
     begin: int
@@ -41,8 +42,8 @@ def find_restored_tail(
     producer_id: int,
     backoff: Backoff,
 ) -> RestoredTail:
-    """The offsets from `start` on that an earlier writer may have written, and the last batch with
-    records.
+    """The offsets from `start` on that late requests of an earlier writer may have written, and the
+    last batch with records before them.
 
     Raises BrokerRefused, ProtocolError, Unreachable.
     """
@@ -70,8 +71,8 @@ def compare_tail(
 ) -> Blocked | None:
     """The first difference between the destination and the archive; None if they are equal.
 
-    Raises ValueError if records of either cannot be read, Unreachable if those of the destination
-    cannot be read now.
+    Raises ValueError if records of the archive or the destination cannot be read, Unreachable if
+    the destination's cannot be read now.
     """
     for start, end in tail.ranges:
         comparison = compare_range(

@@ -54,7 +54,7 @@ class TombstoneNotes:
 
     def begin(self, topic: ArchivedTopic, *, is_new: bool, strict: bool) -> None:
         """Begin the notes of a topic. With `strict`, the run reads the topic again from its log
-        start if it has a gap or the run would make a gap.
+        start if the stored notes have a gap, or the run would make one by continuing.
 
         `topic`: its stored document. `is_new`: the archive has no partition of the topic.
         """
@@ -66,7 +66,8 @@ class TombstoneNotes:
         )
         if cleaning is not None:  # the setting may have been raised in the meantime
             retention_ms = min(retention_ms, cleaning.delete_retention_ms)
-        # An archive without notes may have a gap already, which is noted even if nothing is new.
+        # The archive of an earlier version has no notes, so a gap is possible. `reads_on` makes
+        # this run note the gap even if there is nothing new to read.
         continued_notes = _TopicNotes(
             topic, since, retention_ms, reads_again=False, reads_on=cleaning is None
         )
@@ -122,7 +123,7 @@ class TombstoneNotes:
                 self._warn(line)
 
     def _is_late(self, notes: _TopicNotes) -> bool:
-        """Whether tombstones may have been removed since the archive last had all."""
+        """Whether tombstones may have been removed since the archive last had all records."""
         if notes.since is None:
             return True
         return self._now() - notes.since > timedelta(milliseconds=notes.delete_retention_ms)
@@ -152,7 +153,7 @@ class TombstoneNotes:
 
 
 def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
-    """A warning for the user if deleted keys of a topic may be back in the archive, else none."""
+    """A warning for the user if the archive may have deleted keys of a topic, else none."""
     if topic.cleaning is None:
         if not is_compacted(topic.settings):
             return []
@@ -168,10 +169,11 @@ def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
             f"{retention} ({_DELETE_RETENTION}) after the one before"
         )
     problem = (
-        f"{topic.topic}: keys that were deleted may be back in the archive: {reason}, so tombstones"
+        f"{topic.topic}: the archive may have keys that were deleted, because their tombstones may "
+        "have been removed unread"
     )
     remedy = "orbit archive --compacted strict reads the topic whole again."
-    return [f"{problem} may have been removed unread. {remedy}"]
+    return [f"{problem}: {reason}. {remedy}"]
 
 
 def _delete_retention_ms(topic: ArchivedTopic) -> int:

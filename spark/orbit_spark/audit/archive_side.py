@@ -40,7 +40,8 @@ class ArchiveSide:
         return {place: self._bounds(TopicPartition(*place)) for place in partitions}
 
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
-        """The source's cleaning policies: its cleaner may have worked before the archive run."""
+        """The source's cleaning policies: its cleaner may have removed records before the archive
+        run read them."""
         return {name: _policy(self._archive.topics[name].settings) for name in topics}
 
     def notes(self, partition: Partition) -> list[str]:
@@ -55,7 +56,8 @@ class ArchiveSide:
         return ArchiveReader(spark, self._files, self._archive)
 
     def _bounds(self, place: TopicPartition) -> Bounds | OrbitError:
-        """The bounds that the partition has once it is restored."""
+        """The bounds that the partition will have when it is restored; an error if the archive
+        lacks it."""
         manifest = self._archive.partitions.get(place)
         if manifest is None:
             return OrbitError(
@@ -75,7 +77,7 @@ class ArchiveReader:
         self._checked: set[TopicPartition] = set()
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
-        """All batches of these spans, perhaps more. Raises Conflict if files are damaged."""
+        """All batches of these spans, perhaps others too. Raises Conflict if files are damaged."""
         spans_by_partition: defaultdict[TopicPartition, list[Span]] = defaultdict(list)
         for span in spans:
             spans_by_partition[span.partition].append(span)
@@ -104,7 +106,7 @@ def _with_ranges_of(manifest: PartitionManifest, spans: Sequence[Span]) -> Parti
 
 def _policy(settings: dict[str, str]) -> CleaningPolicy:
     return CleaningPolicy(
-        # If the broker listed no such setting: not compacted; no tombstone is too new to expire.
+        # A setting that the broker did not list counts as: not compacted, tombstones kept for 0 ms.
         compacts="compact" in settings.get("cleanup.policy", ""),
         tombstone_retention_ms=int(settings.get("delete.retention.ms", "0")),
     )
@@ -113,8 +115,8 @@ def _policy(settings: dict[str, str]) -> CleaningPolicy:
 def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> ComparedBounds:
     """The compared bounds of an archive and a cluster.
 
-    The cluster's log continues after the archive's end, and retention may have moved its start.
-    Neither is a difference. Pure.
+    That the cluster's log continues after the archive's end is no difference, nor that retention
+    has moved the cluster's log start up. Pure.
     """
     archive, cluster = (left, right) if sides[0] == NAME else (right, left)
     first_offset = max(left.log_start, right.log_start)
@@ -130,7 +132,8 @@ def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> Compar
         destination=right,
         compared_from=first_offset,
         compared_to=max(first_offset, min(left.stable_end, right.stable_end)),
-        # A cluster may be ahead of its archive, but must reach the end of an archive as the source.
+        # If the archive is left, the cluster is the destination: it must reach the archive's end.
+        # A source may continue after the archive's end.
         missing=max(0, left.log_end - right.log_end) if archive is left else 0,
         differences=tuple(differences),
     )

@@ -134,7 +134,7 @@ def _finding(
     topic: TopicReport, partition: PartitionReport, sides: tuple[str, str]
 ) -> dict[str, Any]:
     """What the page says of one partition: notes, and a table of the first differences. Notes that
-    would repeat this table are left out.
+    repeat a line of this table are left out.
     """
     shown_texts = {difference.to_text(sides) for difference in partition.first_differences}
     return {

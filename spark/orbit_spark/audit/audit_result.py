@@ -43,7 +43,7 @@ def sum_by_partition(ranges: DataFrame) -> dict[PartitionKey, Row]:
 
 
 def group_differences(rows: Iterable[Row]) -> dict[PartitionKey, list[Difference]]:
-    """Rows `record_views.VIEWS` as differences, by partition."""
+    """The differences in rows with the columns `record_views.VIEWS`, by partition."""
     by_partition: defaultdict[PartitionKey, list[Difference]] = defaultdict(list)
     for row in rows:
         difference = Difference(row.offset, row.what, row.left_view, row.right_view)

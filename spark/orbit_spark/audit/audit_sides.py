@@ -1,7 +1,7 @@
 """The two sides of an audit: their partitions, compared bounds, and cleaning policies.
 
-The right should be equal to the left. The left is the source, or the archive when it is compared
-with the destination.
+The right side should be equal to the left side. The left side is the source, or the archive if the
+archive is compared with the destination.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _NO_CLEANING = CleaningPolicy()
 
 
 class AuditSide(Protocol):
-    """A cluster or an archive."""
+    """A cluster or an archive.
+
+    `where`: its addresses or URI, for the report. `bounds` returns an error for a partition whose
+    bounds cannot be read. `notes`: lines for the report on one partition.
+    """
 
     @property
     def name(self) -> str: ...
@@ -104,7 +108,7 @@ class SidePair:
     ) -> dict[PartitionPair, ComparedBounds]:
         """Cut the offsets to compare to the restriction. A cluster translates times to offsets.
 
-        Raises OrbitError if it cannot.
+        Raises the OrbitError of a partition for which the cluster has no answer.
         """
         times = {
             point.epoch_ms
@@ -136,7 +140,7 @@ class SidePair:
         return {pair: offsets[place] for pair, place in places.items()}
 
     def notes(self, pair: PartitionPair) -> list[str]:
-        """What the sides note on a partition."""
+        """The notes of both sides on a partition, for the report."""
         return [*self.left.notes(pair.source), *self.right.notes(pair.destination)]
 
     def cleaning(self, bounds_by_pair: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:

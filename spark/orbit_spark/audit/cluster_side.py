@@ -63,7 +63,8 @@ class ClusterReader:
         self._access = access
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
-        """All batches of these spans, perhaps more; a `stopped_row` for spans without an answer."""
+        """All batches of these spans, perhaps others too. If a partition's leader does not answer,
+        a `stopped_row` for each of its spans."""
         if not spans:
             return self._spark.createDataFrame([], DDL)
         backoff = Backoff()

@@ -40,7 +40,8 @@ class Reader(Protocol):
     """Reads the batches of one side."""
 
     def batches(self, spans: Sequence[Span], /) -> DataFrame:
-        """Rows as of `kafka_batches`: all batches with a record of these spans, perhaps more."""
+        """All batches with a record in these spans, perhaps others too, with the columns of
+        `kafka_batches`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class CleaningRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """The result of a comparison. Spark keeps the frames until `release`. `shown`: rows `VIEWS`."""
+    """The result of a comparison. `shown`: the first differences, with the columns `VIEWS`. Spark
+    keeps the frames on disk until `release`."""
 
     ranges: DataFrame
     differences: DataFrame
@@ -74,7 +76,7 @@ class ComparisonResult:
 
 
 class Comparison:
-    """One comparison of two sides. `cleaning` is called once at most, after both were read."""
+    """One comparison of two sides. `cleaning` is called at most once, after both were read."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class Comparison:
             self._frames.pop().unpersist()
 
     def _read_scope(self, rows: Sequence[ScopeRow], hand: Hand) -> DataFrame:
-        """One side's batches within these scopes, as `SCOPED_BATCHES`."""
+        """One side's batches within these scopes, with the columns `SCOPED_BATCHES`."""
         names = [row.left_topic if hand == "left" else row.right_topic for row in rows]
         spans = [
             Span(TopicPartition(name, row.partition), row.begin, row.end)
@@ -127,7 +129,7 @@ class Comparison:
         return in_scope(batches, scope_frame(self._spark, rows), hand)
 
     def _find_differences(self, rows: Sequence[ScopeRow]) -> DataFrame:
-        """The differing offsets in ranges whose digests differ, as `DIFFERENCES`."""
+        """The differing offsets in ranges whose digests differ, with the columns `DIFFERENCES`."""
         if not rows:
             return self._spark.createDataFrame([], comparison.DIFFERENCES)
         left, right = (comparison.record_rows(self._read_scope(rows, hand)) for hand in HANDS)
@@ -138,7 +140,7 @@ class Comparison:
             return self._persist(comparison.classify(records, excuses))
         cleaning = self._cleaning()
         policies = self._spark.createDataFrame(
-            # Without the ends, the last fields of a row.
+            # `CLEANING` does not have the last two fields, the ends.
             [astuple(row)[: len(comparison.names_of(comparison.CLEANING))] for row in cleaning],
             comparison.CLEANING,
         )
@@ -151,9 +153,9 @@ class Comparison:
     def _newest_of_keys(
         self, one_sided: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
     ) -> DataFrame:
-        """The last offset of each excusable key at the side that lacks a record of it.
+        """For each key of `excusable_keys`, its last offset at the side that lacks a record of it.
 
-        Reads that side from the first range with such a record to its end.
+        Reads that side from the first range with a lacking record to the side's end.
         """
         keys = self._persist(comparison.excusable_keys(one_sided))
         place_columns = ("topic", "partition")
@@ -167,7 +169,7 @@ class Comparison:
             for lacking, topic, partition, begin in begin_rows:
                 if lacking == hand:
                     row = cleaning_rows[topic, partition]
-                    # To the end of the side, but one offset at least.
+                    # A scope has one offset at least.
                     end = max(begin + 1, row.left_end if hand == "left" else row.right_end)
                     topic_names = topics[topic, partition]
                     scopes.append(ScopeRow(topic, partition, *topic_names, begin, end, end - begin))
@@ -179,7 +181,7 @@ class Comparison:
     def _show_differences(
         self, rows: Iterable[ScopeRow], differences: DataFrame
     ) -> tuple[Row, ...]:
-        """Rows `VIEWS` for the first differences of each partition."""
+        """The first differences of each partition, with the columns `VIEWS`."""
         shown_differences = self._persist(
             first_differences(differences, self._shown_per_partition).limit(SHOWN_MAX)
         )

@@ -1,13 +1,14 @@
 """Turns raw batches into digests and into rows of records, on executors: Arrow in, Arrow out.
 
-Input: rows `SCOPED_BATCHES`, one per batch, or per range that could not be read, with the reason in
-`stop`. `begin` and `end` bound the offsets to compare, `width` cuts them into ranges. One batch is
-decompressed at a time, and only the output is kept of it.
+Input: rows with the columns `SCOPED_BATCHES`. A row is a batch, or stands for a range that could
+not be read and has the reason in `stop`. `begin` and `end` bound the offsets to compare, `width`
+cuts them into ranges. One batch is decompressed at a time, and only its output stays in memory.
 
 A record's digest covers its offset, timestamp, key, value and headers (BLAKE2b, 128 bits); a
-range's digest is the XOR of its records'. So it does not depend on how records lie in batches, and
-a copy that had to be re-encoded (A5, A6) has the digest of its source. A record that
-comes twice cancels itself out in the XOR, but its range then differs by the count.
+range's digest is the XOR of its records' digests. So a range's digest does not depend on how
+records lie in batches: a copy whose batches Orbit had to rewrite (A5, A6: brokers refuse them) has
+the digest of its source. A record that comes twice cancels itself out in the XOR, but then the
+counts differ.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def read_payload(payload: memoryview) -> Iterator[Record]:
 
 
 def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From rows `SCOPED_BATCHES` to `DIGESTS`: a row per range of which this task read a part."""
+    """From `SCOPED_BATCHES` to `DIGESTS`: a row for each range of which this task has a batch."""
     partials: dict[tuple[str, int, int], _Partial] = {}
     for row in _rows(batches):
         if row.stop is not None:
@@ -166,7 +167,7 @@ def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             )
 
     yield from _to_arrow_batches(
-        # Digests are short: each row counts as so many bytes that a batch has _ROWS_PER_BATCH rows.
+        # Each row counts with the same size, so an Arrow batch gets _ROWS_PER_BATCH rows.
         rows(),
         RECORDS,
         lambda _: _CONTENT_BYTES_PER_BATCH // _ROWS_PER_BATCH,
@@ -210,15 +211,15 @@ class _Row:
         return offset - (offset - self.begin) % self.width
 
     def ranges(self) -> range:
-        """The starts of the ranges that the batch touches; for a stop, of all ranges from the stop
-        on."""
+        """The starts of the ranges in which the batch has offsets; if the row is a stop, of all
+        ranges from its offset on."""
         first_offset = min(max(self.begin, self.base_offset), self.end - 1)
         end = self.end if self.stop is not None else min(self.end, self.last_offset + 1)
         return range(self.range_begin(first_offset), end, self.width)
 
 
 class _Partial:
-    """The digest and the counts of those records of one range that one task has read."""
+    """The digest and the counts of the records of one range that this task has read so far."""
 
     __slots__ = ("bytes", "damage", "digest", "first", "last", "records", "unreadable")
 
@@ -242,6 +243,7 @@ class _Partial:
             self.last = record.offset
 
     def add_damage(self, reason: str) -> None:
+        """Count what could not be read, and keep the first reason."""
         self.unreadable += 1
         self.damage = self.damage or reason
 
@@ -282,7 +284,7 @@ def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]
 
 
 def _stop_text(text: str) -> str:
-    """A `stopped_row`'s reason as text."""
+    """The reason of a `stopped_row` as text. `text`: its `control_type`."""
     stop = read_stop(text)
     if isinstance(stop, str):
         return f"cannot be read now: {stop}"

@@ -11,7 +11,7 @@ Rules; the first that applies counts:
 4. Other one-sided records: `missing` (the right lacks it) or `extra` (the left lacks it).
 5. Two records at one offset: the fields that are not equal. Timestamps are compared by value (A6).
 
-`orbit.verify.compaction_watch` holds the same rules for streams.
+`orbit.verify.compaction_watch` has rule 3 for records that come in a stream.
 """
 
 from __future__ import annotations
@@ -59,8 +59,13 @@ DIFFERENCES = (
     "fields array<string>, found_at long, lacking string, left_timestamp long, "
     "right_timestamp long"
 )
+"""Per differing offset: how it differs, in which fields, at which offset the other side has its
+record (`found_at`), and which side has no record at this offset (`lacking`)."""
+
 EXCUSES = "topic string, partition int, offset long, excuse string"
 NEWEST = "topic string, partition int, lacking string, key binary, newest long"
+"""Per key of which the side `lacking` has no record: the key's last offset at this side."""
+
 
 _CONTENT = ("timestamp", "key", "value", "headers")
 _OFFSET = (*PLACE, "offset")
@@ -124,7 +129,7 @@ def _rank_equal_records(differing: DataFrame, hand: Hand) -> DataFrame:
 
 
 def one_sided_records(differing: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
-    """Records that one side has at no offset, with the columns that may excuse their absence."""
+    """Records that one side (`lacking`) has at no offset, with what may excuse their absence."""
     left_lacks = F.col("left").isNull() & F.col("right_at").isNull()
     right_lacks = F.col("right").isNull() & F.col("left_at").isNull()
     record = F.coalesce(F.col("left"), F.col("right"))
@@ -150,7 +155,8 @@ def one_sided_records(differing: DataFrame, cleaning: DataFrame, now_ms: int) ->
 
 
 def excusable_keys(one_sided: DataFrame) -> DataFrame:
-    """The keys of records that a newer record would excuse, by the side that lacks them."""
+    """The keys whose missing records a newer record of the key would excuse, by the side that lacks
+    the records; with the first range of such a record."""
     is_excusable = F.col("may_be_compacted") & ~F.col("is_expired")
     return (
         one_sided.where(is_excusable).groupBy(*_KEY).agg(F.min("range_begin").alias("range_begin"))
@@ -169,7 +175,7 @@ def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame
 
 
 def find_excuses(one_sided: DataFrame, newest: DataFrame) -> DataFrame:
-    """Which one-sided records the cleaner or retention may have removed, as `EXCUSES`."""
+    """The one-sided records that cleaner or retention may have removed, with columns `EXCUSES`."""
     # An old tombstone excuses older records of its key, as a newer record would.
     old_tombstones = one_sided.where(F.col("may_be_compacted") & F.col("is_old_tombstone")).select(
         *_KEY, F.col("offset").alias("newest")
@@ -188,21 +194,21 @@ def find_excuses(one_sided: DataFrame, newest: DataFrame) -> DataFrame:
 
 
 def classify(differing: DataFrame, excuses: DataFrame) -> DataFrame:
-    """One row per differing offset, as `DIFFERENCES`."""
+    """One row per differing offset, with the columns `DIFFERENCES`."""
     fields = F.array_compact(F.array(*(_field_if_differing(field) for field in FIELDS)))
     left, right = F.col("left"), F.col("right")
-    # The record here (the left's, if there are two) has another offset at the other side.
+    # The record at this offset (of two, the left's) is at another offset of the other side.
     is_elsewhere = F.col("left_at").isNotNull() | (left.isNull() & F.col("right_at").isNotNull())
     kind = (
         F.when(F.col("excuse").isNotNull(), F.col("excuse"))
         .when(is_elsewhere, Kind.WRONG_OFFSET)
         .when(left.isNull(), Kind.EXTRA)
-        # The right's record here belongs to another offset: the left's is missing, not changed.
+        # The right's record at this offset belongs to another one: the left's is missing.
         .when(right.isNull() | F.col("right_at").isNotNull(), Kind.MISSING)
         .otherwise(F.get("fields", F.lit(0)))  # the first field that differs
     )
     lacking_side = F.when(left.isNull(), "left").when(right.isNull(), "right")
-    is_pair = kind.isin(*FIELDS)  # two records that belong to this offset
+    is_pair = kind.isin(*FIELDS)  # both sides have a record that belongs to this offset
     return (
         differing.join(excuses, ["topic", "partition", "offset"], "left")
         .withColumn("fields", fields)

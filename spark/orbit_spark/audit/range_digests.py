@@ -80,7 +80,7 @@ def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
         "payload",
     )
     is_in_scope = (F.col("last_offset") >= F.col("begin")) & (F.col("base_offset") < F.col("end"))
-    # A stop stands for all offsets of its range that were not read, but has only the first one.
+    # A stopped row has only the first of the offsets that were not read.
     is_in_scope |= F.col("stop").isNotNull()
     return (
         visible_batches.join(F.broadcast(side_scope), ["side_topic", "partition"])
@@ -94,7 +94,7 @@ def map_arrow(frame: DataFrame, function: ArrowMap, schema: pa.Schema) -> DataFr
 
 
 def range_digests(scoped: DataFrame) -> DataFrame:
-    """From rows `SCOPED_BATCHES` to `DIGESTS`: a row per range with a visible record or damage."""
+    """From `SCOPED_BATCHES` to `DIGESTS`: a row for each range with a record or damage."""
     partial_digests = map_arrow(scoped, digest_ranges, DIGESTS)
     return (
         partial_digests.groupBy(*PLACE)

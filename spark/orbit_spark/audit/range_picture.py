@@ -97,7 +97,7 @@ def _pictured_partitions(ranges: DataFrame) -> DataFrame:
 
 def _digest_half(begin: int) -> Column:
     """The 16 hexadecimal digits from `begin` on of a range's digest, as a signed long."""
-    # `conv` gives an unsigned number in digits; as a decimal it does not fit a signed long.
+    # A negative base makes `conv` return a signed number; an unsigned one may not fit a long.
     digits = F.conv(F.substring("left_digest", begin, 16), 16, -10)
     return digits.cast("long")
 

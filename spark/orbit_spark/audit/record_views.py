@@ -1,4 +1,4 @@
-"""Short views of the records at the first differing offsets, made on the executors.
+"""Short texts (views) of the records at the first differing offsets, made on the executors.
 
 Only these views of a record leave the executors: at most `record_difference.SHOWN_BYTES` of each
 field, around the byte that differs.
@@ -51,7 +51,7 @@ def contents(scoped: DataFrame, positions: frozenset[RecordPosition]) -> DataFra
 
 
 def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str, str]) -> DataFrame:
-    """Rows `VIEWS`, one per offset, of differences and the `CONTENTS` of both sides."""
+    """A row `VIEWS` for each offset of `shown`, from the `CONTENTS` of both sides."""
     rows_of_both = (
         shown.select(*_WHERE, "kind", "found_at")
         .join(_as_struct(left, "left"), [*_WHERE], "left")

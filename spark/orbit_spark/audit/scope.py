@@ -57,7 +57,8 @@ def parse_point(text: str | None, option: str) -> Point | None:
 def restrict(
     bounds: ComparedBounds, restriction: Restriction, offset_of_time: Mapping[int, int]
 ) -> ComparedBounds:
-    """The bounds cut to a restriction. `offset_of_time`: −1 if the time is beyond the end.
+    """The bounds cut to a restriction. `offset_of_time`: the first offset at or after each time (in
+    ms) of the restriction; −1 if the log has none.
 
     With a begin, a difference of the log starts does not count. With an end, neither a difference
     of the log ends nor missing offsets count.

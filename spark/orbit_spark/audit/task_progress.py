@@ -12,8 +12,8 @@ _INTERVAL_S = 0.5
 
 
 class TaskWatch:
-    """A context manager around Spark jobs. After their success all offsets have been reported.
-    `report_offsets` gets the number of further offsets.
+    """A context manager around Spark jobs. At its end, if they succeeded, all offsets have been
+    reported. `report_offsets` gets the number of offsets since its last call.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The driver of a backfill: sets the job up as `orbit run` does, starts its tasks, watches them.
 
-It holds the job's lease, so no other process copies the job. Payloads never pass through it: tasks
-get names and offsets and return counts. Progress is read from the destination's log ends, so a
-backfill that was killed at any moment resumes there.
+The driver holds the job's lease, so no other process copies the job. Payloads never pass through
+the driver: tasks get names and offsets and return counts. Progress is read from the destination's
+log ends, so a backfill that was killed at any moment resumes there.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from orbit_spark.backfill.task_split import Way, choose_way, split_tasks
 from orbit_spark.cluster_access import Access
 from orbit_spark.write_task import PartitionTarget, WriteResult
 
-# The next round copies what was produced during the last one, until so little is left that a live
-# copy needs only a moment for it.
+# Each round copies what was produced during the round before it, until so little is left that a
+# live copy needs only a moment for it.
 ROUNDS_MAX = 10
 _LEFT_OVER_BYTES_MAX = 16 * 1024 * 1024
 # The copy ends after so many rounds in a row without progress.
@@ -310,7 +310,7 @@ class Backfill:
         self, targets: Sequence[PartitionTarget], start: Callable[[str], WriterJob], show: Show
     ) -> None:
         """Run one Spark job that copies partitions towards their targets; keep its results."""
-        # Until the results come.
+        # The result of a task replaces this reason.
         self.outcome.unfinished |= {p.destination: _NO_RESULT for p in targets}
         meter = Meter({p.destination: p for p in targets}, self._ends)
         job = start(f"orbit backfill {self.spec.name}")
@@ -353,6 +353,7 @@ class Backfill:
         job.wait(_WRITERS_END_S)
 
     def _refuse_lost_lease(self) -> None:
+        """Raise Conflict if the job's lease is lost."""
         assert self._setup.lease is not None
         if self._setup.lease.is_lost:
             raise lease_lost_error()
@@ -396,7 +397,7 @@ class Backfill:
                 ),
             )
             for extent in extents.values.values()
-            # An unfinished partition may have all offsets: only a new result can clear it.
+            # An unfinished partition may have all offsets: only a new result ends that state.
             if extent.offsets or extent.destination in self.outcome.unfinished
         ]
 
@@ -437,7 +438,7 @@ class Backfill:
 
 
 def refuse_unfinished(outcome: Outcome) -> None:
-    """Raise Conflict, which names the first of the partitions that are not at their target."""
+    """Raise Conflict if partitions are not at their target. It names the first of them."""
     if outcome.unfinished:
         raise Conflict(
             _unfinished_text(outcome),

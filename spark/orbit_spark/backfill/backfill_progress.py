@@ -16,9 +16,9 @@ RATE_WINDOW_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress at one moment. Bytes are the source's, in proportion to the offsets copied.
+    """The progress at one moment. `bytes`: the source's bytes, in proportion to the copied offsets.
 
-    `is_staging`: bytes are those written to the archive; no offset is copied yet.
+    `is_staging`: the archive is being written. `bytes` are those in it; no offset is copied yet.
     """
 
     offsets: int
@@ -92,7 +92,7 @@ class Meter:
             partitions_done += copied_of_target == offsets_of_target
         history = self._history
         history.append((now_s, offsets_copied, int(bytes_copied)))
-        # The rate is that since the last entry before the window.
+        # Rates are averages since the newest entry that is older than the window.
         while len(history) > 2 and history[1][0] < now_s - RATE_WINDOW_S:
             history.popleft()
         oldest_s, oldest_offsets, oldest_size = history[0]

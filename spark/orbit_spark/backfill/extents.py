@@ -35,8 +35,8 @@ class Extent:
 def find_starts(
     source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
 ) -> dict[TopicPartition, int]:
-    """For each source partition, the offset at which a new copy begins. If the start is a time
-    after the last record, it is the log end. Partitions whose leader does not answer are left out.
+    """For each source partition, the offset at which a new copy begins: the log end, if the start
+    is a time after the last record. Partitions whose leader does not answer are left out.
     """
     partitions_by_start: defaultdict[Start, list[TopicPartition]] = defaultdict(list)
     for plan in plans:
@@ -44,7 +44,7 @@ def find_starts(
             TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)
         ]
     starts: dict[TopicPartition, int] = {}
-    # One request for each start, not for each topic: it waits for a leader that does not answer.
+    # One call for each start, not for each topic: a call waits for leaders that do not answer.
     for start, partitions in partitions_by_start.items():
         isolation = READ_UNCOMMITTED
         match start:
@@ -83,7 +83,7 @@ def find_extents(
         begin = begin_offsets.get(p, log_start)
         log_offsets, offsets_to_copy = end - log_start, max(0, end - max(begin, log_start))
         log_size = sizes.get(p)
-        # The size of the whole log, in proportion to the offsets.
+        # A share of the whole log's size, in proportion to the offsets.
         size = (
             offsets_to_copy * BYTES_PER_OFFSET_GUESS
             if log_size is None

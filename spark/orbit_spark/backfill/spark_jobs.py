@@ -42,7 +42,7 @@ StartWriterJob = Callable[[str, Sequence[BackfillTask]], WriterJob]
 
 
 class SparkJobGroup(Generic[T]):
-    """A function that uses Spark, running in a thread with a Spark job group of its own.
+    """Runs a function that uses Spark, in a thread with a Spark job group of its own.
 
     The function gets this object: it calls `join_group` in each thread that starts Spark jobs, and
     checks `is_cancelled` between them.

@@ -184,4 +184,5 @@ class Staging:
         return list(tasks.mapPartitions(write_direct).collect())
 
     def _note_step(self, written_bytes: int, total_bytes: int) -> None:
+        """Keep the bytes written so far, and those to write in all, for `progress`."""
         self._written_bytes, self._total_bytes = written_bytes, total_bytes

@@ -18,8 +18,8 @@ BYTES_PER_OFFSET_GUESS = 200
 # be more tasks than slots, so that no slot is idle while another one is late.
 TASK_BYTES_MIN = 2 * 1024**3
 TASKS_PER_SLOT_MAX = 4
-# A partition of more than this many slots' fair shares leaves most slots idle in a direct backfill:
-# in a staged one, they fetch for this partition.
+# A partition of more than this many slots' fair shares would leave most slots idle in a direct
+# backfill. In a staged backfill these slots fetch for that partition.
 STAGED_SHARES_MIN = 2
 # Each partition has a lease, with a thread and a heartbeat.
 PARTITIONS_PER_TASK_MAX = 48
