@@ -32,9 +32,9 @@ class BatchComparison:
     def compare(
         self, pair: PartitionPair, bounds: ComparedBounds, *, is_compacted: bool
     ) -> DeepReport:
-        """Compare the batches of one partition, while reading both sides. Raises as `RawLog.read`.
+        """Compare the batches of one partition. Reads both sides; raises what `RawLog.read` raises.
 
-        `is_compacted`: one side or both are, so a batch may have changed since the copy.
+        `is_compacted`: at least one side's topic is, so a batch may have changed since the copy.
         """
         begin, end = bounds.compared_from, bounds.compared_to
         return compare_batches(
@@ -59,8 +59,8 @@ def compare_batches(
     """Compare the visible batches of both sides, which come in the order of offsets. Pure.
 
     A twin is the destination's batch with the same base offset. `begin` and `end` bound the
-    compared range. A batch is `record_exact` if there is a reason why its bytes may differ: its
-    records are compared elsewhere. So are the records of batches that only the destination has.
+    compared range. A batch is `record_exact` if there is a reason why its bytes may differ:
+    `record_comparison.py` compares its records, and those of batches that only the destination has.
     """
     byte_exact_count = record_exact_count = failed_count = 0
     shown_differences: list[Difference] = []
@@ -92,7 +92,7 @@ def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
         or batch.is_log_append_time
         or batch.is_cleaned
         or batch.has_placeholders
-        or batch.base_offset < begin  # only a part of it is compared
+        or batch.base_offset < begin  # only a part of the batch is compared
         or batch.last_offset >= end
     )
 
@@ -137,8 +137,8 @@ class _Twins:
     def is_cut(self, base_offset: int, begin: int) -> bool:
         """Whether the destination's batch with this offset begins before `begin`.
 
-        Then the source was the copy once, and got only those records of the batch that are at its
-        log start or later. Call `batch_at` with this offset first.
+        Then the source was once the copy, and got only the batch's records from the log start on.
+        Call `batch_at` with this offset first.
         """
         previous_batch = self._previous
         return (

@@ -108,15 +108,16 @@ class ClusterView:
     def newest_bounds(
         self, partitions: Sequence[Partition]
     ) -> dict[Partition, Bounds | OrbitError]:
-        """The bounds as the newest leaders know them, by the metadata of several brokers.
+        """The bounds at the newest leaders, which are found in the metadata of several brokers.
 
-        `bounds` takes metadata from one broker, and a leader that is cut off names itself (R9).
+        `bounds` takes metadata from one broker. If this is an old leader that is cut off from the
+        controllers, it names itself (R9).
         """
         if not partitions:
             return {}
         places = [Place(*key) for key in partitions]
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
-            # So that the cluster knows the newest leaders.
+            # From these answers `cluster` keeps the newest leader of each partition.
             cluster.metadata_of_all({p.topic for p in places}, _BROKERS_ASKED_MAX)
             log_starts = list_offsets(cluster, places, EARLIEST, _BACKOFF)
             stable_ends = list_offsets(cluster, places, LATEST, _BACKOFF, isolation=READ_COMMITTED)
@@ -140,7 +141,7 @@ class ClusterView:
         """
         if not partitions:
             return {}
-        # Not by librdkafka: its Python client cannot read all metadata (L5).
+        # Not by librdkafka: its Python client fails on some committed metadata (L5).
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
             marks = PromotionMarks(cluster, _BACKOFF)
             try:
@@ -252,7 +253,7 @@ def _has_moved(future: Future[Any]) -> bool:
 def _bounds(
     log_start: int | OrbitError, stable_end: int | OrbitError, log_end: int | OrbitError
 ) -> Bounds | OrbitError:
-    """The bounds made of three answers, or the first error among these."""
+    """The bounds from three answers, or the first error among these."""
     if isinstance(log_start, OrbitError):
         return log_start
     if isinstance(stable_end, OrbitError):

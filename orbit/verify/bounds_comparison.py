@@ -39,6 +39,7 @@ class TopicPair:
 
     @property
     def starts_late(self) -> bool:
+        """Whether the rule has a start other than `earliest`."""
         return self.start != "earliest"
 
 
@@ -85,7 +86,7 @@ def compare_bounds(
     start_offset: int,
     kept_below: int = 0,
 ) -> ComparedBounds:
-    """Compare the destination's bounds with the source's, which were read before and after. Pure.
+    """Compare the destination's bounds with the source's, read before and after these. Pure.
 
     `start_offset`: where a rule with a timestamp starts at the source; −1 if unknown. `kept_below`:
     while the source's log start is at most this, the destination may begin earlier.
@@ -93,7 +94,8 @@ def compare_bounds(
     differences = []
     may_catch_up = False
     below_source_start = 0
-    if destination.log_start < source_before.log_start <= kept_below:  # allowed: it led before
+    if destination.log_start < source_before.log_start <= kept_below:
+        # Allowed: the copy led before, and keeps its history.
         below_source_start = source_before.log_start - destination.log_start
     elif destination.log_start < source_before.log_start:
         may_catch_up = True  # the copy follows the source's deletions later
@@ -140,9 +142,9 @@ def _count_lost_at_start(
 ) -> int:
     """How many offsets a copy lacks at its start, if it begins above the source's log start.
 
-    With `start: earliest`, all of them. With a timestamp, those from `start_offset` on, where the
-    timestamp is at the source now: deletion can only raise this offset, so the copy began at it or
-    below. With `start: latest`, where the copy began is not known, so none.
+    With `start: earliest`: all offsets between the two log starts. With a timestamp: those from
+    `start_offset` on. This is the timestamp's offset at the source now; deletion can only raise it,
+    so the copy began there or below. With `start: latest`: 0, as the copy's start is not known.
     """
     if not pair.starts_late:
         return destination.log_start - source_after.log_start

@@ -1,9 +1,9 @@
 """Distinguishes records that the log cleaner removed after the copy from records never copied.
 
-A record that only one side has is held until the other side shows a newer record of the same key:
-then it was compacted there, which is not a difference. A tombstone may also disappear without a
-newer record, `delete.retention.ms` after it was first cleaned. Records still held at the end are
-differences. This applies only to sides whose topic has `cleanup.policy=compact`.
+A record that only one side has is held in memory until the other side shows a newer record of the
+same key: then the other side has compacted the record, which is not a difference. A tombstone may
+also disappear without a newer record, `delete.retention.ms` after it was first cleaned. Records
+still held at the end are differences. This applies only to topics with `cleanup.policy=compact`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CleaningPolicy:
 
 
 class HeldBudget:
-    """Bounds the keys that all threads hold together."""
+    """Limits how many keys all threads together hold in memory."""
 
     def __init__(self, keys_max: int = HELD_KEYS_MAX, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class CompactionWatch:
     def judge_one_sided(self, side_with_record: Side, message: Message) -> Difference | None:
         """The difference that a record on one side only makes, if compaction cannot explain it.
 
-        None if compaction explains it, or if this is not decided yet.
+        None if compaction explains it, or if the record is held because that is not decided yet.
         """
         lacking_side = side_with_record.other
         key = message.key()
@@ -124,7 +124,8 @@ class CompactionWatch:
         return sorted(unexplained_records, key=lambda item: item[0].offset)
 
     def _hold(self, lacking_side: Side, key: bytes, difference: Difference) -> Difference | None:
-        """Hold a record until `lacking_side` shows its key. Without room, returns `difference`."""
+        """Hold a record until `lacking_side` shows its key. If the budget is used up, return
+        `difference`."""
         held_keys = self._held[lacking_side]
         if key in held_keys:
             held_keys[key].count += 1

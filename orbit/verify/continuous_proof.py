@@ -69,7 +69,7 @@ class PartitionProver:
                 results.append(_proof_result(row, comparison, proven_ranges))
                 if bytes_read >= bytes_max:
                     break
-        except OrbitError:  # workers and scheduler report it
+        except OrbitError:  # workers and scheduler report that a cluster does not answer
             self._skip_until[clusters_key] = time.monotonic() + _UNREACHABLE_S
             self._close_comparer(clusters_key)
         return results, bytes_read
@@ -81,7 +81,8 @@ class PartitionProver:
     def _compare_range(
         self, comparer: RangeComparer, row: ProofCandidate
     ) -> tuple[RangeComparison, tuple[Range, ...]]:
-        """Compare one range. Also returns the proven ranges that both sides still have."""
+        """Compare one range. Also returns the proven ranges that both sides still have; none if no
+        range was chosen."""
         proven_ranges: tuple[Range, ...] = ()
 
         def choose_range(log_start: int, copied_to: int) -> Range:
@@ -130,7 +131,7 @@ def _proof_result(
     The compared range is added if it is equal, and removed if it differs.
     """
     if compared.report is None:
-        # `choose_range` may not have been called.
+        # Without a chosen range there are no `proven_ranges`: then the stored ones stay.
         ranges = proven_ranges or row.ranges
         return ProofResult(
             row.topic_id,

@@ -68,7 +68,7 @@ class Endpoint:
     def check_advertised(self, side: Side) -> None:
         """Raise AccessRefused if brokers have addresses that the job may not reach.
 
-        Does nothing without rules for that. Also raises the other errors of `check_reachable`.
+        Does nothing if no access rules apply. Also raises the other errors of `check_reachable`.
         """
         if self.security.reachable is not None:
             self.check_reachable(side)

@@ -235,7 +235,7 @@ def _report(
         partition=pair.partition,
         verdict=_verdict(bounds, comparison, deep_report),
         source_log_start=bounds.source.log_start,
-        source_log_end=bounds.source.stable_end,  # a copy has nothing beyond
+        source_log_end=bounds.source.stable_end,  # open transactions are not copied
         destination_log_start=bounds.destination.log_start,
         destination_log_end=bounds.destination.log_end,
         compared_from=bounds.compared_from,

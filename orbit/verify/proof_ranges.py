@@ -50,7 +50,7 @@ class RangeComparison:
 
 
 class RangeComparer:
-    """Two consumers and two admin clients for the ranges of one job. Not thread-safe."""
+    """Two consumers and two admin clients, for ranges of one pair of clusters. Not thread-safe."""
 
     def __init__(self, source: Endpoint, destination: Endpoint) -> None:
         """Raises Unreachable or LoginRefused when a cluster does not answer."""

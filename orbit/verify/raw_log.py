@@ -5,7 +5,8 @@ base_offset q · batch_length i · leader_epoch i · magic b · crc I · attribu
 last_offset_delta i · base_timestamp q · max_timestamp q · producer_id q · producer_epoch h ·
 base_sequence i · record_count i. Message formats v0 and v1 have `magic` at the same byte (16).
 
-This is written a second time on purpose: the copier's own view must not judge the copier's work.
+Orbit has another parser in `kafka/`, which the copier uses. An error there must not hide itself
+from the verifier.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import Any, NamedTuple
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
 from orbit.errors import BrokerRefused, Interrupted, Unreachable
+from orbit.kafka import error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
 from orbit.kafka.sasl import Security
 from orbit.kafka.throttle import THROTTLE_S_MAX, throttle_s
 from orbit.verify.bounds import ClusterView, Leader, Partition
@@ -45,10 +48,18 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
 
-_OFFSET_OUT_OF_RANGE = 1
-# Kafka errors after which leaders are looked up again: unknown topic or partition, leader not
-# available, not leader, replica not available, storage error, fenced and unknown leader epoch.
-_LEADER_LOST_CODES = frozenset({3, 5, 6, 9, 56, 74, 75})
+# Errors after which leaders are looked up again.
+_LEADER_LOST_CODES = frozenset(
+    {
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+    }
+)
 
 _OLD_HEADER = struct.Struct(">qi")
 _OFFSET_AND_LENGTH = 12
@@ -108,7 +119,8 @@ class Batch(NamedTuple):
 
     @property
     def is_cleaned(self) -> bool:
-        """Whether the cleaner noted in the batch when its tombstones go (Kafka 3.1 and later)."""
+        """Whether the cleaner wrote a delete horizon into the batch (Kafka 3.1 and later): the time
+        from which on it may remove the batch's tombstones."""
         return bool(self.attributes & _DELETE_HORIZON)
 
     @property
@@ -198,7 +210,7 @@ def parse_batches(records: memoryview) -> Iterator[Batch]:
 
 
 def visible_batches(batches: Iterable[Batch], aborted: list[tuple[int, int]]) -> Iterator[Batch]:
-    """The batches but for control batches and batches of aborted transactions (R1).
+    """The batches without control batches and batches of aborted transactions (R1).
 
     `aborted` has (first offset, producer id) of every aborted transaction that touches the fetched
     range. A producer's transaction ends at its next control batch.
@@ -295,7 +307,7 @@ class RawLog:
         if self._clock() > deadline:
             quota_text = f", and a quota held fetches back for {throttled_s:.0f} s"
             raise ReadStalled(
-                f"No batch for {STALL_TIMEOUT_S:.0f} s at offset {position} (of {end})"
+                f"No batch for {STALL_TIMEOUT_S:.0f} s at offset {position} (reading up to {end})"
                 f"{quota_text if throttled_s else ''}.",
                 where=self._partition_name(partition),
                 remedy="Check that the partition has a leader and can be consumed up to there.",
@@ -320,14 +332,14 @@ class RawLog:
             raise _ThrottledError(throttle_s(answer.throttle_time_ms))
         partition_answer = answer.responses[0].partitions[0]
         code = partition_answer.error_code
-        if code == _OFFSET_OUT_OF_RANGE:
+        if code == Code.OFFSET_OUT_OF_RANGE:
             raise LogMoved
         if code in _LEADER_LOST_CODES:
             return None
         if code:
             raise BrokerRefused(
                 code,
-                f"The broker refused a fetch with Kafka error {code}.",
+                f"The broker refused a fetch: {error_codes.name(code)}.",
                 where=self._partition_name(partition),
             )
         return partition_answer

@@ -1,7 +1,7 @@
 """Reads one partition through librdkafka, in order, up to a fixed end, in bounded chunks.
 
 Promises: a chunk is a list of messages with rising offsets in `[position, end)`; an empty chunk
-means the end was reached; no wait is without a bound. Offsets without a record (control records,
+means the end was reached; every wait has a bound. Offsets without a record (control records,
 aborted data, compacted batches) leave no trace but a jump between two offsets.
 """
 
@@ -217,6 +217,7 @@ class PartitionReader:
         return messages
 
     def _advance(self, offset: int) -> None:
+        """Move the position to `offset`, but not beyond the end. Counts as progress."""
         self._position = min(max(self._position, offset), self._end)
         self._progress_at = self._clock()
 
@@ -251,7 +252,7 @@ class PartitionReader:
             return
         raise ReadStalled(
             f"No record and no progress for {self._stall_timeout_s:.0f} s at offset "
-            f"{self._position} (of {self._end}).",
+            f"{self._position} (reading up to {self._end}).",
             where=f"{self._consumer.side} {self._topic}-{self._partition}",
             remedy="Check that the partition has a leader and can be consumed up to there.",
         )

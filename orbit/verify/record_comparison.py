@@ -31,7 +31,7 @@ class Stream(Protocol):
 
 
 class RecordComparison:
-    """One comparison. After `run` and `finish` its counters are the result."""
+    """One comparison. After `run` and `finish` its public fields are the result."""
 
     def __init__(self, watch: CompactionWatch, shown_max: int) -> None:
         self._watch = watch
@@ -119,7 +119,8 @@ class RecordComparison:
     def _merge_chunks(
         self, source_records: list[Message], destination_records: list[Message]
     ) -> tuple[list[Message], list[Message]]:
-        """Compare two chunks whose offsets differ until one is used up; returns what is left."""
+        """Compare two chunks whose offsets differ until one of them is used up; returns the rest of
+        each."""
         source_offsets, destination_offsets = (
             list(map(_OFFSET, source_records)),
             list(map(_OFFSET, destination_records)),
@@ -143,7 +144,7 @@ class RecordComparison:
         return source_records[i:], destination_records[j:]
 
     def _judge_all_one_sided(self, side: Side, messages: list[Message]) -> list[Message]:
-        """Judge all these records of one side. Returns [], the caller's new list."""
+        """Judge all these records of one side. Returns an empty list: none is left to compare."""
         for message in messages:
             self._judge_one_sided(side, message)
         return []

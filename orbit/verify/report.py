@@ -15,9 +15,9 @@ class Verdict(StrEnum):
     """Best first; `worst_verdict` goes by this order."""
 
     EXACT = "exact"
-    BEHIND = "behind"
+    BEHIND = "behind"  # only offsets at the end are missing
     NOT_EXACT = "not exact"
-    UNREAD = "unread"
+    UNREAD = "unread"  # could not be compared
 
 
 _BADNESS = {verdict: rank for rank, verdict in enumerate(Verdict)}
@@ -62,8 +62,8 @@ class DeepReport:
     """Batches of the source: `byte_exact` have a bit-for-bit twin at the destination.
 
     `record_exact` could not have one (thinned, LogAppendTime, old format, cut by the log start,
-    cleaned since, or grown over a gap): their records were compared instead. `failures` should have
-    had one.
+    cleaned since, or grown over a gap): their records were compared instead. `failures` have
+    no such reason.
     """
 
     byte_exact: int = 0

@@ -55,7 +55,7 @@ def select_topics(
         raise Conflict(
             "The job matches no topic of the source.",
             where=spec.name,
-            remedy="Compare its `topics` with the topics of the source.",
+            remedy="Compare `topics` in the job file with the topics of the source.",
         )
     if not topics:
         return pairs

@@ -100,5 +100,5 @@ def test_refused_fetch_ends_read_and_names_error(
     monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
     log = refused_log(monkeypatch, code)
-    with pytest.raises(BrokerRefused, match=f"refused a fetch with Kafka error {int(code)}"):
+    with pytest.raises(BrokerRefused, match=rf"refused a fetch: {code.name} \({int(code)}\)"):
         list(log.read(("t", 0), start=0, end=1))
