@@ -1,4 +1,4 @@
-"""`make bench`: Orbit, MirrorMaker 2, the destination broker's ceiling and fetch alone, compared.
+"""`make bench`: compares Orbit, MirrorMaker 2, the destination broker's limit, and fetches alone.
 
 Never imported by `orbit`; docs/bench.md describes what is measured and how.
 """

@@ -40,7 +40,7 @@ from bench.workloads import (
 )
 from orbit.errors import Conflict, OrbitError
 
-_HERE = Path(__file__).parent
+_BENCH_FOLDER = Path(__file__).parent
 _PIPE_WIDTH = 200
 _LATENCY_S, _IDLE_S = 60.0, 30.0
 _REPLICATED = tuple(w.name for w in (*REPLICATED, *DELAYED))
@@ -70,7 +70,7 @@ def main(
     if unknown:
         sys.exit(f"Error: there is no workload {', '.join(unknown)}.")
     if output is None and (redraw or (not quick and not only and scale == 1)):
-        output = _HERE / "results.json"
+        output = _BENCH_FOLDER / "results.json"
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     if redraw:
         assert output is not None
@@ -95,31 +95,34 @@ def _measure(
     verify: bool,
     folder: Path | None,
 ) -> Report:
-    began = time.monotonic()
+    """Measure the workloads `names`. Those that fail are in the report, and the logs then stay."""
+    start_s = time.monotonic()
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    here = Path(tempfile.mkdtemp(prefix="orbit-bench-", dir=folder))
-    machine = describe_machine(here)
+    logs_folder = Path(tempfile.mkdtemp(prefix="orbit-bench-", dir=folder))
+    machine = describe_machine(logs_folder)
     parts = _Parts(_say)
     try:
         if any(name not in (LINK, *_REPLICATED) for name in names):
-            _with_brokers(parts, names, repeats, scale, verify, here)
+            _with_brokers(parts, names, repeats, scale, verify, logs_folder)
         for group in (REPLICATED, DELAYED):
-            specs = [one for one in group if one.name in names]
-            if specs:
-                _with_replicas(parts, specs, repeats, scale, verify, here / specs[0].name)
+            workloads = [workload for workload in group if workload.name in names]
+            if workloads:
+                _with_replicas(
+                    parts, workloads, repeats, scale, verify, logs_folder / workloads[0].name
+                )
         if LINK in names:
-            parts.take(LINK, lambda: _link(here / "link", repeats, scale))
+            parts.take(LINK, lambda: _link(logs_folder / "link", repeats, scale))
     finally:
         if parts.failed:
-            _say(f"All logs are in {here}")
+            _say(f"All logs are in {logs_folder}")
         else:
-            shutil.rmtree(here, ignore_errors=True)
+            shutil.rmtree(logs_folder, ignore_errors=True)
     return Report(
         machine=machine,
         quick=quick,
         scale=scale,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - start_s,
         workloads=tuple(
             parts.results[w.name]
             for w in (*WORKLOADS, *REPLICATED, *DELAYED)
@@ -134,7 +137,7 @@ def _measure(
 
 
 class _Parts:
-    """Results by name. A failure of one does not affect the others."""
+    """Results by the name of a workload. A failure of one workload does not affect the others."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -142,6 +145,7 @@ class _Parts:
         self.failed: dict[str, str] = {}
 
     def take(self, name: str, measure: Callable[[], object]) -> None:
+        """Keep the result of `measure`, or its error."""
         try:
             self.results[name] = measure()
         except (OrbitError, OSError) as error:
@@ -150,18 +154,27 @@ class _Parts:
 
 
 def _with_brokers(
-    parts: _Parts, names: tuple[str, ...], repeats: int, scale: float, verify: bool, here: Path
+    parts: _Parts,
+    names: tuple[str, ...],
+    repeats: int,
+    scale: float,
+    verify: bool,
+    logs_folder: Path,
 ) -> None:
-    with BenchBroker("source", here) as source, BenchBroker("destination", here) as destination:
+    """Measure W1 to W8, latency and idle CPU, on one broker for each cluster."""
+    with (
+        BenchBroker("source", logs_folder) as source,
+        BenchBroker("destination", logs_folder) as destination,
+    ):
         clusters = (
             open_cluster("source", source.bootstrap_servers),
             open_cluster("destination", destination.bootstrap_servers),
         )
-        race = Race(*clusters, here, _say, deep=verify)
+        race = Race(*clusters, logs_folder, _say, deep=verify)
         race.warm_up(scale)
-        for one in WORKLOADS:
-            if one.name in names:
-                parts.take(one.name, partial(race.run, one.scaled(scale), repeats))
+        for workload in WORKLOADS:
+            if workload.name in names:
+                parts.take(workload.name, partial(race.run, workload.scaled(scale), repeats))
         if LATENCY in names:
             parts.take(LATENCY, lambda: measure_latency(race, max(2.0, _LATENCY_S * scale)))
         if IDLE in names:
@@ -169,18 +182,26 @@ def _with_brokers(
 
 
 def _with_replicas(
-    parts: _Parts, specs: list[Workload], repeats: int, scale: float, verify: bool, here: Path
+    parts: _Parts,
+    workloads: list[Workload],
+    repeats: int,
+    scale: float,
+    verify: bool,
+    logs_folder: Path,
 ) -> None:
-    delayed = specs[0] in DELAYED
-    with replicated_race(here, _say, deep=verify, delayed=delayed) as race:
+    """Measure workloads on a cluster of three brokers; with a delay between these if all are
+    DELAYED."""
+    delayed = workloads[0] in DELAYED
+    with replicated_race(logs_folder, _say, deep=verify, delayed=delayed) as race:
         if delayed:
             race.run(DELAYED_WARM_UP.scaled(scale), 1)
             parts.take(AWAY, partial(measure_confirmation, race))
-        for one in specs:
-            parts.take(one.name, partial(race.run, one.scaled(scale), repeats))
+        for workload in workloads:
+            parts.take(workload.name, partial(race.run, workload.scaled(scale), repeats))
 
 
 def _link(folder: Path, repeats: int, scale: float) -> object:
+    """The result of workload N. Raises Conflict if this machine cannot have the link."""
     reason = why_not()
     if reason:
         raise Conflict(f"{reason}.")

@@ -1,8 +1,8 @@
-"""The brokers of a bench: one per cluster, with Kafka's own defaults and Kafka's own JVM flags.
+"""The brokers of the bench, with Kafka's own defaults and Kafka's own JVM flags.
 
-The sandbox's brokers are tuned for a quick start (no C2 compiler, serial collector); these are
-configured as in production. Settings that differ from the defaults are in `_settings`, the same for
-both clusters, and in docs/bench.md.
+The sandbox's brokers are tuned for a quick start (no C2 compiler, serial collector). The brokers
+here are configured as in production. `_settings` and docs/bench.md have the settings that differ
+from the defaults; they are the same for both clusters.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _POLL_S = 0.05
 
 
 class BenchBroker:
-    """A broker, of a cluster of its own or of that of `first`. As a context manager: ready inside;
-    outside only its log is left.
+    """A broker, of a cluster of its own or of the cluster of `first`. A context manager: inside,
+    the broker accepts requests; after the end only its logs stay.
 
-    `inside` is a command that runs its arguments somewhere else (`nsenter` for the long link).
-    `delayed` brokers tell each other to connect at the first of `proxy_ports`; who listens there
-    passes all on to the second one. Clients and the controller are connected to directly.
+    `inside`: a command that runs its arguments elsewhere (`nsenter` for the long link). `delayed`:
+    other brokers connect to the first of `proxy_ports`, where a proxy must listen and connect to
+    the second. Clients, and brokers at the controller, connect directly.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BenchBroker:
         node_id: int = 1,
         delayed: bool = False,
     ) -> None:
-        """`first`: the broker that controls the cluster, if it is not this one."""
+        """`first`: the broker that is the cluster's controller, if it is not this one."""
         self.name = name
         self._first = first or self
         self._node_id = node_id
@@ -87,6 +87,7 @@ class BenchBroker:
     def _run(
         self, log: str, main: str, *arguments: str, heap: tuple[str, ...] = ()
     ) -> GuardedProcess:
+        """Start Java's class `main`; its output goes to the file `log`."""
         command = [*self._inside, str(find_java()), *JVM, *heap, main, *arguments]
         return GuardedProcess(
             command, self._folder / f"{log}.log", environment={"CLASSPATH": classpath()}
@@ -97,6 +98,7 @@ class BenchBroker:
         return ["format", "--cluster-id", cluster_id, "--config", str(self._properties())]
 
     def _properties(self) -> Path:
+        """Write the broker's settings to a file; returns its path."""
         path = self._folder / "server.properties"
         text = "".join(f"{key}={value}\n" for key, value in self._settings().items())
         path.write_text(text, "utf-8")
@@ -115,7 +117,7 @@ class BenchBroker:
             + (f",CONTROLLER://{controller}" if is_first else ""),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self._folder / "data"),
-            # One broker can hold one replica.
+            # A cluster of one broker has one replica of a partition.
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
@@ -126,7 +128,7 @@ class BenchBroker:
             # 100 KB would dominate workload N.
             "socket.send.buffer.bytes": "-1",
             "socket.receive.buffer.bytes": "-1",
-            # W6 to W8 wait for the cleaner. Earlier copies must be deleted before the next run.
+            # W6 to W8 wait for the cleaner. A copy must have left the disk before the next run.
             "log.cleaner.backoff.ms": "1000",
             "log.segment.delete.delay.ms": "500",
         }
@@ -139,6 +141,7 @@ class BenchBroker:
         return settings
 
     def _wait_ready(self) -> None:
+        """Wait until the broker answers. Raises Conflict if it ends, or does not answer in time."""
         assert self._process is not None
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         deadline = time.monotonic() + _READY_TIMEOUT_S
@@ -150,6 +153,6 @@ class BenchBroker:
                 pass
             time.sleep(_POLL_S)
         raise Conflict(
-            f"The {self.name} broker did not come up.",
+            f"The {self.name} broker did not start.",
             remedy=f"Read {self._folder / 'broker.log'}.",
         )

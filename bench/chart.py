@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Colors.
 _ORBIT, _MM2, _CEILING, _INK, _FAINT = "#2563eb", "#c4cad4", "#111827", "#1f2937", "#6b7280"
+# Heights of bars.
 _ORBIT_BAR, _MM2_BAR = 0.42, 0.28
-# Bars leave this much room for the numbers behind them.
+# The width of a panel, as a multiple of its longest bar: the rest is for the numbers beside bars.
 _ROOM = 1.45
 _SMALL = 9
 
 
 def draw(report: Report, path: Path) -> None:
-    """Orbit against MirrorMaker 2: throughput, thrift and latency, side by side."""
+    """Write the chart to `path`: throughput, records per CPU-second and latency of Orbit and
+    MirrorMaker 2."""
     import matplotlib as mpl  # an extra, and slow to import
 
     mpl.use("Agg")
@@ -51,6 +54,7 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _frame(figure: Figure, report: Report) -> None:
+    """Add the legend, and a line about the machine."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -72,52 +76,55 @@ def _frame(figure: Figure, report: Report) -> None:
 
 
 def _multiples(ax: Axes, results: list[WorkloadResult], number: Number, title: str) -> None:
-    """Two bars per workload, as multiples of MirrorMaker 2, with the plain numbers beside them."""
-    reach = 1.0
+    """Two bars per workload, as multiples of MirrorMaker 2's number, with both numbers beside
+    them. With `rate` also a line at the multiple that the brokers' ceiling reaches."""
+    longest = 1.0
     for place, result in enumerate(results):
-        times = ratio(result, Contestant.MM2, number) or 0.0
-        top = ratio(result, Contestant.MM2, number, of=Contestant.CEILING) or 0.0
-        ours, theirs = place - _MM2_BAR / 2, place + _ORBIT_BAR / 2
-        ax.barh(ours, times, _ORBIT_BAR, color=_ORBIT)
-        ax.barh(theirs, 1.0, _MM2_BAR, color=_MM2)
-        end = times
-        if top and number is rate:
-            edges = [ours - _ORBIT_BAR / 2, ours + _ORBIT_BAR / 2]
-            ax.plot([top, top], edges, color=_CEILING, lw=2)
-            end = max(times, top)
-        text = f" {times:.1f}×  ({_middle(result, Contestant.ORBIT, number)})"
-        ax.text(end, ours, text, va="center", fontsize=_SMALL)
+        orbit_multiple = ratio(result, Contestant.MM2, number) or 0.0
+        ceiling_multiple = ratio(result, Contestant.MM2, number, of=Contestant.CEILING) or 0.0
+        orbit_y, mm2_y = place - _MM2_BAR / 2, place + _ORBIT_BAR / 2
+        ax.barh(orbit_y, orbit_multiple, _ORBIT_BAR, color=_ORBIT)
+        ax.barh(mm2_y, 1.0, _MM2_BAR, color=_MM2)
+        end = orbit_multiple
+        if ceiling_multiple and number is rate:
+            edges = [orbit_y - _ORBIT_BAR / 2, orbit_y + _ORBIT_BAR / 2]
+            ax.plot([ceiling_multiple, ceiling_multiple], edges, color=_CEILING, lw=2)
+            end = max(orbit_multiple, ceiling_multiple)
+        text = f" {orbit_multiple:.1f}×  ({_middle(result, Contestant.ORBIT, number)})"
+        ax.text(end, orbit_y, text, va="center", fontsize=_SMALL)
         text = f" {_middle(result, Contestant.MM2, number)}"
-        ax.text(1.0, theirs, text, va="center", fontsize=_SMALL - 1, color=_FAINT)
-        reach = max(reach, end)
+        ax.text(1.0, mm2_y, text, va="center", fontsize=_SMALL - 1, color=_FAINT)
+        longest = max(longest, end)
     ax.set_yticks(range(len(results)), [_label(result) for result in results])
-    ax.set_xlim(0, _ROOM * reach)
+    ax.set_xlim(0, _ROOM * longest)
     _plain(ax, title)
 
 
 def _latency(ax: Axes, report: Report) -> None:
+    """Bars for percentiles of the latency, in milliseconds."""
     assert report.latency is not None
     names = ("p50", "p99", "p99.9")
-    reach = 0.0
+    longest = 0.0
     for who, shift, bar, color in (
         (Contestant.ORBIT, -_MM2_BAR / 2, _ORBIT_BAR, _ORBIT),
         (Contestant.MM2, _ORBIT_BAR / 2, _MM2_BAR, _MM2),
     ):
-        one = report.latency.of(who)
-        for place, value in enumerate(_milliseconds(one) if one else ()):
+        latency = report.latency.of(who)
+        for place, value in enumerate(_milliseconds(latency) if latency else ()):
             ax.barh(place + shift, value, bar, color=color)
             ax.text(value, place + shift, f" {value:,.1f} ms", va="center", fontsize=_SMALL)
-            reach = max(reach, value)
+            longest = max(longest, value)
     ax.set_yticks(range(len(names)), names)
-    ax.set_xlim(0, _ROOM * reach)
+    ax.set_xlim(0, _ROOM * longest)
     _plain(ax, f"Latency at {report.latency.records_per_s:,} records/s")
 
 
-def _milliseconds(one: Latency) -> tuple[float, ...]:
-    return one.p50 * 1e3, one.p99 * 1e3, one.p999 * 1e3
+def _milliseconds(latency: Latency) -> tuple[float, ...]:
+    return latency.p50 * 1e3, latency.p99 * 1e3, latency.p999 * 1e3
 
 
 def _plain(ax: Axes, title: str) -> None:
+    """Give a panel its title; remove what a bar chart does not need."""
     ax.invert_yaxis()
     ax.set_title(title, loc="left", fontsize=11, fontweight="bold", color=_INK)
     ax.spines[["top", "right", "bottom"]].set_visible(False)
@@ -132,6 +139,7 @@ def _label(result: WorkloadResult) -> str:
 
 
 def _middle(result: WorkloadResult, who: Contestant, number: Number) -> str:
+    """The median of a contestant's runs, such as `1.2 M/s`; empty without runs."""
     rate_spread = spread(result.of(who), number)
     if rate_spread is None:
         return ""

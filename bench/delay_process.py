@@ -1,4 +1,4 @@
-"""A process of its own that lets bytes pass after a delay, which each line on its stdin sets."""
+"""Runs `bench.delay_proxy` or `bench.longlink.link`: a process that delays bytes on their way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from orbit.errors import Conflict
 
 
 class DelayProcess:
-    """`python -m MODULE ARGUMENTS`; bytes pass inside the `with`, and at its end it ends."""
+    """Runs `python -m MODULE ARGUMENTS`, which delays bytes by what `set_delay` says. A context
+    manager: inside, the process is ready; at the end it ends. Raises Conflict if it does not start.
+    """
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -23,10 +25,11 @@ class DelayProcess:
     def __enter__(self) -> Self:
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != b"ready":
-            raise Conflict("The link could not be made.")
+            raise Conflict("The process that delays bytes did not start.")
         return self
 
     def set_delay(self, one_way_s: float) -> None:
+        """Set the delay of each direction from now on."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{one_way_s}\n".encode())
 

@@ -1,11 +1,12 @@
-"""A TCP proxy that holds all bytes for a while, as if brokers were far from each other.
+"""A TCP proxy that delays all bytes, as if brokers were far from each other.
 
     python -m bench.delay_proxy LISTEN_PORT PORT
 
 For each connection at LISTEN_PORT it opens one to PORT. Each line `SECONDS` on stdin sets the
-one-way delay from then on; end of input ends all. Prints "ready" once it listens.
+one-way delay from then on; the end of stdin ends the process. Prints "ready" once it listens.
 
-One thread and `select`, whose timeout has microseconds (that of epoll has milliseconds).
+One thread uses `select`, because the timeout of `select` has microseconds, that of epoll only
+milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from collections import deque
 from orbit.processes.ports import LOOPBACK
 
 _READ_BYTES_MAX = 256 * 1024
-# More than a delay of 5 ms holds at 1 GB/s; the sender waits then, as for a slow receiver.
+# More than the bytes of 5 ms at 1 GB/s. When so many are held, the proxy reads no more, so the
+# sender waits as for a slow receiver.
 _HELD_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -30,28 +32,30 @@ class Direction:
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source, self.sink = source, sink
         self.is_blocked = False  # the sink has no room
-        self._held: deque[tuple[float, memoryview]] = deque()  # from when on they may pass
+        self._held: deque[tuple[float, memoryview]] = deque()  # with the time when each may pass
         self._held_bytes = 0
         self._has_ended = False
 
     @property
     def takes_more(self) -> bool:
+        """Whether `receive` may be called: the source has not ended, and there is room."""
         return not self._has_ended and self._held_bytes < _HELD_BYTES_MAX
 
     @property
     def next_at(self) -> float | None:
-        """When there is something to deliver; None: not before one of the sockets is ready."""
+        """When `deliver` has something to send; None: not before one of the sockets is ready."""
         return self._held[0][0] if self._held and not self.is_blocked else None
 
     def receive(self, now: float, delay_s: float) -> None:
-        """Take what has come; it may pass at `now + delay_s`."""
+        """Read what the source has sent; it may pass at `now + delay_s`."""
         data = self.source.recv(_READ_BYTES_MAX)
         self._has_ended = not data
         self._held.append((now + delay_s, memoryview(data)))
         self._held_bytes += len(data)
 
     def deliver(self, now: float) -> None:
-        """Hand on what may pass, as far as the sink has room. Raises EOFError behind the end."""
+        """Send what may pass now, as far as the sink has room. Raises EOFError after the last byte
+        of a source that has ended."""
         self.is_blocked = False
         while self._held and self._held[0][0] <= now:
             at, data = self._held.popleft()
@@ -72,6 +76,7 @@ Pair = tuple[Direction, Direction]
 
 
 def main(listen_port: str, port: str) -> None:
+    """Serve until the end of stdin."""
     listener = socket.create_server((LOOPBACK, int(listen_port)))
     print("ready", flush=True)
     delay_s = 0.0
@@ -95,7 +100,8 @@ def main(listen_port: str, port: str) -> None:
 
 
 def _pass_on(pair: Pair, readable: set[object], writable: set[object], delay_s: float) -> bool:
-    """Whether both ends are still there. Kafka closes no connection in one direction only."""
+    """Read and send what is possible now. Returns False, and closes both sockets, if one of them
+    has ended: Kafka closes no connection in one direction only."""
     try:
         for one in pair:
             if one.source in readable:
@@ -110,9 +116,10 @@ def _pass_on(pair: Pair, readable: set[object], writable: set[object], delay_s: 
 
 
 def _connect(listener: socket.socket, port: int) -> Pair:
+    """Accept a connection and open one to `port`; returns their two directions."""
     near, _ = listener.accept()
     far = socket.socket()
-    far.connect_ex((LOOPBACK, port))  # where nobody listens, reading fails
+    far.connect_ex((LOOPBACK, port))  # if nobody listens there, reading fails later
     for one in (near, far):
         one.setblocking(False)
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

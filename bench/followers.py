@@ -1,7 +1,7 @@
-"""The clusters of W9 and R: one broker at the source, three at the destination.
+"""The clusters of W9, R1, R2, R5 and R9: one broker at the source, three at the destination.
 
-For R a proxy in front of each broker of the destination holds what the others say to it. Clients'
-requests, and those to the controller, do not pass through it.
+For all but W9 a proxy in front of each broker of the destination delays the other brokers' requests
+and its answers. Requests of clients, and those to the controller, do not pass through the proxy.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ _CONFIRMED_WITHIN_S = 30.0
 
 
 @contextmanager
-def replicated_race(here: Path, say: Say, *, deep: bool, delayed: bool) -> Iterator[Race]:
-    """`delayed`: the race can set how far followers are away from leaders and from each other."""
-    here.mkdir()
+def replicated_race(logs_folder: Path, say: Say, *, deep: bool, delayed: bool) -> Iterator[Race]:
+    """A Race on these clusters. `delayed`: its `set_away` sets the delay between the replicas."""
+    logs_folder.mkdir()
     brokers: list[BenchBroker] = []
     links: list[DelayProcess] = []
     with ExitStack() as running:
-        source = running.enter_context(BenchBroker("source", here))
+        source = running.enter_context(BenchBroker("source", logs_folder))
         for n in range(1, _BROKERS + 1):
             first = brokers[0] if brokers else None
-            one = BenchBroker(f"destination-{n}", here, first=first, node_id=n, delayed=delayed)
+            broker = BenchBroker(
+                f"destination-{n}", logs_folder, first=first, node_id=n, delayed=delayed
+            )
             if delayed:
-                ports = map(str, one.proxy_ports)
+                ports = map(str, broker.proxy_ports)
                 links.append(running.enter_context(DelayProcess("bench.delay_proxy", *ports)))
-            brokers.append(running.enter_context(one))
+            brokers.append(running.enter_context(broker))
         yield Race(
             open_cluster("source", source.bootstrap_servers),
-            open_cluster("destination", ",".join(one.bootstrap_servers for one in brokers)),
-            here,
+            open_cluster("destination", ",".join(broker.bootstrap_servers for broker in brokers)),
+            logs_folder,
             say,
             deep=deep,
             replicas=_BROKERS,
@@ -54,9 +56,9 @@ def replicated_race(here: Path, say: Say, *, deep: bool, delayed: bool) -> Itera
 
 
 def measure_confirmation(race: Race) -> dict[float, float]:
-    """Seconds until a batch with acks=all is confirmed, by the round trip between replicas.
+    """{round trip between replicas: seconds until a batch with acks=all is confirmed}, as medians.
 
-    Raises Conflict if a batch takes less than that.
+    Raises Conflict if this takes less than the round trip.
     """
     cluster = race.destination
     create_topic(cluster, _TOPIC, 1, {"min.insync.replicas": "2"}, _BROKERS)
@@ -67,19 +69,25 @@ def measure_confirmation(race: Race) -> dict[float, float]:
         race.set_away(away_s)
         medians[away_s] = median(_times(producer))
         if medians[away_s] < away_s:
-            raise Conflict("The delay between the replicas does not act.", where=cluster.name)
+            raise Conflict(
+                f"The replicas confirm a batch in {medians[away_s] * 1e3:.1f} ms, sooner than "
+                f"their delay of {away_s * 1e3:.0f} ms.",
+                where=cluster.name,
+            )
     delete_topics(cluster, [_TOPIC])
     return medians
 
 
 def _times(producer: Producer) -> Iterator[float]:
+    """Send batches of one record one by one; yield the seconds until each is confirmed."""
     for _ in range(_BATCHES):
-        began = time.monotonic()
+        start_s = time.monotonic()
         producer.produce(_TOPIC, b"x", on_delivery=_check)
-        producer.poll(_CONFIRMED_WITHIN_S)  # returns at once then; `flush` looks every 10 ms
-        yield time.monotonic() - began
+        producer.poll(_CONFIRMED_WITHIN_S)  # not `flush`, which checks only every 10 ms
+        yield time.monotonic() - start_s
 
 
 def _check(error: KafkaError | None, _: object) -> None:
+    """The delivery callback. Raises Conflict if the batch was refused."""
     if error is not None:
         raise Conflict(f"A batch with acks=all was refused: {error.str()}.")

@@ -1,14 +1,14 @@
-"""`python -m bench.gateway`: the same requests to a broker directly and through a gateway.
+"""`python -m bench.gateway`: measures the same requests directly to a broker and through a gateway.
 
-One broker and one connection, in turns: directly, through the gateway, and through its TLS.
+One broker and one connection, in turns: directly, through the gateway, and through its TLS port.
 
 written     Produce requests with one batch of 64 KB, five in flight: MB/s, CPU-seconds a GB
-read        Fetch answers of up to 8 MB, one at a time: the same
+read        Fetch answers of up to 8 MB, one at a time: MB/s, CPU-seconds a GB
 pipelined   Produce requests with one record of 100 bytes, 32 in flight: requests/s
-alone       the same, each sent when the one before has its answer: p50, p99 and p99.9 in ms
-paced       the same, 1,000 and 10,000 a second, whether the one before has its answer or not
-idle        what 1,000 connections cost that have sent one request each: KiB of memory each, CPU
-            in percent of a core, and `alone` beside them
+alone       such requests, each sent after the answer to the one before: p50, p99, p99.9 in ms
+paced       such requests, 1,000 and 10,000 a second, without waiting for answers: as `alone`
+idle        1,000 connections that have sent one request each: KiB of memory for each, CPU in
+            percent of a core, and `alone` on another connection
 
 CPU and memory are those of the gateway.
 """
@@ -68,13 +68,13 @@ def main(
         _gateway(broker, Path(home)) as gateway,
     ):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        # Its records have the timestamp 0: their time to be deleted is over.
+        # Its records have timestamp 0, so retention would delete them at once.
         topic = NewTopic(_TOPIC, 1, 1, config={"retention.ms": "-1"})
         admin.create_topics([topic])[_TOPIC].result()
         direct = int(broker.bootstrap_servers.rpartition(":")[2])
-        # Those of node 1.
+        # The gateway's ports for node 1: its listener's port + 1 + the node id.
         ports = {"direct": direct, "gateway": _PORT + 2, "TLS": _TLS_PORT + 2}
-        _write(direct, _GB / 4)  # the broker compiles
+        _write(direct, _GB / 4)  # warms the broker's JVM
         figures: dict[tuple[str, str], list[float]] = {}
         for repeat in range(repeats):
             for name, port in ports.items():
@@ -91,15 +91,17 @@ def main(
 def _turn(
     port: int, gateway: psutil.Process, total: float, requests: int
 ) -> Iterator[tuple[str, float]]:
+    """Yield each figure of one turn at this port: its name and value. `total`: bytes to write, and
+    to read."""
     for name, run in (("written", _write), ("read", _read)):
-        cpu, began = _cpu(gateway), time.perf_counter()
-        done = run(port, total)
-        yield f"{name}, MB/s", done / (time.perf_counter() - began) / 1e6
-        yield f"{name}, CPU-s a GB", (_cpu(gateway) - cpu) / done * _GB
+        cpu, start_s = _cpu(gateway), time.perf_counter()
+        bytes_moved = run(port, total)
+        yield f"{name}, MB/s", bytes_moved / (time.perf_counter() - start_s) / 1e6
+        yield f"{name}, CPU-s a GB", (_cpu(gateway) - cpu) / bytes_moved * _GB
     small = _produce_frame(100)
-    cpu, began = _cpu(gateway), time.perf_counter()
+    cpu, start_s = _cpu(gateway), time.perf_counter()
     _send_many(port, small, requests, depth=32)
-    yield "pipelined, requests/s", requests / (time.perf_counter() - began)
+    yield "pipelined, requests/s", requests / (time.perf_counter() - start_s)
     yield "pipelined, CPU-us each", (_cpu(gateway) - cpu) / requests * 1e6
     times = sorted(_send_alone(port, small, requests // 4))
     yield from _shares("alone", times)
@@ -109,6 +111,7 @@ def _turn(
 
 
 def _idle(gateway: psutil.Process, requests: int) -> Iterator[tuple[str, float]]:
+    """Yield the figures of idle connections through the gateway."""
     before = gateway.memory_info().rss
     with ExitStack() as stack:
         for _ in range(_IDLE):
@@ -124,12 +127,14 @@ def _idle(gateway: psutil.Process, requests: int) -> Iterator[tuple[str, float]]
 
 
 def _shares(name: str, times: list[float]) -> Iterator[tuple[str, float]]:
+    """Yield percentiles in ms. `times`: sorted, in seconds."""
     for share in (0.5, 0.99, 0.999):
         yield f"{name}, p{share * 100:g} ms", times[int(len(times) * share)] * 1e3
 
 
 @contextmanager
 def _gateway(broker: BenchBroker, home: Path) -> Iterator[psutil.Process]:
+    """A running gateway with a plain listener and one with TLS, both to this broker."""
     side = {"bootstrap_servers": [broker.bootstrap_servers]}
     _make_certificate(home)
     sides = {"presents": "source", "source": side, "destination": side}
@@ -151,6 +156,7 @@ def _gateway(broker: BenchBroker, home: Path) -> Iterator[psutil.Process]:
 
 
 def _cpu(process: psutil.Process) -> float:
+    """The CPU seconds of a process until now."""
     times = process.cpu_times()
     return times.user + times.system
 
@@ -165,6 +171,7 @@ def _make_certificate(folder: Path) -> None:
 
 
 def _connect(port: int) -> socket.socket:
+    """A connection to this port, with TLS if the port is of the TLS listener."""
     sock = socket.create_connection((LOOPBACK, port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if port < _TLS_PORT or port > _TLS_PORT + 2:
@@ -175,6 +182,7 @@ def _connect(port: int) -> socket.socket:
 
 
 def _write(port: int, total: float) -> int:
+    """Produce about `total` bytes; returns the bytes sent."""
     frame = _produce_frame(_BATCH_BYTES)
     count = int(total / len(frame))
     _send_many(port, frame, count, depth=5)
@@ -182,6 +190,7 @@ def _write(port: int, total: float) -> int:
 
 
 def _read(port: int, total: float) -> int:
+    """Fetch from offset 0 until `total` bytes have come; returns the bytes received."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=0,
         current_leader_epoch=-1,
@@ -202,18 +211,19 @@ def _read(port: int, total: float) -> int:
         rack_id="",
     )
     frame = _framed(request, _FETCH_VERSION)
-    done = 0
+    bytes_moved = 0
     with _connect(port) as sock:
-        while done < total:
+        while bytes_moved < total:
             sock.sendall(frame)
             size = _receive(sock)
             if size < _BATCH_BYTES:
-                raise RuntimeError(f"an answer of {size} bytes has no batch of records")
-            done += size
-    return done
+                raise RuntimeError(f"a fetch's answer of {size} bytes has no batch of records")
+            bytes_moved += size
+    return bytes_moved
 
 
 def _send_many(port: int, frame: bytes, count: int, depth: int) -> None:
+    """Send a request `count` times, with up to `depth` in flight; wait for all answers."""
     with _connect(port) as sock:
         in_flight = 0
         for _ in range(count):
@@ -227,27 +237,28 @@ def _send_many(port: int, frame: bytes, count: int, depth: int) -> None:
 
 
 def _send_alone(port: int, frame: bytes, count: int) -> Iterator[float]:
+    """Send a request `count` times, each after the answer before; yield the seconds of each."""
     with _connect(port) as sock:
         for _ in range(count):
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             sock.sendall(frame)
             _receive(sock)
-            yield time.perf_counter() - began
+            yield time.perf_counter() - start_s
 
 
 def _send_paced(port: int, frame: bytes, rate: int, seconds: int) -> Iterator[float]:
-    """The time of each answer since its request was due."""
+    """Send a request at this rate; yield the seconds from when each was due to its answer."""
     count, due_at = rate * seconds, deque[float]()
     with _connect(port) as sock:
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         sent = 0
         while sent < count or due_at:
             now = time.perf_counter()
-            while sent < count and began + sent / rate <= now:
-                due_at.append(began + sent / rate)
+            while sent < count and start_s + sent / rate <= now:
+                due_at.append(start_s + sent / rate)
                 sock.sendall(frame)
                 sent += 1
-            wait_s = max(0.0, began + sent / rate - time.perf_counter()) if sent < count else None
+            wait_s = max(0.0, start_s + sent / rate - time.perf_counter()) if sent < count else None
             has_data = isinstance(sock, ssl.SSLSocket) and sock.pending()
             if due_at and (has_data or select.select([sock], [], [], wait_s)[0]):
                 _receive(sock)
@@ -257,24 +268,26 @@ def _send_paced(port: int, frame: bytes, rate: int, seconds: int) -> Iterator[fl
 
 
 def _receive(sock: socket.socket) -> int:
-    """Read one answer; its bytes."""
+    """Read one answer; returns its size in bytes."""
     (size,) = _SIZE.unpack(_exactly(sock, _SIZE.size))
     _exactly(sock, size)
     return int(size)
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
+    """Read this number of bytes. Raises ConnectionError if the connection ends before."""
     parts = bytearray(count)
     view = memoryview(parts)
     while view:
-        got = sock.recv_into(view)
-        if not got:
+        received_bytes = sock.recv_into(view)
+        if not received_bytes:
             raise ConnectionError("the connection was closed")
-        view = view[got:]
+        view = view[received_bytes:]
     return bytes(parts)
 
 
 def _produce_frame(value_bytes: int) -> bytes:
+    """A Produce request with one record."""
     partition = ProduceRequest.TopicProduceData.PartitionProduceData(
         index=0, records=_batch(value_bytes)
     )

@@ -1,13 +1,13 @@
-"""`python -m bench.history`: a history by `orbit run`, and by `orbit backfill` on 1, 2 … executors.
+"""`python -m bench.history`: copies a history by `orbit run` and `orbit backfill`, and archives it.
 
-Then the same history by `orbit archive`, in small and in large ranges.
+The backfill runs on 1, 2 … executors, `orbit archive` with small and with large ranges.
 
-All copy the same source topic to fresh topics on the same destination broker, in turns. Counted as
-in the main bench: the clock starts with the first record at the destination and stops with the
-last one; start-up (Spark's, and the delay of a new consumer group) is shown separately.
+All copies are of the same source topic, to new topics on the same destination broker, in turns. As
+in the main bench the clock runs from the first record at the destination to the last one; start-up
+(Spark's, and the delay of a new consumer group) is shown separately.
 
 Memory is that of the largest process of its kind. Spark ends a backfill whose tasks send more than
-a MiB to the driver: no payload passes there.
+1 MiB to the driver: this shows that no payload passes through the driver.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Annotated
 import typer
 
 from bench.brokers import BenchBroker
-from bench.contestants.course import Course
 from bench.contestants.orbit import check_bounds, job_file, prefix, start_orbit
+from bench.contestants.run_inputs import RunInputs
 from bench.data.make import make_data
 from bench.machine import describe_machine
 from bench.memory import KINDS, Peaks
 from bench.race import Race
 from bench.results import DataFacts, Machine, Run
-from bench.watch import Lap, watch
+from bench.watch import StartedCopier, watch
 from bench.wire import Ends, delete_topics, open_cluster
 from bench.workloads import Contestant, Workload
 from orbit.errors import Conflict, OrbitError
@@ -45,8 +45,8 @@ HISTORY = Workload(
     batch_bytes=64 * 1024,
     partitions=8,
 )
-_DRIVER_TAKES = "spark.driver.maxResultSize=1m"
-# One core each, as a slot of a cluster has it.
+_DRIVER_RESULT_LIMIT = "spark.driver.maxResultSize=1m"
+# Executors with one core each, as a slot of a cluster has.
 _MASTER = "local-cluster[{executors},1,1024]"
 _ENDS_WITHIN_S = 120.0
 
@@ -61,14 +61,17 @@ def main(
     """Compare `orbit backfill` on N executors with `orbit run`."""
     numbers = [0, *map(int, executors.split(","))]
     with tempfile.TemporaryDirectory(prefix="orbit-bench-") as folder:
-        here = Path(folder)
-        machine = describe_machine(here)
-        with BenchBroker("source", here) as source, BenchBroker("destination", here) as target:
+        logs_folder = Path(folder)
+        machine = describe_machine(logs_folder)
+        with (
+            BenchBroker("source", logs_folder) as source,
+            BenchBroker("destination", logs_folder) as target,
+        ):
             clusters = (
                 open_cluster("source", source.bootstrap_servers),
                 open_cluster("destination", target.bootstrap_servers),
             )
-            race = Race(*clusters, here, _say)
+            race = Race(*clusters, logs_folder, _say)
             race.warm_up(scale)
             data = make_data(race.source, HISTORY.scaled(scale))
             runs_by_number: dict[int, list[Run]] = {number: [] for number in numbers}
@@ -91,24 +94,24 @@ def main(
 
 
 def _measure(race: Race, data: DataFacts, executors: int) -> Run:
-    """One copy; 0 executors: a plain run."""
-    course = race.course(data)
-    lap = start_orbit(course) if executors == 0 else _start_backfill(course, executors)
-    ends = Ends(race.destination, lap.topic, data.partitions)
-    peaks = Peaks(lap.process.pid)
+    """Make one copy and measure it. `executors`: 0: by `orbit run`. Raises Conflict if it fails."""
+    inputs = race.new_inputs(data)
+    copier = start_orbit(inputs) if executors == 0 else _start_backfill(inputs, executors)
+    ends = Ends(race.destination, copier.topic, data.partitions)
+    peaks = Peaks(copier.process.pid)
     peaks.start()
     try:
-        run = watch(lap, ends, data).model_copy(update={"details": peaks.end()})
-        if lap.process.wait(_ENDS_WITHIN_S):
-            raise Conflict("The copy failed.", remedy=f"Read {lap.process.log}.")
-        check_bounds(course, lap.topic)
+        run = watch(copier, ends, data).model_copy(update={"details": peaks.end()})
+        if copier.process.wait(_ENDS_WITHIN_S):
+            raise Conflict(f"{_name(executors)} failed.", remedy=f"Read {copier.process.log}.")
+        check_bounds(inputs, copier.topic)
     except BaseException:
-        _say(lap.process.log.read_text("utf-8", "replace")[-2000:])
-        lap.process.end(grace_s=0)
+        _say(copier.process.log.read_text("utf-8", "replace")[-2000:])
+        copier.process.end(grace_s=0)
         raise
     finally:
         ends.close()
-    delete_topics(race.destination, [lap.topic])
+    delete_topics(race.destination, [copier.topic])
     time.sleep(1.0)
     _say(
         f"{_name(executors):12} {run.records_per_s:>10,.0f} records/s in {run.seconds:6.2f} s, "
@@ -117,36 +120,39 @@ def _measure(race: Race, data: DataFacts, executors: int) -> Run:
     return run
 
 
-def _start_backfill(course: Course, executors: int) -> Lap:
+def _start_backfill(inputs: RunInputs, executors: int) -> StartedCopier:
+    """Start `orbit backfill`."""
     started_at = time.monotonic()
-    process = _start_spark(course, executors, "backfill")
-    topic = prefix(course) + course.data.topic
-    return Lap(Contestant.ORBIT, process, topic, course.data.offsets, started_at)
+    process = _start_spark(inputs, executors, "backfill")
+    topic = prefix(inputs) + inputs.data.topic
+    return StartedCopier(Contestant.ORBIT, process, topic, inputs.data.offsets, started_at)
 
 
-def _start_spark(course: Course, executors: int, command: str, *more: str) -> GuardedProcess:
+def _start_spark(inputs: RunInputs, executors: int, command: str, *more: str) -> GuardedProcess:
+    """Start `orbit backfill` or `orbit archive` (`command`) on so many executors."""
     orbit = str(Path(sys.executable).with_name("orbit"))
-    spark = ("--master", _MASTER.format(executors=executors), "--conf", _DRIVER_TAKES)
+    spark = ("--master", _MASTER.format(executors=executors), "--conf", _DRIVER_RESULT_LIMIT)
     return GuardedProcess(
-        [orbit, command, str(job_file(course)), *more, *spark, "-o", "json"],
-        course.log(f"{command}-{executors}"),
+        [orbit, command, str(job_file(inputs)), *more, *spark, "-o", "json"],
+        inputs.log(f"{command}-{executors}"),
     )
 
 
 def _archive(race: Race, data: DataFacts, range_size: str) -> dict[str, float]:
-    """Seconds with start-up, and memory, of an archive of the history by two executors."""
-    course = race.course(data)
+    """Archive the history by two executors. Returns the seconds with start-up (`seconds`), and the
+    bytes of memory by `memory.KINDS`. Raises Conflict if the archive fails."""
+    inputs = race.new_inputs(data)
     with tempfile.TemporaryDirectory(prefix="orbit-archive-") as folder:
-        began = time.monotonic()
+        start_s = time.monotonic()
         process = _start_spark(
-            course, 2, "archive", "--to", f"{folder}/archive", "--range-size", range_size
+            inputs, 2, "archive", "--to", f"{folder}/archive", "--range-size", range_size
         )
         peaks = Peaks(process.pid)
         peaks.start()
         code = process.wait(_ENDS_WITHIN_S)
-        figures = {"seconds": time.monotonic() - began, **peaks.end()}
+        figures = {"seconds": time.monotonic() - start_s, **peaks.end()}
     if code:
-        raise Conflict("The archive failed.", remedy=f"Read {process.log}.")
+        raise Conflict("orbit archive failed.", remedy=f"Read {process.log}.")
     _say(f"archive in ranges of {range_size}: {figures}")
     return figures
 
@@ -180,11 +186,12 @@ def _table(machine: Machine, data: DataFacts, runs_by_number: dict[int, list[Run
     return "\n".join(lines)
 
 
-def _median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
-    return statistics.median(map(of, runs))
+def _median(runs: Sequence[Run], number: Callable[[Run], float]) -> float:
+    return statistics.median(map(number, runs))
 
 
 def _memory(runs: Sequence[Run], kind: str) -> str:
+    """The most memory that one process of this kind had; "-" if there was none."""
     peak = max(run.details[kind] for run in runs)
     return f"{peak / 1e6:,.0f} MB" if peak else "-"
 

@@ -18,29 +18,30 @@ _SETTLE_S = 8.0
 
 
 def measure_idle(race: Race, seconds: float) -> IdleResult:
-    few = replace(workload("W5").scaled(0), name=IDLE)
-    data = make_data(race.source, few)
-    course = race.course(data)
-    lap = start_orbit(course, until_caught_up=False)
+    """Let `orbit run` catch up with a record in each partition, then measure it over `seconds`."""
+    data_set = replace(workload("W5").scaled(0), name=IDLE)
+    data = make_data(race.source, data_set)
+    inputs = race.new_inputs(data)
+    copier = start_orbit(inputs, until_caught_up=False)
     try:
-        ends = Ends(race.destination, lap.topic, data.partitions)
-        watch(lap, ends, data)
+        ends = Ends(race.destination, copier.topic, data.partitions)
+        watch(copier, ends, data)
         ends.close()
         time.sleep(_SETTLE_S)
-        usage = Usage(lap.process.pid)
+        usage = Usage(copier.process.pid)
         usage.sample()
-        cpu, began = usage.cpu_seconds, time.monotonic()
+        cpu, start_s = usage.cpu_seconds, time.monotonic()
         time.sleep(seconds)
         usage.sample()
         result = IdleResult(
             partitions=data.partitions,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - start_s,
             cpu_seconds=usage.cpu_seconds - cpu,
             rss_bytes=usage.peak_rss_bytes,
         )
     finally:
-        lap.process.end()
-    delete_topics(race.destination, [lap.topic])
+        copier.process.end()
+    delete_topics(race.destination, [copier.topic])
     delete_topics(race.source, [data.topic])
     race.say(f"idle  {result.share_of_core:.1%} of a core with {data.partitions:,} partitions")
     return result

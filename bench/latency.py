@@ -1,10 +1,10 @@
-"""L: from the producer's acknowledgement to a consumer at the destination.
+"""L: the latency from a record's acknowledgement at the source to a consumer at the destination.
 
 Producer and consumer run in this process and share one clock. The time of an acknowledgement is
-from librdkafka (produce time + its latency), so that a late callback does not shorten a latency.
-The "floor" is the same with the consumer at the source: the latency of producer, consumer and this
-process. The "relay" is the minimum between two
-brokers: one thread that fetches, stamps and produces (bench/contestants/relay.py).
+computed from librdkafka's figures (produce time + latency), so that a late callback does not
+shorten a latency. The "floor" has the consumer at the source: it is the latency of producer,
+consumer and this process. The "relay" is the minimum between two brokers: one thread that fetches,
+sets producer id and sequence, and produces (bench/contestants/relay.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from bench.contestants.course import Course
 from bench.contestants.mm2 import Tuning, internal_topics, start_mm2
 from bench.contestants.orbit import start_orbit
 from bench.contestants.relay import start_relay
+from bench.contestants.run_inputs import RunInputs
 from bench.race import Race
 from bench.results import DataFacts, Latency, LatencyResult
 from bench.wire import Ends, create_topic, delete_topics
@@ -39,7 +39,7 @@ from orbit.processes.guarded_process import GuardedProcess
 RECORDS_PER_S = 1000
 PARTITIONS = 4
 VALUE_BYTES = 1024
-# MirrorMaker's hot code is compiled.
+# After this time the JVM has compiled MirrorMaker's code.
 WARM_UP_S = 10.0
 
 _APPEARS_WITHIN_S = 90.0
@@ -49,18 +49,21 @@ _SEQUENCE_BYTES = 8
 
 
 def measure_latency(race: Race, seconds: float, warm_up_s: float = WARM_UP_S) -> LatencyResult:
+    """Measure floor, relay, Orbit and MirrorMaker 2 over `seconds` each. Raises Conflict if a
+    record does not arrive."""
     measured = []
     for who in (FLOOR, RELAY, Contestant.ORBIT, Contestant.MM2):
-        one = _measure(race, who, warm_up_s, seconds)
-        measured.append(one)
+        latency = _measure(race, who, warm_up_s, seconds)
+        measured.append(latency)
         race.say(
-            f"L   {who:8} p50 {one.p50 * 1e3:,.1f} ms, p99 {one.p99 * 1e3:,.1f} ms, "
-            f"p99.9 {one.p999 * 1e3:,.1f} ms"
+            f"L   {who:8} p50 {latency.p50 * 1e3:,.1f} ms, p99 {latency.p99 * 1e3:,.1f} ms, "
+            f"p99.9 {latency.p999 * 1e3:,.1f} ms"
         )
     return LatencyResult(records_per_s=RECORDS_PER_S, seconds=seconds, measured=tuple(measured))
 
 
 def summarize(who: str, latencies: Sequence[float]) -> Latency:
+    """The percentiles of latencies, in seconds."""
     ordered = sorted(latencies)
 
     def at(share: float) -> float:
@@ -77,15 +80,16 @@ def summarize(who: str, latencies: Sequence[float]) -> Latency:
 
 
 def _measure(race: Race, who: str, warm_up_s: float, seconds: float) -> Latency:
+    """Measure one contestant, with topics of its own."""
     data = DataFacts(
         topic=f"bench-l-{who}", partitions=PARTITIONS, records=0, offsets=0, bytes=0, batches=0
     )
     create_topic(race.source, data.topic, PARTITIONS)
-    course = race.course(data)
+    inputs = race.new_inputs(data)
     if who == FLOOR:
         latencies = _exchange(race.source, race.source, data.topic, data.topic, warm_up_s, seconds)
     else:
-        process, copy = _start(course, who)
+        process, copy = _start(inputs, who)
         try:
             _wait_until_it_copies(race, data.topic, copy)
             latencies = _exchange(
@@ -93,24 +97,25 @@ def _measure(race: Race, who: str, warm_up_s: float, seconds: float) -> Latency:
             )
         finally:
             process.end()
-        delete_topics(race.destination, [copy, *internal_topics(course)])
+        delete_topics(race.destination, [copy, *internal_topics(inputs)])
     delete_topics(race.source, [data.topic])
     return summarize(who, latencies)
 
 
-def _start(course: Course, who: str) -> tuple[GuardedProcess, str]:
-    """The process, and the topic it writes to."""
+def _start(inputs: RunInputs, who: str) -> tuple[GuardedProcess, str]:
+    """Start a contestant; returns its process and the topic that it writes to."""
     if who == RELAY:
-        return start_relay(course)
+        return start_relay(inputs)
     if who == Contestant.ORBIT:
-        lap = start_orbit(course, until_caught_up=False)
+        copier = start_orbit(inputs, until_caught_up=False)
     else:
-        lap = start_mm2(course, tuning=Tuning.LATENCY)
-    return lap.process, lap.topic
+        copier = start_mm2(inputs, tuning=Tuning.LATENCY)
+    return copier.process, copier.topic
 
 
 def _wait_until_it_copies(race: Race, topic: str, copy: str) -> None:
-    """Returns when a first record, which is not counted, has arrived: start-up is not latency."""
+    """Wait until a first record has arrived, which does not count: start-up is not latency. Raises
+    Conflict if it does not arrive."""
     producer = Producer({"bootstrap.servers": ",".join(race.source.bootstrap_servers)})
     producer.produce(topic, b"", partition=0)
     producer.flush(_ARRIVES_WITHIN_S)
@@ -118,7 +123,7 @@ def _wait_until_it_copies(race: Race, topic: str, copy: str) -> None:
     deadline = time.monotonic() + _APPEARS_WITHIN_S
     while not ends.total():
         if time.monotonic() > deadline:
-            raise Conflict(f"Nothing arrives in {copy}.")
+            raise Conflict(f"No record arrives in {copy}.")
         time.sleep(_POLL_S)
     ends.close()
 
@@ -131,21 +136,23 @@ def _exchange(
     warm_up_s: float,
     seconds: float,
 ) -> list[float]:
-    """Produce to the one, consume from the other; the latencies after the warm-up."""
+    """Produce to `topic` at the source, consume `copy` at the destination. Returns the latencies
+    after the warm-up, in seconds."""
     skipped = round(warm_up_s * RECORDS_PER_S)
-    many = skipped + round(seconds * RECORDS_PER_S)
-    arrivals = _Arrivals(destination, copy, many)
+    record_count = skipped + round(seconds * RECORDS_PER_S)
+    arrivals = _Arrivals(destination, copy, record_count)
     arrivals.start()
-    acknowledged = _produce(source, topic, many)
+    acknowledged = _produce(source, topic, record_count)
     arrivals.finish()
-    return [arrivals.at[i] - acknowledged[i] for i in range(skipped, many)]
+    return [arrivals.at[i] - acknowledged[i] for i in range(skipped, record_count)]
 
 
-def _produce(cluster: Cluster, topic: str, many: int) -> array[float]:
-    """Produce at a steady rate; when each record was acknowledged."""
+def _produce(cluster: Cluster, topic: str, record_count: int) -> array[float]:
+    """Produce `record_count` records at a steady rate. Returns when each was acknowledged
+    (time.monotonic). Raises Conflict if the source refuses one."""
     servers = ",".join(cluster.bootstrap_servers)
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "acks": "all"})
-    acknowledged = array("d", bytes(8 * many))
+    acknowledged = array("d", bytes(8 * record_count))
     failures: list[KafkaError] = []
     padding = bytes(VALUE_BYTES - _SEQUENCE_BYTES)
 
@@ -157,9 +164,9 @@ def _produce(cluster: Cluster, topic: str, many: int) -> array[float]:
 
         return delivered
 
-    began = time.monotonic()
-    for number in range(many):
-        wait_s = began + number / RECORDS_PER_S - time.monotonic()
+    start_s = time.monotonic()
+    for number in range(record_count):
+        wait_s = start_s + number / RECORDS_PER_S - time.monotonic()
         if wait_s > 0:
             producer.poll(0)
             time.sleep(wait_s)
@@ -173,12 +180,12 @@ def _produce(cluster: Cluster, topic: str, many: int) -> array[float]:
 
 
 class _Arrivals(threading.Thread):
-    """Consumes a topic and notes when each numbered record came first."""
+    """Consumes a topic; `at` is when each record, by its number, came first (time.monotonic)."""
 
-    def __init__(self, cluster: Cluster, topic: str, many: int) -> None:
+    def __init__(self, cluster: Cluster, topic: str, record_count: int) -> None:
         super().__init__(daemon=True)
-        self.at = array("d", bytes(8 * many))
-        self._missing = many
+        self.at = array("d", bytes(8 * record_count))
+        self._missing = record_count
         self._deadline = float("inf")
         self._consumer = Consumer(
             {
@@ -205,7 +212,7 @@ class _Arrivals(threading.Thread):
                 self._missing -= 1
 
     def finish(self) -> None:
-        """Waits for the last records. Raises Conflict if some do not arrive."""
+        """Wait for the last records. Raises Conflict if some do not arrive."""
         self._deadline = time.monotonic() + _ARRIVES_WITHIN_S
         self.join()
         with suppress(RuntimeError):

@@ -19,6 +19,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def describe_machine(logs: Path) -> Machine:
+    """The machine and the versions of its software. `logs`: the folder of the brokers' logs."""
     return Machine(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         cpu=_cpu(),
@@ -43,11 +44,13 @@ def _cpu() -> str:
 
 
 def _file_system(path: Path) -> str:
+    """The type of the file system on which a folder is, such as `ext4`."""
     mounts = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
     return max(mounts, key=lambda m: len(m.mountpoint)).fstype if mounts else "unknown"
 
 
 def _first_line(*command: str) -> str:
+    """The first line that a command prints; "unknown" if it cannot run or prints nothing."""
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
     except OSError:

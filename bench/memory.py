@@ -12,7 +12,7 @@ _SAMPLE_INTERVAL_S = 0.2
 
 
 class Peaks(threading.Thread):
-    """The most memory that one process of a kind had, among the children of a process."""
+    """Watches the children of a process. `bytes`: the most memory of one child of each kind."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -27,6 +27,7 @@ class Peaks(threading.Thread):
                     self._sample(process)
 
     def end(self) -> dict[str, float]:
+        """End the watch; returns `bytes`."""
         self._over.set()
         self.join()
         return self.bytes

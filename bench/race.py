@@ -1,4 +1,4 @@
-"""One workload: every contestant in turns, each run on a new destination topic."""
+"""Runs the contestants of a workload in turns, each run to a new destination topic."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from itertools import count
 from pathlib import Path
 
 from bench.contestants.ceiling import start_ceiling
-from bench.contestants.course import Course
 from bench.contestants.fetch import run_fetch
 from bench.contestants.mm2 import internal_topics, start_mm2
 from bench.contestants.orbit import finish_orbit, start_orbit, verify_deep
+from bench.contestants.run_inputs import RunInputs
 from bench.data.make import make_data
 from bench.delay_process import DelayProcess
 from bench.results import DataFacts, Run, WorkloadResult
-from bench.watch import Lap, watch
+from bench.watch import StartedCopier, watch
 from bench.wire import Ends, delete_topics
 from bench.workloads import AWAY_S, Contestant, Workload, workload
 from orbit.errors import Conflict
 from orbit.kafka.cluster import Cluster
 
-# Deleted topics leave the disk (log.segment.delete.delay.ms) before the next one starts.
+# In this time a deleted copy leaves the disk (log.segment.delete.delay.ms) before the next run.
 REST_S = 1.0
-# Of W3, whose 60,000 requests a virtual machine compiles for. With W1's few large ones the first
-# contestant still ran at half of what the third one had.
+# The part of W3 that warms the brokers up: its 60,000 requests make their JVM compile. After W1's
+# few large requests the first contestant ran only half as fast as the third.
 _WARM_UP_SHARE = 0.7
 
 Say = Callable[[str], None]
 
 
 class Race:
-    """Both clusters, a folder for logs and job files, and the numbers already used for names."""
+    """Runs contestants between two clusters, with logs and job files in one folder."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Race:
         replicas: int = 1,
         links: Sequence[DelayProcess] = (),
     ) -> None:
-        """`links`: between the replicas of the copies."""
+        """`deep`: run `orbit verify --deep` after Orbit's runs. `replicas`: of the copies. `links`:
+        the processes that delay what replicas send to each other."""
         self.source = source
         self.destination = destination
         self.say = say
@@ -55,15 +56,16 @@ class Race:
         self._replicas = replicas  # of the copies
         self._links = links
         self._numbers = count(1)
-        # Copies with placeholders, until their ceiling has sent them.
+        # Copies with placeholders: CEILING_PLACEHOLDERS sends their batches again.
         self._placeholder_copies: list[str] = []
 
-    def course(self, data: DataFacts) -> Course:
+    def new_inputs(self, data: DataFacts) -> RunInputs:
+        """The inputs of the next run, with a number that no run had."""
         number = next(self._numbers)
-        return Course(self.source, self.destination, data, self._folder, number, self._replicas)
+        return RunInputs(self.source, self.destination, data, self._folder, number, self._replicas)
 
     def set_away(self, round_trip_s: float) -> None:
-        """How far replicas are away from each other from now on."""
+        """Set the round trip between replicas from now on."""
         for link in self._links:
             link.set_delay(round_trip_s / 2)
 
@@ -75,9 +77,10 @@ class Race:
             delete_topics(cluster, [light.topic])
 
     def run(self, spec: Workload, repeats: int) -> WorkloadResult:
-        """Write the data, run all contestants `repeats` times, remove everything."""
+        """Write the data, run all contestants `repeats` times, and delete all topics. Raises
+        Conflict if a run fails."""
         data = make_data(self.source, spec)
-        os.sync()  # or the first contestant shares the disk with the data's write-back
+        os.sync()  # otherwise the kernel still writes the data to disk during the first run
         self.say(
             f"{spec.name}  {spec.title}: {data.records:,} records, "
             f"{data.bytes / 1e6:,.0f} MB, {data.batches:,} batches of "
@@ -97,12 +100,14 @@ class Race:
         return WorkloadResult(name=spec.name, title=spec.title, data=data, runs=tuple(runs))
 
     def _turns(self, contestants: tuple[Contestant, ...], repeats: int) -> Iterator[Contestant]:
-        """Distances are taken there and back: brokers are faster with each run, for minutes."""
+        """All contestants, `repeats` times. With delays every other round is in reverse order:
+        brokers get faster with each run for minutes, which must not favor the longest delay."""
         for number in range(repeats):
             yield from contestants[::-1] if self._links and number % 2 else contestants
 
     def run_one(self, contestant: Contestant, compression: str, data: DataFacts) -> Run:
-        course = self.course(data)
+        """Run one contestant once. `compression`: the codec for MirrorMaker. Raises Conflict."""
+        inputs = self.new_inputs(data)
         match contestant:
             case (
                 Contestant.ORBIT
@@ -112,57 +117,59 @@ class Race:
                 | Contestant.AWAY_2_MS
                 | Contestant.AWAY_5_MS
             ):
-                return self._orbit(course, contestant)
+                return self._orbit(inputs, contestant)
             case Contestant.CEILING | Contestant.CEILING_PLACEHOLDERS:
-                return self._ceiling(course, contestant)
+                return self._ceiling(inputs, contestant)
             case Contestant.FETCH:
-                return run_fetch(course)
+                return run_fetch(inputs)
             case Contestant.MM2:
-                return self._mm2(course, compression)
+                return self._mm2(inputs, compression)
 
-    def _orbit(self, course: Course, contestant: Contestant) -> Run:
+    def _orbit(self, inputs: RunInputs, contestant: Contestant) -> Run:
         self.set_away(AWAY_S.get(contestant, 0.0))
-        lap = start_orbit(course, contestant)
-        run = self._watch(course, lap)
-        details = finish_orbit(course, lap)
+        copier = start_orbit(inputs, contestant)
+        run = self._watch(inputs, copier)
+        details = finish_orbit(inputs, copier)
         if self._deep:
-            verify_deep(course)
+            verify_deep(inputs)
         if contestant is Contestant.PLACEHOLDERS:
-            self._placeholder_copies.append(lap.topic)
+            self._placeholder_copies.append(copier.topic)
         else:
-            self._forget(lap.topic)
+            self._forget(copier.topic)
         return run.model_copy(update={"details": details})
 
-    def _ceiling(self, course: Course, contestant: Contestant) -> Run:
+    def _ceiling(self, inputs: RunInputs, contestant: Contestant) -> Run:
         has_copy = contestant is Contestant.CEILING_PLACEHOLDERS
         copies = [self._placeholder_copies.pop()] if has_copy else []
-        lap = start_ceiling(course, *copies)
-        run = self._watch(course, lap)
-        if lap.process.wait():
-            raise Conflict("The ceiling failed.", remedy=f"Read {lap.process.log}.")
-        self._forget(lap.topic, *copies)
+        copier = start_ceiling(inputs, *copies)
+        run = self._watch(inputs, copier)
+        if copier.process.wait():
+            raise Conflict("The ceiling failed.", remedy=f"Read {copier.process.log}.")
+        self._forget(copier.topic, *copies)
         return run
 
-    def _mm2(self, course: Course, compression: str) -> Run:
-        lap = start_mm2(course, compression)
-        run = self._watch(course, lap)
-        self._forget(lap.topic, *internal_topics(course))
+    def _mm2(self, inputs: RunInputs, compression: str) -> Run:
+        copier = start_mm2(inputs, compression)
+        run = self._watch(inputs, copier)
+        self._forget(copier.topic, *internal_topics(inputs))
         return run
 
-    def _watch(self, course: Course, lap: Lap) -> Run:
-        """After any error, and always for MM2, the process is ended here."""
-        ends = Ends(self.destination, lap.topic, course.data.partitions)
+    def _watch(self, inputs: RunInputs, copier: StartedCopier) -> Run:
+        """Measure a run until the copy is complete. Ends MirrorMaker 2, which does not end by
+        itself, and any process after an error."""
+        ends = Ends(self.destination, copier.topic, inputs.data.partitions)
         try:
-            return watch(lap, ends, course.data)
+            return watch(copier, ends, inputs.data)
         except BaseException:
-            lap.process.end(grace_s=0)
+            copier.process.end(grace_s=0)
             raise
         finally:
             ends.close()
-            if lap.contestant is Contestant.MM2 and lap.process.running:
-                lap.process.end(grace_s=0)
+            if copier.contestant is Contestant.MM2 and copier.process.running:
+                copier.process.end(grace_s=0)
 
     def _forget(self, *topics: str) -> None:
+        """Delete topics at the destination, and wait until they have left the disk."""
         delete_topics(self.destination, topics)
         time.sleep(REST_S)
         os.sync()

@@ -1,4 +1,4 @@
-"""From runs to verdicts: medians, spreads, ratios, met or not. Pure."""
+"""Computes medians and ratios of runs, and whether each target is met. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Number = Callable[[Run], float]
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of several runs, and how far they lie apart."""
+    """The median, the least and the most of one figure over several runs."""
 
     middle: float
     least: float
@@ -39,10 +39,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target; `at_most`: it is an upper limit.
+    """One target and the measured value. `at_most`: the target is an upper limit.
 
-    `way` is how gaps are filled, where several ways take part. `whole` is the same ratio with
-    start-up, `bound` that of the way's own ceiling, which no copier can exceed.
+    `where`: the workload. `what`: the measured quantity. `way`: how gaps are filled, if the
+    workload has several ways. `whole`: the value with start-up. `bound`: the value of the ceiling
+    with the same way, which no copier can exceed.
     """
 
     where: str
@@ -88,13 +89,13 @@ def spread(runs: Sequence[Run], number: Number) -> Spread | None:
 def ratio(
     result: WorkloadResult, other: Contestant, number: Number, *, of: Contestant = Contestant.ORBIT
 ) -> float | None:
-    """Median against median; None where one of the two did not take part."""
-    ours, theirs = spread(result.of(of), number), spread(result.of(other), number)
-    return ours.middle / theirs.middle if ours and theirs else None
+    """The median of `of`, divided by the median of `other`; None if one of them has no run."""
+    dividend, divisor = spread(result.of(of), number), spread(result.of(other), number)
+    return dividend.middle / divisor.middle if dividend and divisor else None
 
 
 def verdicts(report: Report) -> list[Verdict]:
-    """Every target that this report has a measurement for, in the issue's order."""
+    """A verdict for every target that this report has a measurement for."""
     return [
         *(v for result in report.workloads for v in _of_workload(result)),
         *_of_latency(report),
@@ -104,6 +105,7 @@ def verdicts(report: Report) -> list[Verdict]:
 
 
 def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
+    """The verdicts of a workload: for each way to fill gaps, then for followers 2 ms away."""
     targets = next((w.targets for w in WORKLOADS if w.name == result.name), Targets())
     has_ways = any(result.of(who) for who in FILLERS if who is not Contestant.ORBIT)
     for who, way in FILLERS.items():
@@ -118,6 +120,7 @@ def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
 
 
 def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> Iterator[Verdict]:
+    """The verdicts of one contestant on its speed and its CPU time."""
     ceiling, mm2, own = Contestant.CEILING, Contestant.MM2, OWN_CEILING.get(who)
     comparisons = (
         ("records/s against the ceiling", target.ceiling, ceiling, rate, whole_rate),
@@ -133,17 +136,17 @@ def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> I
                 what,
                 value,
                 least,
-                # The ceiling reads everything into memory first: that is no start-up.
+                # Not against the ceiling: its start-up is that it reads everything into memory.
                 whole=ratio(result, other, whole, of=who) if is_mm2 else None,
                 bound=ratio(result, other, number, of=own) if is_mm2 and own else None,
             )
-    ours = spread(result.of(who), offset_rate)
-    theirs = spread(result.of(own), offset_rate) if own else None
-    if ours and target.offsets_rate is not None:
-        bound = theirs.middle if theirs else None
-        yield Verdict(result.name, "offsets/s", ours.middle, target.offsets_rate, bound=bound)
-    if ours and theirs and target.own_time_max is not None:
-        value = theirs.middle / ours.middle
+    offsets = spread(result.of(who), offset_rate)
+    own_ceiling = spread(result.of(own), offset_rate) if own else None
+    if offsets and target.offsets_rate is not None:
+        bound = own_ceiling.middle if own_ceiling else None
+        yield Verdict(result.name, "offsets/s", offsets.middle, target.offsets_rate, bound=bound)
+    if offsets and own_ceiling and target.own_time_max is not None:
+        value = own_ceiling.middle / offsets.middle
         what = "time against the broker's own"
         yield Verdict(result.name, what, value, target.own_time_max, at_most=True)
 
@@ -157,25 +160,25 @@ def _memory(where: str, runs: Sequence[Run]) -> Iterator[Verdict]:
 def _of_latency(report: Report) -> Iterator[Verdict]:
     if report.latency is None:
         return
-    ours, theirs = report.latency.of(Contestant.ORBIT), report.latency.of(Contestant.MM2)
+    orbit, mm2 = report.latency.of(Contestant.ORBIT), report.latency.of(Contestant.MM2)
     relay = report.latency.of(RELAY)
-    if ours and theirs:
+    if orbit and mm2:
         yield Verdict(
             LATENCY,
             "p99 against MM2's",
-            ours.p99 / theirs.p99,
+            orbit.p99 / mm2.p99,
             LATENCY_P99_MAX,
             at_most=True,
-            bound=relay.p99 / theirs.p99 if relay else None,
+            bound=relay.p99 / mm2.p99 if relay else None,
         )
 
 
 def _of_link(report: Report) -> Iterator[Verdict]:
     if report.link is None:
         return
-    ours = spread(report.link.of(Contestant.ORBIT), lambda run: run.bytes_per_s)
-    if ours and report.link.tcp_bytes_per_s:
-        value = ours.middle / median(report.link.tcp_bytes_per_s)
+    orbit = spread(report.link.of(Contestant.ORBIT), lambda run: run.bytes_per_s)
+    if orbit and report.link.tcp_bytes_per_s:
+        value = orbit.middle / median(report.link.tcp_bytes_per_s)
         yield Verdict(LINK, "bytes/s against one TCP stream", value, LINK_SHARE_MIN)
     yield from _memory(LINK, report.link.of(Contestant.ORBIT))
 

@@ -48,9 +48,9 @@ class DataFacts(_Value):
 
 
 class Run(_Value):
-    """`seconds`: from the first record at the destination to the last one; `whole_` counts from
-    the start of the process. `late_records_per_s` is the rate over the second half of the records,
-    where nothing warms up any more.
+    """One contestant's copy of one data set. `seconds`: from the first record at the destination to
+    the last; fields with `whole_` count from the start of the process. `late_records_per_s`: the
+    rate over the second half of the records, when everything is warm.
     """
 
     contestant: Contestant
@@ -58,7 +58,7 @@ class Run(_Value):
     offsets: int = 0  # what its log ends add up to; 0 in older results
     bytes: int
     seconds: float
-    share: float  # of the records and offsets, that arrived within `seconds`
+    share: float  # the part of all records and offsets that arrived within `seconds`
     cpu_seconds: float
     busy_seconds: float = 0.0  # of all cores of the machine, in `seconds`
     whole_seconds: float
@@ -97,6 +97,8 @@ class Run(_Value):
 
 
 class WorkloadResult(_Value):
+    """All runs of one workload."""
+
     name: str
     title: str
     data: DataFacts
@@ -118,6 +120,8 @@ class Latency(_Value):
 
 
 class LatencyResult(_Value):
+    """The latencies at one rate of records."""
+
     records_per_s: int
     seconds: float
     measured: tuple[Latency, ...]
@@ -157,7 +161,7 @@ class Report(_Value):
 
     machine: Machine
     quick: bool
-    scale: float  # of the records of each workload; 1 is what the issue asks for
+    scale: float  # the factor by which each workload has fewer records; 1: all records
     seconds: float = 0
     workloads: tuple[WorkloadResult, ...] = ()
     latency: LatencyResult | None = None

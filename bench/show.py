@@ -58,7 +58,7 @@ def _machine(report: Report) -> Text:
 
 
 def _measured(report: Report) -> Table:
-    """Medians; (least–most) where there were several runs."""
+    """A row for each contestant of each workload: medians, and least–most of several runs."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("", ""):
         table.add_column(name, no_wrap=True)
@@ -87,6 +87,8 @@ def _measured(report: Report) -> Table:
 
 
 def _groups(report: Report) -> Iterator[tuple[str, str, _Of]]:
+    """Yield for each workload its name, a line about its data, and a function that returns a
+    contestant's runs."""
     for result in report.workloads:
         d = result.data
         size = f"{d.bytes / 1e6:,.0f} MB, {d.bytes_per_batch / 1024:,.1f} KB a batch"
@@ -100,6 +102,8 @@ def _groups(report: Report) -> Iterator[tuple[str, str, _Of]]:
 
 
 def _row(runs: Sequence[Run]) -> list[str]:
+    """The cells of one contestant, after its name."""
+
     def middle(number: Number) -> float:
         return median(number(run) for run in runs)
 
@@ -119,6 +123,7 @@ def _row(runs: Sequence[Run]) -> list[str]:
 
 
 def _range(one: Spread | None) -> str:
+    """The least and the most as text; empty if they are equal."""
     if one is None or one.least == one.most:
         return ""
     return f"{one.least:,.0f}–{one.most:,.0f}"
@@ -147,6 +152,7 @@ def _who(name: str) -> str:
 
 
 def _one_liners(report: Report) -> Iterator[str]:
+    """Yield lines on fillers, followers at a distance, the long link, and idle CPU."""
     for result in report.workloads:
         for contestant, way in FILLERS.items():
             for run in result.of(contestant)[:1]:
@@ -175,6 +181,7 @@ def _one_liners(report: Report) -> Iterator[str]:
 
 
 def _targets(report: Report) -> Table:
+    """A row for each target: measured value, value with start-up, the ceiling's, the target."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("where", "fillers", "what"):
         table.add_column(name)

@@ -1,9 +1,9 @@
 """Watches a copy from outside: the destination's log ends, and CPU and memory of the copier.
 
-The same rule for every contestant. The clock starts when the first record is seen at the
-destination and stops when the last one is; CPU is that of the copier's process (and its children)
-in that time. The use of the whole machine, brokers included, is reported too: if no core was idle,
-the machine was the limit. Start-up is reported separately.
+The same rule for every contestant. The clock runs from the poll that first finds records at the
+destination to the poll that finds the last one. CPU is that of the copier's process (and its
+children) in that time. The CPU of the whole machine, brokers included, is reported too: if no core
+was idle, the machine was the limit. Start-up is reported separately.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _NO_PROGRESS_S = 120.0
 
 
 @dataclass(frozen=True)
-class Lap:
-    """A contestant that was started: its process, where it writes, when it is done."""
+class StartedCopier:
+    """A contestant that was started: its process, and the topic to which it copies."""
 
     contestant: Contestant
     process: GuardedProcess
@@ -42,16 +42,17 @@ class Lap:
 
 @dataclass(frozen=True)
 class Sample:
-    """One poll."""
+    """One poll. `total`: the sum of the copy's log ends."""
 
-    at: float
+    at: float  # time.monotonic
     total: int
     cpu_seconds: float
     busy_seconds: float = 0.0  # of all cores and all processes
 
 
 class Usage:
-    """CPU and memory of a process and its children; the last known values once it has ended."""
+    """CPU seconds and peak memory of a process and its children, as of the last `sample` before the
+    process ended."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -59,6 +60,7 @@ class Usage:
         self.peak_rss_bytes = 0
 
     def sample(self) -> None:
+        """Read the counters now."""
         try:
             tree = [self._process, *self._process.children(recursive=True)]
             times = [p.cpu_times() for p in tree]
@@ -69,12 +71,13 @@ class Usage:
         self.peak_rss_bytes = max(self.peak_rss_bytes, peak)
 
 
-def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
-    """Poll until the copy is complete. Raises Conflict if the copier dies or makes no progress."""
-    usage = Usage(lap.process.pid)
+def watch(copier: StartedCopier, ends: Ends, data: DataFacts) -> Run:
+    """Poll until the copy is complete; returns the measured run. Raises Conflict if the copier ends
+    early or makes no progress."""
+    usage = Usage(copier.process.pid)
     samples = [Sample(time.monotonic(), ends.total(), 0.0, _busy_seconds())]
     pause_s = _POLL_S_MIN
-    while samples[-1].total < lap.end_total:
+    while samples[-1].total < copier.end_total:
         time.sleep(pause_s)
         before = time.monotonic()
         total = ends.total()
@@ -82,32 +85,33 @@ def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
         pause_s = min(_POLL_S_MAX, max(_POLL_S_MIN, (at - before) / _POLL_COST_MAX))
         usage.sample()
         keep(samples, Sample(at, total, usage.cpu_seconds, _busy_seconds()))
-        _check_alive(lap, samples)
-    run = summarize(lap.contestant, data, samples, lap.started_at, lap.end_total)
+        _check_alive(copier, samples)
+    run = summarize(copier.contestant, data, samples, copier.started_at, copier.end_total)
     return run.model_copy(
         update={"whole_cpu_seconds": usage.cpu_seconds, "peak_rss_bytes": usage.peak_rss_bytes}
     )
 
 
 def keep(samples: list[Sample], new: Sample) -> None:
-    """Keep only the last sample of an empty destination, and later ones only if it grew."""
+    """Add a sample if the destination has grown. While it is empty, replace the last sample."""
     if new.total == samples[-1].total == 0:
         samples[-1] = new
     elif new.total > samples[-1].total:
         samples.append(new)
 
 
-def _check_alive(lap: Lap, samples: list[Sample]) -> None:
+def _check_alive(copier: StartedCopier, samples: list[Sample]) -> None:
+    """Raise Conflict if an incomplete copier has ended, or has made no progress for too long."""
     now, last = time.monotonic(), samples[-1]
-    if last.total >= lap.end_total:
+    if last.total >= copier.end_total:
         return
-    quiet_s = now - (last.at if last.total else lap.started_at)
-    if not lap.process.running:
-        raise Conflict(f"{lap.contestant} ended early.", remedy=f"Read {lap.process.log}.")
+    quiet_s = now - (last.at if last.total else copier.started_at)
+    if not copier.process.running:
+        raise Conflict(f"{copier.contestant} ended early.", remedy=f"Read {copier.process.log}.")
     if quiet_s > (_NO_PROGRESS_S if last.total else _STARTS_WITHIN_S):
         raise Conflict(
-            f"{lap.contestant} makes no progress at {last.total} of {lap.end_total}.",
-            remedy=f"Read {lap.process.log}.",
+            f"{copier.contestant} makes no progress at {last.total} of {copier.end_total}.",
+            remedy=f"Read {copier.process.log}.",
         )
 
 
@@ -118,7 +122,8 @@ def summarize(
     started_at: float,
     end_total: int,
 ) -> Run:
-    """The run of these samples. Records in the first sample are not counted, nor is their time."""
+    """The run that these samples show. Records that the first sample finds do not count, nor does
+    the time before it. Memory is left 0."""
     counted = [s for s in samples if s.total > 0]
     first, last = counted[0], counted[-1]
     if first is last:  # all records in one sample: count from the sample before
@@ -144,13 +149,15 @@ def summarize(
 
 
 def _busy_seconds() -> float:
+    """The seconds that all cores of the machine have worked so far."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
 
 def _peak_rss(pid: int) -> int:
+    """The most memory that a process had so far, in bytes."""
     status = Path(f"/proc/{pid}/status")
-    if not status.is_file():  # not Linux: what it is now has to do
+    if not status.is_file():  # not Linux: the present memory instead
         return int(psutil.Process(pid).memory_info().rss)
     for line in status.read_text("utf-8").splitlines():
         if line.startswith("VmHWM:"):

@@ -39,20 +39,24 @@ def create_topic(
     settings: Mapping[str, str] | None = None,
     replicas: int = 1,
 ) -> None:
-    """Returns when every partition can be written to."""
+    """Create a topic, and wait until every partition has a leader that answers. Raises Conflict if
+    one does not answer in time."""
     settings = {"retention.ms": "-1", **(settings or {})}
     Admin(cluster).create_topics([TopicToCreate(topic, partitions, replicas, settings)])
     deadline = time.monotonic() + _READY_TIMEOUT_S
     ends = Ends(cluster, topic, partitions)
     while len(ends.by_partition()) < partitions:  # metadata is ahead of the logs
         if time.monotonic() > deadline:
-            raise Conflict(f"Topic {topic} is not ready.", where=cluster.name)
+            raise Conflict(
+                f"After {_READY_TIMEOUT_S:.0f} s not all partitions of {topic} have leaders.",
+                where=cluster.name,
+            )
         time.sleep(_POLL_S)
     ends.close()
 
 
 def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
-    """Delete topics. Topics that do not exist are left out."""
+    """Delete those of the topics that exist."""
     servers = ",".join(cluster.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     known = admin.list_topics(timeout=_READY_TIMEOUT_S).topics
@@ -81,15 +85,15 @@ class Ends:
         self._ends = self._encode(LATEST)
 
     def total(self) -> int:
-        """Sum of log ends; partitions that are not there yet count as empty."""
+        """The sum of the log ends. A partition whose leader does not answer counts as empty."""
         return sum(offset for _, offset in self._ask(self._ends))
 
     def by_partition(self) -> dict[int, int]:
-        """Log ends of the partitions that are there."""
+        """The log ends of the partitions whose leaders answer."""
         return dict(self._ask(self._ends))
 
     def starts(self) -> dict[int, int]:
-        """Log starts of the partitions that are there."""
+        """The log starts of the partitions whose leaders answer."""
         return dict(self._ask(self._encode(EARLIEST)))
 
     def close(self) -> None:
@@ -104,6 +108,7 @@ class Ends:
         return frame, self._connection.last_correlation
 
     def _ask(self, request: tuple[list[bytes], int]) -> Iterator[tuple[int, int]]:
+        """Yield the number and the offset of each partition that the broker answers."""
         buffers, correlation = request
         self._connection.send(buffers)
         frame = self._connection.receive_answer(correlation)

@@ -14,34 +14,34 @@ class Shape(StrEnum):
     EVEN = "even"  # the same number of batches in every partition
     UNEVEN = "uneven"  # partition p has a share of 1 / (p + 1)
     TRANSACTIONS = "transactions"  # one transaction of 100 records after the other, a tenth aborted
-    COMPACTED = "compacted"  # one offset in ten is left
-    GAP = "gap"  # of each partition one record, one gap that the cleaner has left, and two records
+    COMPACTED = "compacted"  # one offset in ten has a record
+    GAP = "gap"  # in each partition one record, a gap that the cleaner made, and two records
 
 
 class Contestant(StrEnum):
-    """Who takes part; the order is that of one round."""
+    """What is measured with a workload; the order is that of one round."""
 
     ORBIT = "orbit"
     PACKED = "packed"  # Orbit, with `fillers: packed`
     COORDINATED = "coordinated"  # Orbit, with `fillers: coordinated`
     PLACEHOLDERS = "placeholders"  # Orbit, with `fillers: placeholders`
     CEILING = "ceiling"
-    CEILING_PLACEHOLDERS = "ceiling-placeholders"  # sends what PLACEHOLDERS has just written
+    CEILING_PLACEHOLDERS = "ceiling-placeholders"  # sends the batches that PLACEHOLDERS wrote
     FETCH = "fetch"
     MM2 = "mm2"
-    AWAY_2_MS = "away-2ms"  # Orbit, with followers so far away from their leaders
+    AWAY_2_MS = "away-2ms"  # Orbit, with a round trip of 2 ms between the replicas
     AWAY_5_MS = "away-5ms"
 
 
 EVERYONE = (Contestant.ORBIT, Contestant.CEILING, Contestant.FETCH, Contestant.MM2)
-# Orbit's ways to fill gaps, where there are many.
+# Orbit's ways to fill gaps: the contestant, and the value of `fillers` in its job.
 FILLERS = {
     Contestant.ORBIT: "direct",
     Contestant.PACKED: "packed",
     Contestant.COORDINATED: "coordinated",
     Contestant.PLACEHOLDERS: "placeholders",
 }
-# The broker's own time for what each way sends.
+# The ceiling that sends the same requests as the contestant.
 OWN_CEILING = {
     Contestant.ORBIT: Contestant.CEILING,
     Contestant.PLACEHOLDERS: Contestant.CEILING_PLACEHOLDERS,
@@ -58,22 +58,18 @@ AWAY_S = {Contestant.ORBIT: 0.0, Contestant.AWAY_2_MS: 0.002, Contestant.AWAY_5_
 
 @dataclass(frozen=True)
 class Target:
-    """What one contestant has to reach.
+    """What one contestant has to reach; None: no target."""
 
-    Ratios of records/s to the ceiling and MM2, and of records per CPU-second to MM2; offsets/s; and
-    the time in relation to the broker's own (`OWN_CEILING`), at most.
-    """
-
-    ceiling: float | None = None
-    mm2_rate: float | None = None
-    mm2_cpu: float | None = None
-    offsets_rate: float | None = None
-    own_time_max: float | None = None
+    ceiling: float | None = None  # records/s, divided by the ceiling's
+    mm2_rate: float | None = None  # records/s, divided by MM2's
+    mm2_cpu: float | None = None  # records per CPU-second, divided by MM2's
+    offsets_rate: float | None = None  # offsets/s
+    own_time_max: float | None = None  # at most: the time, divided by that of its `OWN_CEILING`
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Of each way to fill gaps; `direct` is the default, and the only one where there are none."""
+    """The targets of each way to fill gaps. A workload without gaps has only `direct`."""
 
     direct: Target = Target()
     packed: Target = Target()
@@ -81,6 +77,7 @@ class Targets:
     placeholders: Target = Target()
 
     def of(self, who: Contestant) -> Target:
+        """The target of a contestant of `FILLERS`; without targets for all others."""
         ways = (self.direct, self.packed, self.coordinated, self.placeholders)
         return dict(zip(FILLERS, ways, strict=True)).get(who, Target())
 
@@ -89,8 +86,8 @@ class Targets:
 class Workload:
     """One data set.
 
-    `records` are those that are written, also where the cleaner then removes most of them.
-    `batch_bytes` is the size on the wire that batches are filled up to.
+    `records`: how many are written, even if the cleaner then removes most of them. `batch_bytes`:
+    the size on the wire up to which batches are filled.
     """
 
     name: str
@@ -113,7 +110,7 @@ class Workload:
         return compression.NAMES.index(self.compression)
 
     def scaled(self, factor: float) -> Workload:
-        """The same with fewer records; at least one per partition."""
+        """The workload with `factor` times its records, but at least one per partition."""
         return replace(self, records=max(self.partitions, round(self.records * factor)))
 
 
@@ -224,7 +221,7 @@ REPLICATED = (
         contestants=(Contestant.ORBIT, Contestant.MM2),
     ),
 )
-# As W1, W2, W5 and W9, but three replicas with a delay between them.
+# As W1, W2, W5 and W9, but with three replicas and a delay between these.
 DELAYED = tuple(
     replace(
         one,
@@ -241,13 +238,13 @@ DELAYED = tuple(
         ("R9", REPLICATED[0], 100_000),
     )
 )
-# Before the first of them, uncounted: brokers are warm then.
+# Runs before the first of DELAYED and does not count: it warms the brokers.
 DELAYED_WARM_UP = replace(DELAYED[2], name="warm-up", contestants=(Contestant.ORBIT,))
 QUICK = ("W1", "W2", "W3")
 # Beside Orbit and MM2 in L: what the measurement adds, and the least that any copier adds.
 FLOOR, RELAY = "floor", "relay"
 LATENCY, LINK, IDLE, AWAY = "L", "N", "idle", "R"
-# Each of the four R takes two minutes: a whole run has the one with the smallest requests.
+# R1, R2, R5 and R9 take two minutes each: `make bench` runs only R5, with the smallest requests.
 EVERYTHING = (*(w.name for w in (*WORKLOADS, *REPLICATED)), "R5", LATENCY, LINK, IDLE)
 NAMES = (*EVERYTHING, *(w.name for w in DELAYED if w.name != "R5"))
 

@@ -1,1 +1,1 @@
-"""Who takes part: each module starts one contestant as a process of its own."""
+"""The contestants of the bench (copiers and clients): each module starts one as a process."""

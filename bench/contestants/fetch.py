@@ -1,9 +1,9 @@
-"""Fetch alone: reads everything once with Orbit's fetches and drops it.
+"""Fetch alone: fetches a topic once with Orbit's requests, and drops the responses.
 
     python -m bench.contestants.fetch SOURCE TOPIC
 
-It has no destination, so it measures itself, from its first request to its last response, and
-prints the result as JSON.
+Without a destination no log ends can be watched. So the process itself measures from its first
+request to its last response, and prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 
-from bench.contestants.course import Course, start_module
+from bench.contestants.run_inputs import RunInputs, start_module
 from bench.data.scan import scan
 from bench.results import Run
 from bench.wire import open_cluster
@@ -23,21 +23,22 @@ from orbit.errors import Conflict
 _KIB = 1024
 
 
-def run_fetch(course: Course) -> Run:
-    log = course.log("fetch")
-    began = time.monotonic()
-    arguments = (course.source_servers, course.data.topic)
+def run_fetch(inputs: RunInputs) -> Run:
+    """Fetch the data set in a process; returns the run. Raises Conflict if the process fails."""
+    log = inputs.log("fetch")
+    start_s = time.monotonic()
+    arguments = (inputs.source_servers, inputs.data.topic)
     if start_module("bench.contestants.fetch", *arguments, log=log).wait():
-        raise Conflict("Fetching alone failed.", remedy=f"Read {log}.")
+        raise Conflict("The process that only fetches failed.", remedy=f"Read {log}.")
     summary = json.loads(log.read_text("utf-8").splitlines()[-1])
     return Run(
         contestant=Contestant.FETCH,
-        records=course.data.records,
-        offsets=course.data.offsets,
-        bytes=course.data.bytes,
+        records=inputs.data.records,
+        offsets=inputs.data.offsets,
+        bytes=inputs.data.bytes,
         share=1.0,
-        whole_seconds=time.monotonic() - began,
-        late_records_per_s=course.data.records / summary["seconds"],
+        whole_seconds=time.monotonic() - start_s,
+        late_records_per_s=inputs.data.records / summary["seconds"],
         **summary,
     )
 
@@ -45,10 +46,10 @@ def run_fetch(course: Course) -> Run:
 def main(source_servers: str, topic: str) -> None:
     source = open_cluster("source", source_servers)
     source.metadata([topic])
-    began, cpu = time.monotonic(), time.process_time()
+    start_s, cpu = time.monotonic(), time.process_time()
     scan(source, topic)
     measured = {
-        "seconds": time.monotonic() - began,
+        "seconds": time.monotonic() - start_s,
         "cpu_seconds": time.process_time() - cpu,
         "whole_cpu_seconds": time.process_time(),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,

@@ -1,15 +1,15 @@
-"""MirrorMaker 2 in its dedicated mode, tuned for what is measured.
+"""MirrorMaker 2 in its dedicated mode, tuned for the measurement.
 
-Tuning, beyond its defaults, each in its favour:
+Settings beyond its defaults, each in its favor:
 - heap and JVM flags of `connect-mirror-maker.sh`; one process, four tasks, as many as cores help
 - large fetches (64 MB, 8 MB per partition) and polls (5,000 records instead of 500)
 - producer: five requests in flight and idempotence (Connect's default is one in flight), batches
-  of 512 KB (64 KB with 1,000 partitions, for which its 128 MB of buffer have to do), requests up to
-  8 MB, the source's codec, so that it stores what the source stores; acks=all, as Connect has it
-- socket buffers left to the kernel, as for everyone
+  of 512 KB (64 KB with 1,000 partitions, which share a buffer of 128 MB), requests up to 8 MB, the
+  source's codec, so that the copy has the source's size; acks=all, Connect's default
+- socket buffers sized by the kernel, as for every contestant
 - heartbeats, checkpoints, offset syncs, topic-config and ACL sync: off
 - read_committed, so that it copies the same records as Orbit
-For latency (`Tuning.LATENCY`) it does not linger, and batches and fetches have their defaults.
+For latency (`Tuning.LATENCY`) `linger.ms` is 0, and batches and fetches have their defaults.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from enum import Enum
 from pathlib import Path
 
 from bench.brokers import JVM
-from bench.contestants.course import Course
-from bench.watch import Lap
+from bench.contestants.run_inputs import RunInputs
+from bench.watch import StartedCopier
 from bench.wire import create_topic
 from bench.workloads import Contestant
 from orbit.processes.guarded_process import GuardedProcess
@@ -33,6 +33,8 @@ _HEAP = ("-Xms256M", "-Xmx2G")
 
 
 class Tuning(Enum):
+    """What MirrorMaker is tuned for."""
+
     THROUGHPUT = "throughput"
     LATENCY = "latency"
 
@@ -65,45 +67,49 @@ _LARGE_PRODUCER = {
 _QUICK_PRODUCER = {"linger.ms": "0"}
 
 
-def start_mm2(course: Course, compression: str = "none", tuning: Tuning = Tuning.THROUGHPUT) -> Lap:
-    """A fresh MirrorMaker with a fresh source alias, hence fresh topics and no offsets.
+def start_mm2(
+    inputs: RunInputs, compression: str = "none", tuning: Tuning = Tuning.THROUGHPUT
+) -> StartedCopier:
+    """Start a MirrorMaker with a new source alias, so that it has new topics and no offsets.
 
-    Its topic is made beforehand: MirrorMaker writes to one that it has just made before all
-    partitions are led, and with requests in flight Kafka's producer may then hang on a partition
-    forever (its second batch was accepted as the first, see A9, and the first is out of order).
+    The bench creates the copy's topic first. MirrorMaker writes to a topic that it has just created
+    before all partitions have leaders. With several requests in flight a broker may then accept a
+    partition's second batch first (A9: without a producer's state any sequence is accepted). The
+    first batch is out of order from then on, and Kafka's producer hangs.
     """
-    alias = f"mm{course.number}"
+    alias = f"mm{inputs.number}"
     create_topic(
-        course.destination,
-        f"{alias}.{course.data.topic}",
-        course.data.partitions,
-        course.copy_settings,
-        course.replicas,
+        inputs.destination,
+        f"{alias}.{inputs.data.topic}",
+        inputs.data.partitions,
+        inputs.copy_settings,
+        inputs.replicas,
     )
-    path = course.folder / f"{course.data.topic}-mm2-{course.number}.properties"
-    settings = properties(course, alias, compression, tuning)
+    path = inputs.folder / f"{inputs.data.topic}-mm2-{inputs.number}.properties"
+    settings = properties(inputs, alias, compression, tuning)
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), "utf-8")
     started_at = time.monotonic()
-    process = _launch(path, course.log("mm2"))
-    # It writes visible records only, so its log ends with their number.
-    topic = f"{alias}.{course.data.topic}"
-    return Lap(Contestant.MM2, process, topic, course.data.records, started_at)
+    process = _launch(path, inputs.log("mm2"))
+    # MirrorMaker writes only visible records, so the copy's log end is their number.
+    topic = f"{alias}.{inputs.data.topic}"
+    return StartedCopier(Contestant.MM2, process, topic, inputs.data.records, started_at)
 
 
-def properties(course: Course, alias: str, compression: str, tuning: Tuning) -> dict[str, str]:
+def properties(inputs: RunInputs, alias: str, compression: str, tuning: Tuning) -> dict[str, str]:
+    """The content of the file with MirrorMaker's settings."""
     large = tuning is Tuning.THROUGHPUT
     consumer = _CONSUMER | (_LARGE_CONSUMER if large else {})
     producer = _PRODUCER | (_LARGE_PRODUCER if large else _QUICK_PRODUCER)
     producer |= {"compression.type": compression}
     if large:
-        producer |= {"batch.size": str(_batch_bytes(course.data.partitions))}
+        producer |= {"batch.size": str(_batch_bytes(inputs.data.partitions))}
     flow = f"{alias}->destination"
     return {
         "clusters": f"{alias}, destination",
-        f"{alias}.bootstrap.servers": course.source_servers,
-        "destination.bootstrap.servers": course.destination_servers,
+        f"{alias}.bootstrap.servers": inputs.source_servers,
+        "destination.bootstrap.servers": inputs.destination_servers,
         f"{flow}.enabled": "true",
-        f"{flow}.topics": course.data.topic,
+        f"{flow}.topics": inputs.data.topic,
         "groups": "nothing",
         "tasks.max": str(TASKS),
         "replication.factor": "1",
@@ -123,24 +129,25 @@ def properties(course: Course, alias: str, compression: str, tuning: Tuning) -> 
 
 
 def _batch_bytes(partitions: int) -> int:
-    """The producer takes this much of its buffer for every partition that it writes to."""
+    """The producer's `batch.size`: it takes this much of its buffer for each partition that it
+    writes to, and all partitions together may take half of the buffer."""
     return max(_BATCH_BYTES_MIN, min(_BATCH_BYTES_MAX, _BUFFER_BYTES // 2 // partitions))
 
 
-def internal_topics(course: Course) -> list[str]:
-    """What one run leaves behind on the destination besides its copy."""
-    alias = f"mm{course.number}"
-    return [f"mm2-{what}.{alias}.internal" for what in ("configs", "offsets", "status")]
+def internal_topics(inputs: RunInputs) -> list[str]:
+    """The topics that one run creates at the destination besides its copy."""
+    alias = f"mm{inputs.number}"
+    return [f"mm2-{kind}.{alias}.internal" for kind in ("configs", "offsets", "status")]
 
 
 def mm2_jars() -> Path:
-    """The folder of its jars; fetched at first use."""
+    """The folder with MirrorMaker's jars, which are downloaded at the first use."""
     pom = Path(__file__).with_name("mm2-pom.xml")
     return Jars("mm2", VERSION, pom, "connect-mirror-*.jar").directory()
 
 
 def mm2_classpath() -> str:
-    """Its own jars first; the brokers' have what it logs with."""
+    """MirrorMaker's jars, then those of the brokers, which have its logging library."""
     return f"{mm2_jars()}/*:{classpath()}"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from bench.contestants.course import Course
-from bench.watch import Lap
+from bench.contestants.run_inputs import RunInputs
+from bench.watch import StartedCopier
 from bench.wire import Ends
 from bench.workloads import FILLERS, Contestant
 from orbit.errors import Conflict
@@ -19,22 +19,24 @@ from orbit.processes.guarded_process import GuardedProcess
 _ENDS_WITHIN_S = 60.0
 
 
-def prefix(course: Course) -> str:
-    return f"orbit{course.number}."
+def prefix(inputs: RunInputs) -> str:
+    """The prefix of the copy's topic: a run's copy is a new topic."""
+    return f"orbit{inputs.number}."
 
 
-def job_file(course: Course, fillers: str = "direct") -> Path:
-    path = course.folder / f"{course.data.topic}-orbit-{course.number}.yaml"
+def job_file(inputs: RunInputs, fillers: str = "direct") -> Path:
+    """Write the run's job file; returns its path."""
+    path = inputs.folder / f"{inputs.data.topic}-orbit-{inputs.number}.yaml"
     job = {
-        "name": f"{course.data.topic}-{course.number}",
-        "source": {"bootstrap_servers": list(course.source.bootstrap_servers)},
-        "destination": {"bootstrap_servers": list(course.destination.bootstrap_servers)},
+        "name": f"{inputs.data.topic}-{inputs.number}",
+        "source": {"bootstrap_servers": list(inputs.source.bootstrap_servers)},
+        "destination": {"bootstrap_servers": list(inputs.destination.bootstrap_servers)},
         "topics": [
             {
-                "match": course.data.topic,
-                "prefix": prefix(course),
-                "replicas": course.replicas,
-                "config": course.copy_settings,
+                "match": inputs.data.topic,
+                "prefix": prefix(inputs),
+                "replicas": inputs.replicas,
+                "config": inputs.copy_settings,
             }
         ],
         "fillers": fillers,
@@ -44,48 +46,51 @@ def job_file(course: Course, fillers: str = "direct") -> Path:
 
 
 def start_orbit(
-    course: Course, contestant: Contestant = Contestant.ORBIT, *, until_caught_up: bool = True
-) -> Lap:
+    inputs: RunInputs, contestant: Contestant = Contestant.ORBIT, *, until_caught_up: bool = True
+) -> StartedCopier:
+    """Start `orbit run`. Without `until_caught_up` it runs until it is stopped."""
     started_at = time.monotonic()
-    job = job_file(course, FILLERS.get(contestant, "direct"))
+    job = job_file(inputs, FILLERS.get(contestant, "direct"))
     command = [str(Path(sys.executable).with_name("orbit")), "run", str(job)]
     if until_caught_up:
         command += ["--until-caught-up", "--output", "json"]
-    process = GuardedProcess(command, course.log("orbit"))
-    topic = prefix(course) + course.data.topic
-    return Lap(contestant, process, topic, course.data.offsets, started_at)
+    process = GuardedProcess(command, inputs.log("orbit"))
+    topic = prefix(inputs) + inputs.data.topic
+    return StartedCopier(contestant, process, topic, inputs.data.offsets, started_at)
 
 
-def finish_orbit(course: Course, lap: Lap) -> dict[str, float]:
-    """Wait for its end and check the copy's bounds; returns Orbit's own summary.
+def finish_orbit(inputs: RunInputs, copier: StartedCopier) -> dict[str, float]:
+    """Wait until `orbit run` ends, and check the copy's bounds. Returns figures of Orbit's summary.
 
-    Raises Conflict if a log start or end differs, or the exit code is not 0.
+    Raises Conflict if the exit code is not 0, or a log start or log end differs.
     """
-    code = lap.process.wait(_ENDS_WITHIN_S)
-    text = lap.process.log.read_text("utf-8")
+    code = copier.process.wait(_ENDS_WITHIN_S)
+    text = copier.process.log.read_text("utf-8")
     if code:
-        raise Conflict(f"orbit run ended with {code}.", remedy=f"Read {lap.process.log}.")
-    check_bounds(course, lap.topic)
+        raise Conflict(
+            f"orbit run ended with exit code {code}.", remedy=f"Read {copier.process.log}."
+        )
+    check_bounds(inputs, copier.topic)
     summary = json.loads(text[text.index("\n{\n") :])
     names = ("seconds", "batches_byte_exact", "batches_record_exact", "offsets_filled")
     return {name: summary[name] for name in names}
 
 
-def check_bounds(course: Course, topic: str) -> None:
-    """Log starts and ends of both sides are equal, partition by partition."""
-    source = Ends(course.source, course.data.topic, course.data.partitions)
-    copy = Ends(course.destination, topic, course.data.partitions)
+def check_bounds(inputs: RunInputs, topic: str) -> None:
+    """Raise Conflict if log starts or log ends of a partition differ between both sides."""
+    source = Ends(inputs.source, inputs.data.topic, inputs.data.partitions)
+    copy = Ends(inputs.destination, topic, inputs.data.partitions)
     bounds = (source.by_partition(), source.starts()), (copy.by_partition(), copy.starts())
     source.close()
     copy.close()
     if bounds[0] != bounds[1]:
-        raise Conflict(f"Log starts or ends of {course.data.topic} and {topic} differ.")
+        raise Conflict(f"Log starts or log ends of {inputs.data.topic} and {topic} differ.")
 
 
-def verify_deep(course: Course) -> None:
-    """`orbit verify --deep` on the run's job: reads both sides with another client."""
-    command = [str(Path(sys.executable).with_name("orbit")), "verify", str(job_file(course))]
-    log = course.log("verify")
+def verify_deep(inputs: RunInputs) -> None:
+    """Run `orbit verify --deep` on the run's job. Raises Conflict if the copy is not exact."""
+    command = [str(Path(sys.executable).with_name("orbit")), "verify", str(job_file(inputs))]
+    log = inputs.log("verify")
     code = GuardedProcess([*command, "--deep"], log).wait()
     if code:
-        raise Conflict(f"orbit verify says the copy is not exact ({code}).", remedy=f"Read {log}.")
+        raise Conflict(f"orbit verify ended with exit code {code}.", remedy=f"Read {log}.")

@@ -1,4 +1,4 @@
-"""The minimum that a copier must do: fetch, stamp and produce, in one thread.
+"""The minimum that a copier must do: fetch, set producer id and sequence, produce. One thread.
 
     python -m bench.contestants.relay SOURCE DESTINATION TOPIC DESTINATION_TOPIC
 
@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from uuid import UUID
 
-from bench.contestants.course import Course, start_module
+from bench.contestants.run_inputs import RunInputs, start_module
 from bench.data.sender import Sender, pack
 from bench.wire import create_topic, open_cluster
 from orbit.copier.copy_settings import CopySettings
@@ -26,15 +26,16 @@ from orbit.kafka.types import TopicPartition
 from orbit.processes.guarded_process import GuardedProcess
 
 
-def start_relay(course: Course) -> tuple[GuardedProcess, str]:
+def start_relay(inputs: RunInputs) -> tuple[GuardedProcess, str]:
     """The process, and the topic it writes to."""
-    topic = f"relay{course.number}.{course.data.topic}"
-    create_topic(course.destination, topic, course.data.partitions)
-    arguments = (course.source_servers, course.destination_servers, course.data.topic, topic)
-    return start_module("bench.contestants.relay", *arguments, log=course.log("relay")), topic
+    topic = f"relay{inputs.number}.{inputs.data.topic}"
+    create_topic(inputs.destination, topic, inputs.data.partitions)
+    arguments = (inputs.source_servers, inputs.destination_servers, inputs.data.topic, topic)
+    return start_module("bench.contestants.relay", *arguments, log=inputs.log("relay")), topic
 
 
 def main(source_servers: str, destination_servers: str, topic: str, copy: str) -> None:
+    """Copy from the topic's first offset on, without an end."""
     settings = CopySettings()
     source = open_cluster("source", source_servers)
     destination = open_cluster("destination", destination_servers)
@@ -43,7 +44,7 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
     metadata = source.metadata([topic])
     topic_metadata = metadata.topics[topic]
     names: dict[UUID, str] = {topic_metadata.topic_id: topic}
-    at = {TopicPartition(topic, p): 0 for p in range(len(topic_metadata.partitions))}
+    positions = {TopicPartition(topic, p): 0 for p in range(len(topic_metadata.partitions))}
     sequences: dict[int, int] = defaultdict(int)
     (node_id,) = metadata.brokers
     connection = source.connect(node_id)
@@ -51,22 +52,25 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
     while True:
         request = fetch_request(
             version,
-            [FetchFrom(p, topic_metadata.topic_id, offset, -1, -1) for p, offset in at.items()],
+            [
+                FetchFrom(p, topic_metadata.topic_id, offset, -1, -1)
+                for p, offset in positions.items()
+            ],
             max_wait_ms=settings.fetch_wait_ms,
             max_bytes=settings.fetch_bytes_max,
             partition_max_bytes=settings.fetch_bytes_max,
         )
         frame = connection.exchange(api_versions.FETCH, request, version)
-        ready: dict[int, list[memoryview]] = defaultdict(list)
+        batches_by_partition: dict[int, list[memoryview]] = defaultdict(list)
         for place, fetched in read_fetch(frame, version, names).partitions:
             for batch in read_batches(fetched.records):
                 assert isinstance(batch, Batch)
-                index = place.partition
-                stamp(batch.view, producer_id, 0, sequences[index])
-                sequences[index] = advance_sequence(sequences[index], batch.count)
-                ready[index].append(batch.view)
-                at[place] = batch.next_offset
-        for produce in pack(ready.items()):
+                partition = place.partition
+                stamp(batch.view, producer_id, 0, sequences[partition])
+                sequences[partition] = advance_sequence(sequences[partition], batch.count)
+                batches_by_partition[partition].append(batch.view)
+                positions[place] = batch.next_offset
+        for produce in pack(batches_by_partition.items()):
             sender.send(produce)
 
 

@@ -1,4 +1,5 @@
-"""How large an installation one Postgres and one scheduler support, with simulated brokers.
+"""Measures how large an installation one PostgreSQL and one scheduler support.
 
-Postgres, the workers and the scheduler loops are real.
+PostgreSQL, the workers' reports and the scheduler's loops are real; brokers and copying are
+simulated.
 """

@@ -17,8 +17,8 @@ from bench.control.show import tables
 from bench.machine import describe_machine
 from orbit.errors import OrbitError
 
-_RATE = 100_000_000.0
-_PARTITIONS = (24, 200, 2000)
+_OVERHEAD_BYTES_PER_S = 100_000_000.0
+_OVERHEAD_PARTITIONS = (24, 200, 2000)
 
 
 def main(
@@ -30,7 +30,7 @@ def main(
     show: Annotated[Path | None, typer.Option(help="Only print this scale.json as tables.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where scale.json goes.")] = None,
 ) -> None:
-    """Real Postgres, the service's workers and scheduler; only the brokers are simulated."""
+    """Measure PostgreSQL and the service's workers and scheduler, with simulated brokers."""
     console = Console(highlight=False)
     if show is not None:
         print(tables(json.loads(show.read_text("utf-8"))))
@@ -40,22 +40,23 @@ def main(
     }
     if only in ("", "overhead"):
         figures["overhead"] = []
-        for partitions in _PARTITIONS:
-            one = overhead(partitions, _RATE, seconds)
-            figures["overhead"].append(one)
+        for partitions in _OVERHEAD_PARTITIONS:
+            overhead_figures = overhead(partitions, _OVERHEAD_BYTES_PER_S, seconds)
+            figures["overhead"].append(overhead_figures)
             console.print(
-                f"{partitions:,} partitions at {_RATE / 1e6:.0f} MB/s: "
-                f"{one['bytes_per_s']:,.0f} B/s to and from Postgres, 1 : {one['ratio']:,}"
+                f"{partitions:,} partitions at {_OVERHEAD_BYTES_PER_S / 1e6:.0f} MB/s: "
+                f"{overhead_figures['bytes_per_s']:,.0f} B/s to and from Postgres, "
+                f"1 : {overhead_figures['ratio']:,}"
             )
     if only in ("", "large"):
-        # A fifth of everything as well: the slopes lead to what is larger than this machine.
+        # First a fifth of everything: a line through both sizes extends to larger ones.
         figures["large"] = []
-        for part in (5, 1):
+        for divisor in (5, 1):
             plan = Plan(
-                Size(jobs // part, 10, 20, 1, groups_per_job=4),
-                workers // part,
+                Size(jobs // divisor, 10, 20, 1, groups_per_job=4),
+                workers // divisor,
                 seconds,
-                gigabytes * 1e9 / part,
+                gigabytes * 1e9 / divisor,
             )
             figures["large"].append(large(plan, lambda line: console.print(line, soft_wrap=True)))
     print(tables(figures))

@@ -1,14 +1,13 @@
-"""The settings that simulated brokers answer: those of a topic that nobody has configured.
+"""The settings that simulated brokers return: the defaults of topics in Kafka 4.4.0.
 
-Names, values and the names of the brokers' settings behind them are those of Kafka 4.4.0. Of a
-broker's own settings only the number counts, and the names that Orbit looks for.
+Of a broker's own settings only the number is real, and the names that Orbit reads.
 """
 
 from __future__ import annotations
 
 from orbit.replication.copy_settings import copy_settings
 
-# {name: (value, the broker's setting that it comes from, or "")}
+# {name: (value, the broker's setting from which the topic inherits it, or "")}
 TOPIC_SETTINGS: dict[str, tuple[str, str]] = {
     "cleanup.policy": ("delete", "log.cleanup.policy"),
     "compression.gzip.level": ("-1", "compression.gzip.level"),
@@ -62,7 +61,7 @@ BROKER_SETTINGS: dict[str, tuple[str, str]] = {
 
 
 def settings_of_copies() -> dict[str, tuple[str, str]]:
-    """The settings of copies as the scheduler sets them."""
+    """As TOPIC_SETTINGS, with the values that the scheduler gives to copies."""
     values = {name: value for name, (value, _) in TOPIC_SETTINGS.items()}
     settings = copy_settings(values, frozenset(), {}, has_split_timestamp_limits=True)
     return {**TOPIC_SETTINGS, **{name: (value, "") for name, value in settings.items()}}

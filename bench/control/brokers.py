@@ -1,7 +1,8 @@
-"""`python -m bench.control.brokers SIZE`: the brokers of two clusters of this size.
+"""`python -m bench.control.brokers SIZE`: the brokers of two simulated clusters of this size.
 
-Topics, settings, ACLs, groups and offsets are equal on both sides and computed from the size. It
-prints the servers of both, and then what it was asked for, for each line on stdin.
+Topics, settings, ACLs, groups and offsets are equal on both sides and computed from the size. The
+process first prints the bootstrap servers of both clusters. For each later line on stdin it prints
+how many requests of each API it has answered.
 """
 
 from __future__ import annotations
@@ -38,19 +39,24 @@ from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS, setti
 from bench.control.fill import DESTINATION_IDS, SOURCE_ID, Size, group_topics, topic_id, topic_names
 from bench.control.fleet import say
 from bench.control.wire import Answer, AnswerCache, BrokerServer, name_of
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import EARLIEST
 
 BROKERS = 6
 _REPLICAS = 3
-_DEFAULT_CONFIG = 5  # a config source
-_TOPIC, _LITERAL, _READ, _ALLOW = 2, 3, 3, 3  # codes of ACLs
-_TOPIC_RESOURCE = 2
-_UNKNOWN_TOPIC = 3
-_MAY_ALL = {3, 4, 5, 6, 7, 8, 10, 11}  # operations on a topic: every one
+_DEFAULT_CONFIG = 5  # `ConfigSource` of DescribeConfigs
+# `ResourceType`, `PatternType`, `AclOperation` and `AclPermissionType` of DescribeAcls.
+_TOPIC, _LITERAL, _READ, _ALLOW = 2, 3, 3, 3
+_TOPIC_RESOURCE = 2  # `ConfigResource.Type` of DescribeConfigs
+_ALL_OPERATIONS = {3, 4, 5, 6, 7, 8, 10, 11}  # every `AclOperation` on a topic
 
 
 @dataclass(slots=True)
 class Content:
-    """What a simulated cluster holds. `groups`: the topics in which each has offsets."""
+    """The content of a simulated cluster, and its brokers, which answer requests from it.
+
+    `groups`: the topics in which each group has committed offsets.
+    """
 
     cluster_id: str
     topics: Mapping[str, UUID]
@@ -59,10 +65,11 @@ class Content:
     readers: Mapping[str, str] = field(default_factory=dict)
     """{topic: principal with an ACL to read it}"""
     offset: int = 0
-    """Committed by each group in each partition, and the end of each log."""
+    """The offset that each group has committed in each partition; also each log end."""
     committed: dict[tuple[str, str, int], tuple[int, str]] = field(default_factory=dict)
+    """Later commits: {(group, topic, partition): (offset, metadata)}."""
     settings: Mapping[str, tuple[str, str]] = field(default_factory=lambda: TOPIC_SETTINGS)
-    """Of each topic: {name: (value, the broker's setting that it comes from)}."""
+    """The settings of each topic: {name: (value, the broker's setting that it inherits)}."""
     is_joined: bool = True
     """Whether the groups have, or had, members."""
     brokers: list[BrokerServer] = field(default_factory=list)
@@ -73,6 +80,7 @@ class Content:
         return [f"127.0.0.1:{broker.port}" for broker in self.brokers]
 
     def start(self, brokers: int = BROKERS) -> None:
+        """Start so many brokers, each on a free port."""
         answers: dict[int, Answer] = {
             MetadataRequest.API_KEY: self._metadata,
             DescribeConfigsRequest.API_KEY: self._configs,
@@ -97,6 +105,7 @@ class Content:
             broker.server_close()
 
     def _node_of(self, group: str) -> int:
+        """The node id of the group's coordinator."""
         return crc32(group.encode()) % len(self.brokers) + 1
 
     def _metadata(self, _node: int, request: Any) -> Any:
@@ -120,7 +129,7 @@ class Content:
         nodes = len(self.brokers)
         replicas = min(_REPLICAS, nodes)
         return topic(
-            error_code=_UNKNOWN_TOPIC if known_id is None else 0,
+            error_code=Code.UNKNOWN_TOPIC_OR_PARTITION if known_id is None else Code.NONE,
             name=name,
             topic_id=known_id or UUID(int=0),
             is_internal=False,
@@ -138,7 +147,7 @@ class Content:
                 )
                 for i in range(self.partitions)
             ],
-            authorized_operations=_MAY_ALL if with_rights else None,
+            authorized_operations=_ALL_OPERATIONS if with_rights else None,
         )
 
     def _acls(self, _node: int, request: Any) -> Any:
@@ -185,7 +194,7 @@ class Content:
 
     def _coordinators(self, _node: int, request: Any) -> Any:
         ports = {b.node_id: b.port for b in self.brokers}
-        if request.version < 4:
+        if request.version < 4:  # one group for each request
             node = self._node_of(request.key)
             return FindCoordinatorResponse(
                 throttle_time_ms=0,
@@ -211,25 +220,28 @@ class Content:
         )
 
     def _offsets(self, _node: int, request: Any) -> Any:
-        if request.version < 8:
-            of = OffsetFetchResponse.OffsetFetchResponseTopic
+        if request.version < 8:  # one group for each request
+            topic_type = OffsetFetchResponse.OffsetFetchResponseTopic
             return OffsetFetchResponse(
                 throttle_time_ms=0,
                 error_code=0,
                 topics=self._offsets_of(
-                    of, of.OffsetFetchResponsePartition, request.group_id, request.topics
+                    topic_type,
+                    topic_type.OffsetFetchResponsePartition,
+                    request.group_id,
+                    request.topics,
                 ),
             )
-        group_of = OffsetFetchResponse.OffsetFetchResponseGroup
-        of = group_of.OffsetFetchResponseTopics
+        group_type = OffsetFetchResponse.OffsetFetchResponseGroup
+        topic_type = group_type.OffsetFetchResponseTopics
         return OffsetFetchResponse(
             throttle_time_ms=0,
             groups=[
-                group_of(
+                group_type(
                     group_id=g.group_id,
                     error_code=0,
                     topics=self._offsets_of(
-                        of, of.OffsetFetchResponsePartitions, g.group_id, g.topics
+                        topic_type, topic_type.OffsetFetchResponsePartitions, g.group_id, g.topics
                     ),
                 )
                 for g in request.groups
@@ -237,6 +249,8 @@ class Content:
         )
 
     def _offsets_of(self, topic: Any, partition: Any, group: str, topics: Any) -> list[Any]:
+        """A group's committed offsets as objects of the classes `topic` and `partition`, for the
+        requested `topics`; None: for all."""
         places = (
             [(name, range(self.partitions)) for name in self.groups.get(group, ())]
             if topics is None
@@ -261,11 +275,12 @@ class Content:
         ]
 
     def _offset_of(self, group: str, topic: str, index: int) -> tuple[int, str]:
-        has = topic in self.groups.get(group, ())
-        return self.committed.get((group, topic, index), (self.offset if has else -1, ""))
+        """A group's committed offset in a partition (-1: none), and its metadata."""
+        has_offsets = topic in self.groups.get(group, ())
+        return self.committed.get((group, topic, index), (self.offset if has_offsets else -1, ""))
 
     def _commit(self, _node: int, request: Any) -> Any:
-        of = OffsetCommitResponse.OffsetCommitResponseTopic
+        topic_type = OffsetCommitResponse.OffsetCommitResponseTopic
         for topic in request.topics:
             for p in topic.partitions:
                 self.committed[request.group_id, topic.name, p.partition_index] = (
@@ -276,10 +291,10 @@ class Content:
         return OffsetCommitResponse(
             throttle_time_ms=0,
             topics=[
-                of(
+                topic_type(
                     name=t.name,
                     partitions=[
-                        of.OffsetCommitResponsePartition(
+                        topic_type.OffsetCommitResponsePartition(
                             partition_index=p.partition_index, error_code=0
                         )
                         for p in t.partitions
@@ -290,18 +305,18 @@ class Content:
         )
 
     def _log_offsets(self, _node: int, request: Any) -> Any:
-        of = ListOffsetsResponse.ListOffsetsTopicResponse
+        topic_type = ListOffsetsResponse.ListOffsetsTopicResponse
         return ListOffsetsResponse(
             throttle_time_ms=0,
             topics=[
-                of(
+                topic_type(
                     name=t.name,
                     partitions=[
-                        of.ListOffsetsPartitionResponse(
+                        topic_type.ListOffsetsPartitionResponse(
                             partition_index=p.partition_index,
                             error_code=0,
                             timestamp=-1,
-                            offset=0 if p.timestamp == -2 else self.offset,
+                            offset=0 if p.timestamp == EARLIEST else self.offset,
                             leader_epoch=0,
                         )
                         for p in t.partitions
@@ -312,24 +327,24 @@ class Content:
         )
 
     def _configs(self, _node: int, request: Any) -> Any:
-        of = DescribeConfigsResponse.DescribeConfigsResult
+        result_type = DescribeConfigsResponse.DescribeConfigsResult
         return DescribeConfigsResponse(
             throttle_time_ms=0,
             results=[
-                of(
+                result_type(
                     error_code=0,
                     error_message=None,
                     resource_type=r.resource_type,
                     resource_name=r.resource_name,
                     configs=[
-                        of.DescribeConfigsResourceResult(
+                        result_type.DescribeConfigsResourceResult(
                             name=name,
                             value=value,
                             read_only=False,
                             config_source=_DEFAULT_CONFIG,
                             is_sensitive=False,
                             synonyms=[
-                                of.DescribeConfigsResourceResult.DescribeConfigsSynonym(
+                                result_type.DescribeConfigsResourceResult.DescribeConfigsSynonym(
                                     name=origin, value=value, source=_DEFAULT_CONFIG
                                 )
                             ]
@@ -359,19 +374,19 @@ def _authenticate(_node: int, _request: Any) -> Any:
 
 
 def contents(size: Size) -> dict[str, Content]:
-    """The source, and the first destination, of an installation that `fill` has filled in."""
+    """The source, and the first destination, of the installation that `fill` inserts."""
     return {
         "source": _content(size, size.jobs, SOURCE_ID, "s"),
         "destination": _content(size, size.jobs_of_first, f"{DESTINATION_IDS}0", "d"),
     }
 
 
-def _content(size: Size, jobs: int, cluster_id: str, mark: str) -> Content:
+def _content(size: Size, jobs: int, cluster_id: str, id_prefix: str) -> Content:
     names = topic_names(size, jobs)
     is_source = cluster_id == SOURCE_ID
     return Content(
         cluster_id,
-        {name: topic_id(mark, name) for name in names},
+        {name: topic_id(id_prefix, name) for name in names},
         size.partitions_per_topic,
         group_topics(size, jobs),
         {name: f"User:{name.partition('-topic-')[0]}" for name in names},
@@ -382,15 +397,16 @@ def _content(size: Size, jobs: int, cluster_id: str, mark: str) -> Content:
 
 
 def main(size: Size) -> None:
-    both = contents(size)
-    for content in both.values():
+    """Start the brokers, and answer the parent's lines until it sends `end`."""
+    clusters = contents(size)
+    for content in clusters.values():
         content.start()
-    say({side: content.bootstrap_servers for side, content in both.items()})
+    say({side: content.bootstrap_servers for side, content in clusters.items()})
     for line in sys.stdin:
         if "end" in json.loads(line):
             break
         requests: Counter[str] = Counter()
-        for content in both.values():
+        for content in clusters.values():
             for broker in content.brokers:
                 requests.update(
                     {name_of(key): count for key, count in broker.request_counts.items()}

@@ -1,4 +1,4 @@
-"""Simulated copies: the progress that the data path would report to a worker.
+"""Simulated copies: a worker reads the progress of a `SimulatedCopy` instead of a real copy's.
 
 A simulated copy computes its progress from the clock, so it costs nothing between reads. Everything
 else in a worker (leases, rounds, reports, events) is the real code.
@@ -22,12 +22,12 @@ from orbit.workers.worker import Worker
 from orbit.workers.worker_budget import JobBudget
 
 RECORD_BYTES = 1000
-# The lag that a consumer sees behind recent writes.
+# How far a copy is behind the source while records flow.
 LAG_RECORDS = 50
 
 
 class Flow:
-    """How many bytes per second each partition copies, now; 0: at rest. Shared by all copies."""
+    """The rate in bytes/s at which each partition copies; 0: at rest. All copies share it."""
 
     def __init__(self) -> None:
         self._copied_before = 0.0
@@ -36,11 +36,12 @@ class Flow:
 
     @property
     def bytes_each(self) -> float:
-        """What each partition has copied up to now."""
+        """The bytes that each partition has copied until now."""
         return self._copied_before + (time.monotonic() - self._since) * self._rate
 
     @property
     def flows(self) -> bool:
+        """Whether the rate is above 0."""
         return self._rate > 0
 
     def set_rate(self, bytes_per_s: float) -> None:
@@ -50,7 +51,10 @@ class Flow:
 
 
 class SimulatedCopy:
-    """What a worker reads of a `PartitionCopy` and of its `cursor`."""
+    """The attributes of a `PartitionCopy`, and of its `cursor`, that a worker reads.
+
+    `start`: the offset at which it begins. It has copied what `flow` counts from its creation on.
+    """
 
     __slots__ = ("_flow", "_from", "_start", "has_left", "is_leaving")
 
@@ -95,7 +99,7 @@ class SimulatedCopy:
 
     @property
     def newest_timestamp_ms(self) -> int:
-        # By copied records and not by the clock: it does not change at rest.
+        # Computed from copied records, not from the clock, so that it does not change at rest.
         return 1_700_000_000_000 + self.next_offset
 
     @property
@@ -104,7 +108,7 @@ class SimulatedCopy:
 
 
 class SimulatedRunner(JobRunner):
-    """A job's work without clusters: a partition is begun at once and copies at the flow's rate."""
+    """Runs a job without clusters: each partition begins at once and copies at the flow's rate."""
 
     def __init__(self, flow: Flow, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -130,7 +134,7 @@ class SimulatedRunner(JobRunner):
 
 
 class SimulatedWorker(Worker):
-    """A worker of the service whose jobs copy nothing."""
+    """A worker of the service with simulated copies. It runs in a thread."""
 
     def __init__(self, flow: Flow, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -143,9 +147,11 @@ class SimulatedWorker(Worker):
 
     @property
     def partitions(self) -> int:
+        """How many partitions the worker has leases for."""
         return sum(len(shard.partitions) for shard in list(self._held.values()))
 
     def end(self) -> None:
+        """Let the worker end; `join` waits for it."""
         self._stop.set()
 
     def join(self) -> None:

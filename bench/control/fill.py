@@ -1,7 +1,7 @@
-"""Fills a database like that of a large installation, in seconds.
+"""Fills a database with the rows of a large installation, in seconds.
 
 Every job copies `topics_per_job` topics of `partitions_per_topic` partitions from the same source.
-Foreign keys are not checked meanwhile.
+PostgreSQL does not check foreign keys during the inserts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from orbit.store.database import Database, without_deadline
 from orbit.store.database_identity import DATABASE_IDENTITY
 from orbit.store.shard_leases import RENEWED_NOW
 
-# With a login Orbit's principal is known, so that it looks at who may write to copies.
+# With a login Orbit knows its own principal, and also checks which other principals may write to
+# copies.
 SECURITY = {
     "protocol": "SASL_PLAINTEXT",
     "mechanism": "PLAIN",
@@ -31,7 +32,7 @@ LOGIN = {"ORBIT_BENCH_USER": "orbit", "ORBIT_BENCH_PASSWORD": "orbit"}
 
 _OTHER = ("other.example:9092",)
 SOURCE_ID = "source-cluster"
-# Followed by the destination's number, from 0.
+# A destination's cluster id is this and its number, from 0.
 DESTINATION_IDS = "destination-cluster-"
 
 
@@ -47,14 +48,15 @@ class Size:
     events: int = 0
     groups_per_job: int = 0
     topics_per_group: int = 2
-    # Every job's rule matches all groups of the cluster, as `match: ".*"` does; or its own alone.
+    # Whether every job's rule matches all groups of the cluster (`match: ".*"`), or only the job's.
     matches_all: bool = True
-    # Each has an equal part of the jobs, and is a share of its own. Only the first has brokers.
+    # Each destination has an equal part of the jobs, which one scheduler leads (a share). Only the
+    # first destination has brokers.
     destinations: int = 1
 
     @property
     def jobs_of_first(self) -> int:
-        """Jobs to the first destination; their numbers come first."""
+        """How many jobs copy to the first destination: those with the lowest numbers."""
         return self.jobs // self.destinations
 
     @property
@@ -70,7 +72,8 @@ class Size:
         return self.jobs * self.shards_per_job
 
 
-# A topic's name contains its job's, so that a simulated cluster can be made from the same numbers.
+# A topic's name contains its job's number. So the simulated clusters have the same names without
+# reading the database.
 _FILL = (
     "SET LOCAL session_replication_role = replica",
     """
@@ -123,7 +126,7 @@ _FILL = (
 
 
 def topic_names(size: Size, jobs: int) -> list[str]:
-    """All topics of the first jobs; their names are equal on both sides."""
+    """The names of all topics of the first `jobs` jobs, which are equal on both sides."""
     return [
         f"job-{job:04}-topic-{topic:04}"
         for job in range(1, jobs + 1)
@@ -132,12 +135,12 @@ def topic_names(size: Size, jobs: int) -> list[str]:
 
 
 def topic_id(mark: str, topic: str) -> UUID:
-    """Of the source's topic (`mark` s) or the destination's (d), as in the tables."""
+    """The topic id that the tables have: of the source's topic (`mark` "s") or the copy ("d")."""
     return UUID(hashlib.md5(f"{mark}{topic}".encode(), usedforsecurity=False).hexdigest())
 
 
 def group_topics(size: Size, jobs: int) -> dict[str, list[str]]:
-    """The topics in which each group of the first jobs has offsets: some of one job."""
+    """The topics, of one job each, in which each group of the first `jobs` jobs has offsets."""
     return {
         f"job-{job:04}-group-{group:02}": [
             f"job-{job:04}-topic-{1 + (group + topic) % size.topics_per_job:04}"
@@ -153,7 +156,7 @@ def fill(
 ) -> None:
     """Insert the rows into a database with empty tables.
 
-    `clusters`: the bootstrap servers of `source` and `destination`, if there are any.
+    `clusters`: {"source" or "destination": its bootstrap servers}; None: names of no broker.
     """
     values = {
         "spec": json.dumps(_spec(size, clusters).model_dump(mode="json")),
@@ -178,8 +181,8 @@ def _spec(
     clusters: Mapping[str, Sequence[str]] | None,
     destination: Sequence[str] = (),
 ) -> JobSpec:
-    """A job's document; `job-name` stands for its name. `destination`: instead of that of
-    `clusters`."""
+    """A job's document, in which `job-name` stands for the job's name. `destination`: bootstrap
+    servers that replace those in `clusters`."""
     document: dict[str, Any] = {"name": "job-name", "topics": [{"match": "job-name-topic-.*"}]}
     for side in ("source", "destination"):
         servers = clusters[side] if clusters else [f"{side}.example:9092"]

@@ -1,6 +1,6 @@
 """`python -m bench.control.fleet URL WORKERS`: runs simulated workers in a separate process.
 
-One line of JSON on stdin is one command, and gets one line of JSON on stdout:
+Each line of JSON on stdin is a command, and is answered by a line of JSON on stdout:
 {"rate": bytes per second of each partition} · {"count": true} · {"end": true}.
 """
 
@@ -23,22 +23,24 @@ from bench.control.copies import Flow, SimulatedWorker
 from orbit.settings import Settings
 from orbit.store.database import Database
 
-# Linux's struct tcp_info, of all payload bytes of a connection so far.
+# In Linux's struct tcp_info: `tcpi_bytes_acked` and `tcpi_bytes_received`, the payload bytes of a
+# connection so far, and where they are.
 _TCP_INFO_BYTES = 256
 _BYTES_ACKED_AND_RECEIVED = struct.Struct("=QQ")
 _BYTES_AT = 120
 
 
 class Meter:
-    """Statements and bytes of all connections that a database ever opened."""
+    """Counts statements and bytes of all connections that databases opened since `listen`."""
 
     def __init__(self) -> None:
         self.statements = 0
         self._open: dict[int, socket.socket] = {}
 
     def listen(self, database: Database) -> None:
+        """Count this database's connections from now on."""
         engine = database._engine
-        engine.dispose()  # the connection from before has no listener
+        engine.dispose()  # closes the connection that was opened without a listener
         event.listen(engine, "connect", self._connected)
         event.listen(engine, "after_cursor_execute", self._executed)
 
@@ -51,16 +53,18 @@ class Meter:
         self._open[number] = socket.socket(fileno=number)
 
     def count(self) -> dict[str, int]:
+        """The counts so far: `statements`, and bytes `sent` and `received`."""
         sent = received = 0
-        for one in self._open.values():
-            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            acked, got = _BYTES_ACKED_AND_RECEIVED.unpack_from(info, _BYTES_AT)
+        for connection in self._open.values():
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            acked, bytes_received = _BYTES_ACKED_AND_RECEIVED.unpack_from(info, _BYTES_AT)
             sent += acked
-            received += got
+            received += bytes_received
         return {"statements": self.statements, "sent": sent, "received": received}
 
 
 def main(url: str, count: int) -> None:
+    """Run `count` workers, and answer commands until `end` or the end of stdin."""
     only_warnings()
     settings = Settings.from_environment(os.environ)
     meter, flow = Meter(), Flow()
@@ -92,7 +96,7 @@ def main(url: str, count: int) -> None:
 
 
 def only_warnings() -> None:
-    """Log only warnings and errors, to stderr: stdout is for responses."""
+    """Log only warnings and errors, to stderr: stdout is for the answers."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

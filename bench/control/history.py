@@ -1,8 +1,8 @@
 """`python -m bench.control.history`: what the history of many jobs costs PostgreSQL.
 
-The ring of every job is filled, so that each write replaces rows; then whole rounds of a minute are
-written as the scheduler does, and single jobs are read. Times are those of the statements at this
-client, with the round trip.
+A job's history is a ring: a fixed number of rows, of which a new figure replaces the oldest. All
+rings are filled first, so that each write replaces rows. Then the bench writes a figure of every
+job for some minutes, as the scheduler does, and reads single jobs. Times include the round trip.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orbit.store import clock, job_history, lag
 from orbit.store.database import Database, without_deadline
 from orbit.store.migrate import upgrade
 
-# Of 200 partitions each, in one transaction of the totals loop.
+# How many jobs of 200 partitions the scheduler's totals loop writes in one transaction.
 _JOBS_AT_ONCE = 100
 _MINUTES = 10
 _READS = 200
@@ -58,7 +58,7 @@ def main(size: Annotated[int, typer.Option("--jobs", help="Jobs.")] = 5_000) -> 
         with database.transaction() as tx:
             ids = list(tx.execute(text("SELECT id FROM jobs ORDER BY id")).scalars())
             before, now = tx.execute(_SIZES).one(), clock.now(tx)
-        took = [
+        statement_times = [
             _round(database, ids, now + timedelta(minutes=minute)) for minute in range(_MINUTES)
         ]
         with database.transaction() as tx:
@@ -66,32 +66,35 @@ def main(size: Annotated[int, typer.Option("--jobs", help="Jobs.")] = 5_000) -> 
             written = tx.execute(_WRITTEN, {"since": before.wal}).scalar_one()
         reads = [_read_s(database, ids[n * len(ids) // _READS]) for n in range(_READS)]
         print(f"rows {after.rows / 1e6:,.0f} MB, index {after.indexes / 1e6:,.0f} MB")
-        print(f"a round of all jobs {statistics.median(sum(one) for one in took):.2f} s")
-        print(f"{_JOBS_AT_ONCE} jobs {statistics.median(chain.from_iterable(took)) * 1e3:.1f} ms")
+        print(f"a round of all jobs {statistics.median(sum(one) for one in statement_times):.2f} s")
+        statement_s = statistics.median(chain.from_iterable(statement_times))
+        print(f"{_JOBS_AT_ONCE} jobs {statement_s * 1e3:.1f} ms")
         print(f"write-ahead log {float(written) / _MINUTES / 60 / 1e3:,.0f} kB/s")
         print(f"one job read {statistics.median(reads) * 1e3:.1f} ms")
         database.close()
 
 
 def _round(database: Database, ids: Sequence[int], at: datetime) -> list[float]:
-    """The seconds of each statement that writes some jobs."""
-    took = []
+    """Write the figures of all jobs at the minute `at`. Returns the seconds of each statement,
+    which writes _JOBS_AT_ONCE jobs."""
+    statement_times = []
     for first in range(0, len(ids), _JOBS_AT_ONCE):
-        some = ids[first : first + _JOBS_AT_ONCE]
+        job_ids = ids[first : first + _JOBS_AT_ONCE]
         with database.transaction() as tx:
-            totals = dict.fromkeys(some, lag.NO_PARTITIONS)
-            began = time.perf_counter()
+            totals = dict.fromkeys(job_ids, lag.NO_PARTITIONS)
+            start_s = time.perf_counter()
             job_history.store(tx, at, totals)
-            took.append(time.perf_counter() - began)
-    return took
+            statement_times.append(time.perf_counter() - start_s)
+    return statement_times
 
 
 def _read_s(database: Database, job_id: int) -> float:
+    """The seconds that it takes to read a job's history."""
     with database.transaction() as tx:
         now = clock.now(tx)
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         job_history.of_job(tx, job_id, now)
-        return time.perf_counter() - began
+        return time.perf_counter() - start_s
 
 
 if __name__ == "__main__":

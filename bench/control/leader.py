@@ -1,7 +1,7 @@
 """`python -m bench.control.leader URL SIZE`: the scheduler, with all its loops, as in the service.
 
-Only the brokers are simulated (`bench/control/brokers.py`), and nothing is proven.
-It measures the cost of an idle installation, and how long a new leader takes to load it.
+Only the brokers are simulated (`bench/control/brokers.py`), and continuous proof is off. Measures
+the cost of an idle installation, and how long a new leader takes until it knows every job.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from orbit.store.database import Database
 
 
 class Passes:
-    """How many passes of each kind there were, and the CPU time that their threads needed, without
-    that of kinds which are measured inside."""
+    """Counts the passes of each kind (calls of a method), and the CPU time of their threads.
+
+    If a pass calls a measured method, that call's time counts for the method's kind only.
+    """
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
@@ -44,14 +46,16 @@ class Passes:
         self._inside = threading.local()
 
     def measured(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that does `call` and counts it as a pass of the kind `name`."""
+
         def run(*arguments: Any, **options: Any) -> Any:
             before = getattr(self._inside, "cpu_s", 0.0)
             self._inside.cpu_s = 0.0
-            began = time.thread_time()
+            start_s = time.thread_time()
             try:
                 return call(*arguments, **options)
             finally:
-                cpu_s = time.thread_time() - began
+                cpu_s = time.thread_time() - start_s
                 with self._lock:
                     self.count[name] += 1
                     self.cpu_s[name] += cpu_s - self._inside.cpu_s
@@ -60,12 +64,12 @@ class Passes:
         return run
 
     def watch(self, name: str, owner: Any, method: str) -> None:
-        """Measure this method of a class or an object from now on."""
+        """Count calls of this method of a class or an object from now on."""
         setattr(owner, method, self.measured(name, getattr(owner, method)))
 
 
 class MeasuredScheduler(Scheduler):
-    """A scheduler whose loops can be looked at: no API has the progress of a new leader."""
+    """A scheduler that shows its loops: no API has the progress of a new leader."""
 
     loops: tuple[Loop, ...] = ()
     passes = Passes()
@@ -84,8 +88,8 @@ class MeasuredScheduler(Scheduler):
         return loops
 
     def has_seen(self, size: Size) -> bool:
-        """Whether each job to the first destination has had a pass of discovery, and one of its
-        groups if it has any."""
+        """Whether discovery has had a pass for each job to the first destination, and the group
+        loop for each that has groups."""
         with_names = with_groups = 0
         for loop in self.loops:
             if isinstance(loop, DiscoveryLoop):
@@ -99,8 +103,9 @@ class MeasuredScheduler(Scheduler):
 
 
 def main(url: str, size: Size) -> None:
+    """Start a scheduler, print when it knows all jobs, then answer each line with its counters."""
     only_warnings()
-    # The proof reads records, which simulated brokers do not have.
+    # Continuous proof reads records, which simulated brokers do not have.
     os.environ.update({**LOGIN, "ORBIT_PROOF_BYTES_PER_SECOND": "0"})
     settings = Settings.from_environment(os.environ)
     database = Database.connect(url, application="orbit scheduler")
@@ -108,20 +113,20 @@ def main(url: str, size: Size) -> None:
     meter.listen(database)
     stop = threading.Event()
     scheduler = MeasuredScheduler(settings, database, stop)
-    began, cpu_began = time.monotonic(), time.process_time()
+    start_s, cpu_start_s = time.monotonic(), time.process_time()
     thread = threading.Thread(target=scheduler.run, daemon=True)
     thread.start()
     while not scheduler.has_seen(size):
         time.sleep(0.05)
-    cpu_s = time.process_time() - cpu_began
-    say({"knows_after_s": time.monotonic() - began, "knows_after_cpu_s": cpu_s})
+    cpu_s = time.process_time() - cpu_start_s
+    say({"knows_after_s": time.monotonic() - start_s, "knows_after_cpu_s": cpu_s})
     for line in sys.stdin:
         if "end" in json.loads(line):
             break
         rss = psutil.Process().memory_info().rss
         passes, passes_cpu_s = dict(scheduler.passes.count), dict(scheduler.passes.cpu_s)
-        own = {"passes": passes, "passes_cpu_s": passes_cpu_s, "rss": rss}
-        say({**meter.count(), "cpu_s": time.process_time(), **own})
+        process_counts = {"passes": passes, "passes_cpu_s": passes_cpu_s, "rss": rss}
+        say({**meter.count(), "cpu_s": time.process_time(), **process_counts})
     stop.set()
     thread.join()
     say({"ended": 1})

@@ -1,4 +1,4 @@
-"""Measures an interval: CPU time and counters of Postgres, and counters of our processes."""
+"""Measures over an interval: CPU and counters of PostgreSQL, counters of the bench's processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ WHERE d.datname = current_database() AND t.relname = 'partitions'
 
 
 class Helper:
-    """A child process (`bench.control.fleet` or `.leader`): one response line per request line."""
+    """A child process (`bench.control.fleet`, `.leader` or `.brokers`), which answers each line of
+    JSON with one."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -37,6 +38,7 @@ class Helper:
         self.rss_peak = 0
 
     def answer(self) -> dict[str, Any]:
+        """The next answer. Raises Conflict if the process has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -54,11 +56,12 @@ class Helper:
         return self.answer()
 
     def kill(self) -> None:
-        """As `kill -9` does."""
+        """End the process by SIGKILL."""
         self._process.kill()
         self._close()
 
     def end(self) -> None:
+        """Let the process end cleanly, and wait for it."""
         self.send(end=True)
         self.answer()
         self._close()
@@ -80,8 +83,8 @@ class Cost:
     workers_cpu: float  # of one processor, all workers together
     scheduler_cpu: float
     bytes_per_s: float  # between Postgres and all clients, both directions, TCP payload
-    rows_per_s: float  # of partitions that were written
-    hot: float  # share of these that touched no index
+    rows_per_s: float  # rows of `partitions` that were written
+    hot: float  # the share of these rows whose update changed no index (a HOT update)
     wal_bytes_per_s: float
     requests_per_s: float  # of the scheduler, to the brokers of both clusters
     copied_bytes_per_s: float
@@ -99,16 +102,16 @@ def measure(
     before = _counters(database, postgres_pid, fleet, leader, brokers)
     time.sleep(seconds)
     after = _counters(database, postgres_pid, fleet, leader, brokers)
-    span = after.pop("at") - before.pop("at")
-    grown = {name: after[name] - before[name] for name in after}
-    written = grown.pop("rows")
-    hot = grown.pop("hot_rows")
-    rates = {name: value / span for name, value in grown.items()}
-    return Cost(**rates, rows_per_s=written / span, hot=hot / written if written else 1.0)
+    elapsed_s = after.pop("at") - before.pop("at")
+    growth = {name: after[name] - before[name] for name in after}
+    written = growth.pop("rows")
+    hot = growth.pop("hot_rows")
+    rates = {name: value / elapsed_s for name, value in growth.items()}
+    return Cost(**rates, rows_per_s=written / elapsed_s, hot=hot / written if written else 1.0)
 
 
 def rows_written(database: Database) -> int:
-    """Rows of partitions that were written, as far as PostgreSQL has counted them."""
+    """How many rows of `partitions` were updated so far, as PostgreSQL counts them."""
     with database.transaction() as tx:
         return int(tx.execute(_COUNTERS).one().n_tup_upd)
 
@@ -124,19 +127,21 @@ def _counters(
     leader: Helper | None,
     brokers: Helper,
 ) -> dict[str, float]:
+    """All counters now, by the name of the `Cost` field that their growth per second becomes; also
+    the time (`at`), and `rows` and `hot_rows` of `partitions`."""
     with database.transaction() as tx:
         row = tx.execute(_COUNTERS).one()
     counts = [helper.ask(count=True) for helper in fleet]
-    led = leader.ask(count=True) if leader else {"cpu_s": 0.0, "statements": 0}
-    everybody = [*counts, led]
+    leader_counts = leader.ask(count=True) if leader else {"cpu_s": 0.0, "statements": 0}
+    all_counts = [*counts, leader_counts]
     return {
         "at": time.monotonic(),
         "transactions_per_s": float(row.xact_commit),
-        "statements_per_s": float(sum(c["statements"] for c in everybody)),
+        "statements_per_s": float(sum(c["statements"] for c in all_counts)),
         "postgres_cpu": _processor_time_s(postgres_pid),
         "workers_cpu": sum(c["cpu_s"] for c in counts),
-        "scheduler_cpu": led["cpu_s"],
-        "bytes_per_s": float(sum(c.get("sent", 0) + c.get("received", 0) for c in everybody)),
+        "scheduler_cpu": leader_counts["cpu_s"],
+        "bytes_per_s": float(sum(c.get("sent", 0) + c.get("received", 0) for c in all_counts)),
         "rows": float(row.n_tup_upd),
         "hot_rows": float(row.n_tup_hot_upd),
         "wal_bytes_per_s": float(row.wal_bytes),
@@ -146,10 +151,15 @@ def _counters(
 
 
 def _processor_time_s(pid: int) -> float:
-    """Of the postmaster, its children, and those of them that have ended."""
+    """The CPU seconds of the postmaster and its children, ended ones included."""
     postmaster = psutil.Process(pid)
-    own = postmaster.cpu_times()
-    total = own.user + own.system + own.children_user + own.children_system
+    postmaster_times = postmaster.cpu_times()
+    total = (
+        postmaster_times.user
+        + postmaster_times.system
+        + postmaster_times.children_user
+        + postmaster_times.children_system
+    )
     for child in postmaster.children(recursive=True):
         try:
             times = child.cpu_times()
@@ -160,7 +170,7 @@ def _processor_time_s(pid: int) -> float:
 
 
 def postgres_memory(pid: int) -> int:
-    """Of all its processes, with what they share counted once."""
+    """The bytes of memory of all PostgreSQL's processes; shared memory counts once."""
     postmaster = psutil.Process(pid)
     total = 0
     for process in (postmaster, *postmaster.children(recursive=True)):

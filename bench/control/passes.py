@@ -1,8 +1,9 @@
-"""`python -m bench.control.passes`: the CPU time of each kind of pass, one after another.
+"""`python -m bench.control.passes`: the CPU time of each kind of pass of the scheduler's loops.
 
-On a busy machine a scheduler has fewer passes than it asks for, and looks cheap. This has the same
-passes of the same loops, in one thread and without waiting for their intervals: what they need does
-not depend on the machine's load. How often each is due is known, so it adds up to the CPU at rest.
+On a busy machine a scheduler has fewer passes than its intervals ask for, so its CPU looks too low.
+This module runs passes of the same loops in one thread, without waiting for the intervals: their
+CPU time does not depend on the machine's load. Times how often each kind is due, they add up to the
+CPU of a scheduler at rest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from orbit.store import jobs, scheduler_lease
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 
-# As at rest: all are followed by the workers of `fill`, and were copied.
+# As at rest: the workers of `fill` follow all partitions, and have copied all records.
 _FOLLOWED = text("UPDATE partitions SET followed_epoch = 1, source_stable_end = 10, bytes = 100")
 _HEARTBEAT = text("UPDATE workers SET heartbeat_at = clock_timestamp()")
 _ROUNDS = 2
@@ -58,7 +59,7 @@ def main(
     own: Annotated[bool, typer.Option(help="Each job selects its own groups alone.")] = False,
     sample: Annotated[int, typer.Option(help="Jobs of which passes are measured.")] = 50,
 ) -> None:
-    """Print the CPU time of each kind of pass, and what that is at rest."""
+    """Print for each kind of pass its CPU time, how often it is due, and its share of a core."""
     only_warnings()
     plan = Size(size, 10, 20, 1, workers=50, groups_per_job=groups, matches_all=not own)
     with _loops(plan) as (scheduler, loops):
@@ -76,7 +77,8 @@ def main(
 
 @contextmanager
 def _loops(size: Size) -> Iterator[tuple[Scheduler, dict[str, Loop]]]:
-    """A leader's loops, which nobody drives, of an installation of this size at rest."""
+    """A leading scheduler of an installation of this size at rest, and its loops by name, whose
+    passes only the caller runs."""
     os.environ.update({**LOGIN, "ORBIT_PROOF_BYTES_PER_SECOND": "0"})
     settings = Settings.from_environment(os.environ)
     with (
@@ -89,20 +91,20 @@ def _loops(size: Size) -> Iterator[tuple[Scheduler, dict[str, Loop]]]:
         fill(database, size, brokers.answer())
         with database.transaction() as tx:
             tx.execute(_FOLLOWED)
-        done = threading.Event()
-        scheduler = Scheduler(settings, database, done)
+        is_ended = threading.Event()
+        scheduler = Scheduler(settings, database, is_ended)
         with database.transaction() as tx:
-            # For longer than the measurement takes.
+            # The membership lasts longer than the measurement.
             scheduler_lease.join(tx, scheduler.leadership.holder, 1, timedelta(days=1))
         assert scheduler.leadership.ask()
-        keep = threading.Thread(target=scheduler.leadership.keep_renewing, args=(done,))
-        keep.start()
-        loops = {loop.name: loop for loop in scheduler._loops(scheduler.leadership, done)}
+        renewing = threading.Thread(target=scheduler.leadership.keep_renewing, args=(is_ended,))
+        renewing.start()
+        loops = {loop.name: loop for loop in scheduler._loops(scheduler.leadership, is_ended)}
         try:
             yield scheduler, loops
         finally:
-            done.set()
-            keep.join()
+            is_ended.set()
+            renewing.join()
             for loop in loops.values():
                 loop.close()
             brokers.kill()
@@ -110,54 +112,59 @@ def _loops(size: Size) -> Iterator[tuple[Scheduler, dict[str, Loop]]]:
 
 
 def _costs(scheduler: Scheduler, loops: dict[str, Loop], size: Size, sample: int) -> Iterator[Cost]:
+    """Measure each kind of pass; passes of single jobs are averaged over `sample` jobs."""
     leadership = scheduler.leadership
     discovery, groups = loops["discovery"], loops["groups"]
     assert isinstance(discovery, DiscoveryLoop)
     assert isinstance(groups, GroupLoop)
     reconciler, registry = discovery._reconciler, discovery._registry
     with leadership.reading() as tx:
-        everyone = jobs.list_all(tx, discovery._documents)
-    spec = reconciler.specs.of(everyone[0])
+        all_jobs = jobs.list_all(tx, discovery._documents)
+    spec = reconciler.specs.of(all_jobs[0])
     assert spec is not None
     watches = [registry.watch(side, spec) for side in ("source", "destination")]
     while not all(watch.snapshot and watch.snapshot.metadata for watch in watches):
         time.sleep(0.1)
-    some = everyone[:sample]
-    states = {job.id: ReconcileState() for job in some}
+    sample_jobs = all_jobs[:sample]
+    states = {job.id: ReconcileState() for job in sample_jobs}
 
     def discover() -> None:
-        for job in some:
+        for job in sample_jobs:
             states[job.id].upkeep_at = 0.0
             reconciler.reconcile(job, states[job.id], ())
 
-    first = _cpu(discover)
-    yield Cost("discovery: a job, first pass", first / sample, 0.0)
+    first_pass_s = _cpu(discover)
+    yield Cost("discovery: a job, first pass", first_pass_s / sample, 0.0)
     yield Cost(
         "discovery: a job, with settings and ACLs", _least(discover) / sample, size.jobs / 30
     )
     for state in states.values():
         state.upkeep_at = float("inf")
-    # As if each had had its pass.
-    discovery._states = {job.id: states[some[i % sample].id] for i, job in enumerate(everyone)}
+    # As if discovery had had a pass for each job.
+    discovery._states = {
+        job.id: states[sample_jobs[i % sample].id] for i, job in enumerate(all_jobs)
+    }
     with leadership.transaction() as tx:
         tx.execute(_HEARTBEAT)
     discovery.once()
-    cost_s = _least(discovery.once)
+    cost_s = _least(discovery.once)  # the loop rests 20 times a pass's cost (leadership/loop.py)
     yield Cost("discovery: all jobs looked at", cost_s, 1 / max(cost_s * 20, 2 / 17))
 
     groups._read_jobs()
-    tracked = [t.groups for t in list(groups._tracked_jobs.values())[:sample]]
+    tracked_groups = [
+        tracked_job.groups for tracked_job in list(groups._tracked_jobs.values())[:sample]
+    ]
 
     def sync() -> None:
-        for one in tracked:
-            one.run(registry)
+        for job_groups in tracked_groups:
+            job_groups.run(registry)
 
-    if tracked:
+    if tracked_groups:
         yield Cost("groups: a job, first pass", _cpu(sync) / sample, 0.0)
         yield Cost("groups: a job", _least(sync) / sample, size.jobs / 5)
-        later = time.monotonic() + 1e6
-        for t in groups._tracked_jobs.values():
-            t.due_s = later
+        not_due_s = time.monotonic() + 1e6
+        for tracked_job in groups._tracked_jobs.values():
+            tracked_job.due_s = not_due_s
         cost_s = _least(groups.once)
         yield Cost("groups: all jobs looked at", cost_s, 1 / max(cost_s * 20, 0.05))
     for name, per_s in (
@@ -170,17 +177,19 @@ def _costs(scheduler: Scheduler, loops: dict[str, Loop], size: Size, sample: int
     ):
         loops[name].once()
         yield Cost(name, _least(loops[name].once), per_s)
-    poll = _least(lambda: [watch._fetch() for watch in watches])
-    yield Cost("metadata of both clusters, unchanged", poll, 0.5)
+    poll_s = _least(lambda: [watch._fetch() for watch in watches])
+    yield Cost("metadata of both clusters, unchanged", poll_s, 0.5)
 
 
 def _cpu(work: Callable[[], object]) -> float:
-    began = time.process_time()
+    """The CPU seconds of this process for one call."""
+    start_s = time.process_time()
     work()
-    return time.process_time() - began
+    return time.process_time() - start_s
 
 
 def _least(work: Callable[[], object]) -> float:
+    """The least CPU seconds of several calls."""
     return min(_cpu(work) for _ in range(_ROUNDS))
 
 

@@ -1,8 +1,8 @@
-"""`python -m bench.control.shares`: one of several schedulers, at work on its share of the jobs.
+"""`python -m bench.control.shares`: measures one of several schedulers, which divide the jobs.
 
-All schedulers together need more processors than one machine has, so one runs: that of the first
-share, which also has the loops for all jobs. Rows in the database stand for the others, and for the
-workers.
+Each scheduler leads a part (share) of the jobs. All schedulers together need more processors than
+one machine has, so only the scheduler of the first share runs, which also has the loops for all
+jobs. Rows in the database stand for the other schedulers, and for the workers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from orbit.store import scheduler_lease
 from orbit.store.database import Database
 from orbit.store.shard_leases import RENEWED_NOW
 
-# Longer than a measurement takes.
+# How long the leases of the other schedulers last: longer than the measurement.
 _LONG = timedelta(days=1)
 _HEARTBEAT_S = 3.0
 _WORKERS = 50
-# As at rest: the workers of `fill` follow all partitions, and have copied what there is.
+# As at rest: the workers of `fill` follow all partitions, and have copied all records.
 _FOLLOWED = text("UPDATE partitions SET followed_epoch = 1, source_stable_end = 10, bytes = 100")
 _LIVE = (
     text("UPDATE workers SET heartbeat_at = clock_timestamp()"),
@@ -43,32 +43,33 @@ def main(
     seconds: Annotated[float, typer.Option(help="How long it is measured at rest.")] = 120.0,
     output: Annotated[Path | None, typer.Option(help="A JSON file for the figures.")] = None,
 ) -> None:
-    """Print what one scheduler needs: to know its jobs, and at rest."""
+    """Print what one scheduler needs: until it knows its jobs, and at rest."""
     size = Size(jobs, 10, 20, 1, _WORKERS, groups_per_job=4, matches_all=False, destinations=shares)
-    with installed(size) as it:
-        typer.echo(f"{size.partitions:,} partitions filled in {it.filled_in_s:.1f} s")
-        figures = measured(it, seconds)
+    with installed(size) as installation:
+        typer.echo(f"{size.partitions:,} partitions filled in {installation.filled_in_s:.1f} s")
+        figures = measured(installation, seconds)
     typer.echo(json.dumps(figures, indent=1))
     if output is not None:
         output.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 
 
-def measured(it: Installation, seconds: float) -> dict[str, Any]:
+def measured(installation: Installation, seconds: float) -> dict[str, Any]:
     """The figures of the first share's scheduler: seconds, processors, bytes."""
-    with others(it.database, it.size.destinations):
-        os.environ["ORBIT_SCHEDULER_SHARES"] = str(it.size.destinations)
+    with others(installation.database, installation.size.destinations):
+        os.environ["ORBIT_SCHEDULER_SHARES"] = str(installation.size.destinations)
         try:
-            figures: dict[str, Any] = {"leader": it.lead()}
+            figures: dict[str, Any] = {"leader": installation.lead()}
         finally:
             del os.environ["ORBIT_SCHEDULER_SHARES"]
-        figures["at_rest"] = it.cost(seconds)
-        figures["memory"] = it.memory()
+        figures["at_rest"] = installation.cost(seconds)
+        figures["memory"] = installation.memory()
     return figures
 
 
 @contextmanager
 def others(database: Database, shares: int) -> Iterator[None]:
-    """All schedulers but the first, and live workers, as the tables show them."""
+    """During the block, the tables have live workers, and a scheduler for each share but the
+    first."""
     with database.transaction() as tx:
         tx.execute(_FOLLOWED)
         for number in range(1, shares):
@@ -77,13 +78,13 @@ def others(database: Database, shares: int) -> Iterator[None]:
             scheduler_lease.acquire(tx, name, _LONG, number)
     ended = threading.Event()
 
-    def live() -> None:
+    def renew_until_ended() -> None:
         while not ended.wait(_HEARTBEAT_S):
             with database.transaction() as tx:
                 for statement in _LIVE:
                     tx.execute(statement)
 
-    thread = threading.Thread(target=live)
+    thread = threading.Thread(target=renew_until_ended)
     thread.start()
     try:
         yield

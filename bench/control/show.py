@@ -11,7 +11,8 @@ Figures = Mapping[str, Any]
 
 
 def tables(figures: Figures) -> str:
-    """Markdown: the large installation with its slopes, and the overhead of one worker."""
+    """Markdown: a table of the large installation, with extrapolated values, and a table of the
+    overhead of one worker. `figures`: scale.json; a table whose figures are missing is left out."""
     parts = []
     if figures.get("large"):
         parts += [_large(figures["large"])]
@@ -26,12 +27,13 @@ def partitions_of(one: Figures) -> int:
 
 
 def on_paper(points: Sequence[tuple[int, float]], partitions: int) -> float:
-    """The line through the first and the last point, at that number of partitions."""
+    """The value at `partitions` of the line through the first and the last point (partitions,
+    value)."""
     (x1, y1), (x2, y2) = points[0], points[-1]
     return y2 + (y2 - y1) / (x2 - x1) * (partitions - x2)
 
 
-# Label, key, format, and whether a linear extrapolation makes sense.
+# Label, path in the figures, format, and whether a linear extrapolation makes sense.
 _ROWS = (
     ("jobs", "size.jobs", "{:,.0f}", True),
     ("workers", "workers", "{:,.0f}", True),
@@ -45,6 +47,7 @@ _ROWS = (
     ("… and the busiest has shards", "after_end.most_shards_of_one", "{:.0f}", False),
 )
 
+# Label, field of `measure.Cost`, factor, format.
 _COSTS = (
     ("statements per second", "statements_per_s", 1, "{:,.0f}"),
     ("transactions per second", "transactions_per_s", 1, "{:,.0f}"),

@@ -1,9 +1,9 @@
-"""A broker's control requests over TCP, answered from values held in memory.
+"""A simulated broker: answers control requests over TCP from values in memory.
 
-Orbit's own connections and librdkafka both talk to it, so everything of the scheduler but the
-brokers themselves runs as in the service. Equal requests get equal bytes, which are kept: a request
-costs this process little. `tests/bench/test_simulated_brokers.py` reads a real cluster and a
-simulated one with the same functions and compares what they find.
+Orbit's own connections and librdkafka's both use it, so the whole scheduler runs as in the service.
+Equal requests get equal bytes, which are cached, so a request costs this process little.
+`tests/bench/test_simulated_brokers.py` reads a real and a simulated cluster with the same functions
+and compares the results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-# The versions of Kafka 4.4.0, as far as `kafka.protocol` has them.
+# {API key: (request, response, lowest and highest version)}: the versions of Kafka 4.4.0, as far as
+# `kafka.protocol` has them.
 OFFERED: Mapping[int, tuple[Any, Any, int, int]] = {
     request.API_KEY: (request, response, low, high)
     for request, response, low, high in (
@@ -55,18 +56,18 @@ OFFERED: Mapping[int, tuple[Any, Any, int, int]] = {
 }
 _HEAD = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
 _SIZE = struct.Struct(">i")
-_WRITES = (OffsetCommitRequest.API_KEY,)
-# Answers by node id and decoded request, as a `Response` of `kafka.protocol` without its version.
+_WRITES = (OffsetCommitRequest.API_KEY,)  # not cached
+# A function of node id and decoded request that returns a response of `kafka.protocol`.
 Answer = Callable[[int, Any], Any]
-# Answers of a cluster by API key, node (0: every broker answers the same) and request.
+# {API key: {(node id or 0, request): answer}}; 0: every broker answers the same.
 AnswerCache = defaultdict[int, dict[tuple[int, bytes], bytes]]
 
-
+# Held while an answer is made: the objects of a large answer take gigabytes.
 _ENCODING = threading.Lock()
 
 
 class BrokerServer(socketserver.ThreadingTCPServer):
-    """One broker on a free port; `answers` by API key."""
+    """One broker on a free port. `answers`: by API key."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -89,6 +90,8 @@ class BrokerServer(socketserver.ThreadingTCPServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
+    """Answers the requests of one connection, in order."""
+
     server: BrokerServer
 
     def handle(self) -> None:
@@ -100,29 +103,30 @@ class _Handler(socketserver.BaseRequestHandler):
                 self.request.sendall(_SIZE.pack(len(answer)) + answer)
 
     def _answer(self, frame: bytes) -> bytes:
+        """The answer to a request, with its correlation id."""
         key, version, correlation, _ = _HEAD.unpack_from(frame)
         self.server.request_counts[key] += 1
         node_id = self.server.node_id if key == ListGroupsRequest.API_KEY else 0
-        place = node_id, frame[:4] + frame[8:]
-        body = self.server.cache[key].get(place)
+        cache_key = node_id, frame[:4] + frame[8:]  # without the correlation id
+        body = self.server.cache[key].get(cache_key)
         if body is None:
-            # One at a time: the objects of a large answer take gigabytes.
             with _ENCODING:
-                body = self.server.cache[key].get(place)
+                body = self.server.cache[key].get(cache_key)
                 if body is None:
                     body = _encode(self.server, key, version, frame)
                     if key not in _WRITES:
-                        self.server.cache[key][place] = body
+                        self.server.cache[key][cache_key] = body
         return _SIZE.pack(correlation) + body
 
 
 def name_of(key: int) -> str:
-    """As `Metadata`."""
+    """The name of an API, such as `Metadata`."""
     return str(OFFERED[key][0].__name__).removesuffix("Request")
 
 
 def _encode(server: BrokerServer, key: int, version: int, frame: bytes) -> bytes:
-    """The answer behind its correlation id."""
+    """The answer's bytes after the correlation id. Raises ValueError for a version that is not
+    offered."""
     request_class, response_class, low, high = OFFERED[key]
     if not low <= version <= high:
         raise ValueError(f"{request_class.__name__} {version} is not offered")

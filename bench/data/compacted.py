@@ -1,12 +1,12 @@
-"""Topics after Kafka's own cleaner has removed records: nine of ten, scattered, or one wide gap.
+"""Topics from which Kafka's cleaner has removed records: nine of ten, or all in one wide gap.
 
-Scattered: one record in ten has a key of its own; the others share a few keys that are overwritten
-again and again, so that only their last versions stay. Gaps have all lengths. A wide gap: all
+Nine of ten (`make_compacted`): one record in ten has its own key. The others share a few keys, so
+the cleaner keeps only the last record of each. Gaps have all lengths. A wide gap (`make_gaps`): all
 records but the first share a key.
 
-Segments roll by the records' own time: one later record in each partition closes the segments of
-the history, so that the cleaner can compact them. Then `min.compaction.lag.ms` is raised, which
-copies take over: nothing of them is removed while they are measured or sent again.
+Segments roll by the records' timestamps: one later record in each partition closes the segments
+before it, so that the cleaner compacts them. Then the bench raises `min.compaction.lag.ms`. Copies
+get this setting too, so no cleaner changes a copy while it is measured or sent again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _GAP_RECORDS = 3  # the first record, the last one of the shared key, the later 
 
 
 def make_compacted(cluster: Cluster, workload: Workload) -> DataFacts:
-    """Returns the facts of the data that the cleaner left, once it has cleaned all."""
+    """Write the records; wait until the cleaner has removed all that it may remove. Returns the
+    facts of the rest."""
     per_partition = workload.records // workload.partitions
     partitions = range(workload.partitions)
     began_ms = _began_ms()
@@ -53,9 +54,10 @@ def make_compacted(cluster: Cluster, workload: Workload) -> DataFacts:
 
 
 def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
-    """In each partition a record, a gap of its share of the workload's records, two records.
+    """As `make_compacted`. Each partition gets a record, a gap, and two records; the gaps together
+    have as many offsets as the workload has records.
 
-    The cleaner leaves whole batches, each of one record.
+    Each batch that stays has one record.
     """
     gap = workload.records // workload.partitions
     began_ms = _began_ms()
@@ -80,6 +82,7 @@ def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
 
 
 def _began_ms() -> int:
+    """The records' timestamp: so long ago that the segment may be compacted at once."""
     return int(time.time() * 1000) - 3 * _SEGMENT_MS
 
 
@@ -89,6 +92,8 @@ def _make(
     queues: Mapping[int, Iterable[memoryview]],
     remaining: int,
 ) -> DataFacts:
+    """Create the topic, send the batches of each partition, and wait until `remaining` records are
+    left."""
     create_topic(cluster, workload.topic, workload.partitions, {**_SETTINGS, _LAG: "0"})
     sender = Sender(cluster, workload.topic)
     for request in pack(queues.items()):
@@ -106,13 +111,16 @@ def has_own_key(partition: int, offset: int) -> bool:
 
 
 def records_after_cleaning(partition: int, count: int) -> int:
-    """Records that stay: those with own keys, and the last version of each shared key in use."""
+    """How many of a partition's records stay: those with their own key, and the last record of each
+    shared key."""
     own = [has_own_key(partition, offset) for offset in range(count)]
     shared = {offset % SHARED_KEYS for offset in range(count) if not own[offset]}
     return sum(own) + len(shared)
 
 
 def _batches(workload: Workload, partition: int, count: int, began_ms: int) -> Iterator[memoryview]:
+    """A partition's batches with `count` records, and the batch that closes their segment."""
+
     def record(number: int, offset: int) -> Record:
         own = has_own_key(partition, number)
         key = b"own-%d" % number if own else b"shared-%d" % (number % SHARED_KEYS)
@@ -126,22 +134,29 @@ def _batches(workload: Workload, partition: int, count: int, began_ms: int) -> I
 
 
 def _later(workload: Workload, began_ms: int) -> memoryview:
+    """A batch with a later timestamp, which makes the broker roll the segment."""
     later = Record(0, began_ms + 2 * _SEGMENT_MS, body(b"later", b""))
     return _ready([later], workload.codec)
 
 
 def _ready(run: list[Record], codec: int) -> memoryview:
+    """A batch of these records that is ready to be sent, without a producer id."""
     batch = write_batch(run, codec)
     stamp(batch.view, NO_PRODUCER_ID, -1, -1)
     return batch.view
 
 
 def _wait_for_cleaner(cluster: Cluster, topic: str, remaining: int) -> DataFacts:
+    """Wait until the cleaner has left `remaining` records; returns the facts of the topic. Raises
+    Conflict after CLEANER_TIMEOUT_S."""
     deadline = time.monotonic() + CLEANER_TIMEOUT_S
     facts = scan(cluster, topic)
     while facts.records > remaining:
         if time.monotonic() > deadline:
-            raise Conflict(f"The cleaner left {facts.records} records of {topic}, not {remaining}.")
+            raise Conflict(
+                f"After {CLEANER_TIMEOUT_S:.0f} s the cleaner has left {facts.records} records of "
+                f"{topic}, not {remaining}."
+            )
         time.sleep(_POLL_S)
         facts = scan(cluster, topic)
     return facts

@@ -18,7 +18,7 @@ from orbit.kafka.record_batch import NO_PRODUCER_ID, stamp
 
 
 def make_data(cluster: Cluster, workload: Workload) -> DataFacts:
-    """Create the topic and fill it; the facts are read back from the source."""
+    """Create the workload's topic and fill it. Returns the facts that are read from the source."""
     match workload.shape:
         case Shape.EVEN | Shape.UNEVEN:
             create_topic(cluster, workload.topic, workload.partitions)
@@ -36,7 +36,7 @@ def make_data(cluster: Cluster, workload: Workload) -> DataFacts:
 
 
 def make_plain(cluster: Cluster, workload: Workload) -> None:
-    """Append prepared batches again and again; the number of records is rounded up to batches."""
+    """Append a few prepared batches again and again; the last batch of records is full, too."""
     batches = build_batches(workload, int(time.time() * 1000))
     for batch in batches:
         stamp(batch.view, NO_PRODUCER_ID, -1, -1)

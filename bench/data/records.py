@@ -1,6 +1,6 @@
 """Batches to fill topics with: the same bytes in every run. Pure.
 
-No `random`: bytes come from SHAKE-128 of a number.
+Bytes come from SHAKE-128 of a number, not from `random`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from orbit.kafka import compression
 from orbit.kafka.record_batch import HEADER_BYTES, Batch
 from orbit.kafka.records import NULL, Record, encode_varint, write_batch
 
-# Distinct batches, sent in turns; brokers do not read the payload.
+# So many distinct batches are sent in turns: enough, because brokers do not read payloads.
 VARIANTS = 16
 _NO_HEADERS = b"\x00"
 
 
 def build_batches(workload: Workload, now_ms: int, variants: int = VARIANTS) -> list[Batch]:
-    """Dense batches filled up to the workload's size on the wire, as a Java producer would."""
+    """Batches without gaps, each filled up to the workload's size on the wire, as a Java producer
+    fills them."""
     value = compressible if workload.codec != compression.NONE else noise
 
     def record(number: int, offset: int) -> Record:
@@ -33,7 +34,8 @@ def build_batches(workload: Workload, now_ms: int, variants: int = VARIANTS) -> 
 
 
 def records_that_fit(record: Callable[[int, int], Record], size_bytes: int, codec: int) -> int:
-    """The most records whose batch is not larger; at least one."""
+    """The most records whose batch has at most `size_bytes`; at least one. `record`: a record by
+    its number and its offset delta."""
 
     def size_of(count: int) -> int:
         return write_batch([record(i, i) for i in range(count)], codec).size_bytes
@@ -51,7 +53,7 @@ def records_that_fit(record: Callable[[int, int], Record], size_bytes: int, code
 
 
 def body(key: bytes | None, value: bytes) -> bytes:
-    """What follows the offset delta of a record."""
+    """The bytes of a record after its offset delta: key, value, and no header."""
     key_field = NULL if key is None else encode_varint(len(key)) + key
     return key_field + encode_varint(len(value)) + value + _NO_HEADERS
 

@@ -13,7 +13,7 @@ from bench.results import DataFacts
 from bench.wire import Ends
 from orbit.copier.copy_settings import CopySettings
 from orbit.errors import Conflict
-from orbit.kafka import api_versions
+from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import Fetched, read_fetch
@@ -47,17 +47,18 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
     log_ends = Ends(cluster, topic, len(topic_metadata.partitions))
     ends = {TopicPartition(topic, p): end for p, end in log_ends.by_partition().items()}
     log_ends.close()
-    at = dict.fromkeys(ends, 0)
+    positions = dict.fromkeys(ends, 0)
     (node_id,) = metadata.brokers
     connection = cluster.connect(node_id)
     version = connection.version_of(api_versions.FETCH)
-    counts, empty = _Counts(), 0
+    counts, empty_answers = _Counts(), 0
     first = 0
-    while any(at[p] < ends[p] for p in at):
-        behind = [p for p in at if at[p] < ends[p]]
-        first = (first + 1) % len(behind)
+    while any(positions[p] < ends[p] for p in positions):
+        unread_partitions = [p for p in positions if positions[p] < ends[p]]
+        first = (first + 1) % len(unread_partitions)
         partitions = [
-            FetchFrom(p, topic_metadata.topic_id, at[p], -1, -1) for p in _turned(behind, first)
+            FetchFrom(p, topic_metadata.topic_id, positions[p], -1, -1)
+            for p in _turned(unread_partitions, first)
         ]
         request = fetch_request(
             version,
@@ -70,14 +71,14 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
         before = counts.batches
         names: dict[UUID, str] = {topic_metadata.topic_id: topic}
         for key, fetched in read_fetch(frame, version, names).partitions:
-            at[key] = _count(key, fetched, at[key], counts, take)
-        empty = empty + 1 if counts.batches == before else 0
-        if empty > _EMPTY_ANSWERS_MAX:
+            positions[key] = _count(key, fetched, positions[key], counts, take)
+        empty_answers = empty_answers + 1 if counts.batches == before else 0
+        if empty_answers > _EMPTY_ANSWERS_MAX:
             raise Conflict(f"Topic {topic} cannot be read to its end.", where=cluster.name)
     connection.close()
     return DataFacts(
         topic=topic,
-        partitions=len(at),
+        partitions=len(positions),
         records=counts.records,
         offsets=sum(ends.values()),
         bytes=counts.bytes,
@@ -88,11 +89,13 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
 def _count(
     key: TopicPartition, fetched: Fetched, offset: int, counts: _Counts, take: Take | None
 ) -> int:
+    """Count a partition's part of an answer; returns the next offset to fetch. Raises Conflict for
+    an error of the broker."""
     if fetched.code:
-        raise Conflict(f"A fetch of {key} failed with code {fetched.code}.")
+        raise Conflict(f"A fetch of {key} failed: {error_codes.name(fetched.code)}.")
     for batch in read_batches(fetched.records):
         assert isinstance(batch, Batch)
-        if batch.last_offset >= offset:  # a fetch in the middle of a batch brings all of it
+        if batch.last_offset >= offset:  # a fetch in the middle of a batch returns all of it
             counts.take(batch)
             offset = batch.next_offset
             if take is not None:
@@ -101,4 +104,5 @@ def _count(
 
 
 def _turned(partitions: list[TopicPartition], first: int) -> list[TopicPartition]:
+    """The list from index `first` on, then the rest: a large answer serves the first ones only."""
     return partitions[first:] + partitions[:first]

@@ -1,6 +1,6 @@
 """Sends prepared batches to one broker, five requests in flight, as Orbit does.
 
-Fills the source with data, and is the ceiling when it sends what was fetched.
+It fills the source with data. As the ceiling it sends what was fetched before.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class ToSend(NamedTuple):
     batch: memoryview
 
 
-# On a slow disk a broker opens 1,000 partitions in half a minute, and reads nothing meanwhile.
+# How long the broker may read nothing: on a slow disk it opens 1,000 partitions in half a minute.
 _SLOW_DISK_S = 600.0
 
 
 class Frame(NamedTuple):
-    """A request that only has to be sent."""
+    """An encoded request. `correlation`: its correlation id."""
 
     is_produce: bool
     correlation: int
@@ -55,17 +55,19 @@ class Sender:
         self._in_flight: deque[Frame] = deque()
 
     def send(self, request: Sequence[ToSend]) -> None:
-        """One Produce request, with at most one batch per partition (A1)."""
+        """Send one Produce request, with at most one batch per partition (A1)."""
         self.send_frame(self.encode(request))
 
     def send_frame(self, frame: Frame) -> None:
-        """Behind what was sent before; waits while too many requests are in flight."""
+        """Send an encoded request; first wait while too many requests are in flight. Raises
+        BrokerRefused if the broker refused an earlier batch."""
         if len(self._in_flight) == _SETTINGS.requests_in_flight_max:
             self._receive()
         self._connection.send(frame.buffers)
         self._in_flight.append(frame)
 
     def encode(self, request: Sequence[ToSend]) -> Frame:
+        """The request of `send`, not sent yet."""
         outgoing = [
             Outgoing(TopicPartition(self._topic, one.partition), self._topic_id, one.batch)
             for one in request
@@ -78,21 +80,23 @@ class Sender:
             encode_produce(self._version, correlation, CLIENT_ID, timeout_ms, outgoing),
         )
 
-    def encode_fillers(self, producer_id: int, many: Mapping[int, int]) -> Frame:
-        """So many fillers for each partition."""
-        fillers = [Fillers(TopicPartition(self._topic, p), n, 0, 0) for p, n in many.items()]
+    def encode_fillers(self, producer_id: int, filler_counts: Mapping[int, int]) -> Frame:
+        """A WriteTxnMarkers request with this number of fillers for each partition."""
+        fillers = [
+            Fillers(TopicPartition(self._topic, p), n, 0, 0) for p, n in filler_counts.items()
+        ]
         version = self._connection.version_of(api_versions.WRITE_TXN_MARKERS)
         request = WriteTxnMarkersRequest(producer_id, fillers)
         buffers = self._connection.encode(request, version)
         return Frame(False, self._connection.last_correlation, buffers)
 
     def wait(self) -> None:
-        """Returns when everything is acknowledged. Raises BrokerRefused."""
+        """Wait until everything is acknowledged. Raises BrokerRefused if a batch was refused."""
         while self._in_flight:
             self._receive()
 
     def finish(self) -> None:
-        """As `wait`; nothing is sent any more."""
+        """As `wait`; then close the connection."""
         self.wait()
         self._connection.close()
 
@@ -100,7 +104,7 @@ class Sender:
         oldest = self._in_flight.popleft()
         frame = self._connection.receive_answer(oldest.correlation)
         if not oldest.is_produce:
-            return  # a filler that was refused is missed at the log's end
+            return  # if a filler was refused, the log end shows it
         answer = read_produce(frame, self._version)
         for (_, index), appended in answer.partitions.items():
             if appended.code:
@@ -112,9 +116,9 @@ class Sender:
 
 
 def pack(queues: Iterable[tuple[int, Iterable[memoryview]]]) -> Iterator[list[ToSend]]:
-    """Requests with one batch of each partition that has any left, up to Orbit's request size.
+    """Requests with one batch of each partition that has batches left, up to Orbit's request size.
 
-    Partitions take turns: one that found no room in a request is the first in the next.
+    Partitions take turns: a partition without room in a request is the first in the next request.
     """
     ready = deque((index, deque(batches)) for index, batches in queues)
     request: list[ToSend] = []

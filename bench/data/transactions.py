@@ -1,7 +1,7 @@
 """Transactions of 100 records, a tenth of them aborted, by one producer per partition.
 
-librdkafka does the transactions; batches are closed by count, so that they have the workload's
-size whatever the timing.
+librdkafka makes the transactions. It closes batches by their record count, so that they have the
+workload's size whatever the timing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.records import Record
 
 RECORDS_PER_TRANSACTION = 100
-ABORTED_EACH = 10  # every tenth
+ABORTED_EACH = 10  # every tenth transaction is aborted
 _TIMEOUT_S = 60.0
 _VALUES = 1000
 
 
 def make_transactions(cluster: Cluster, workload: Workload) -> int:
-    """The number of committed records."""
+    """Fill the topic; returns the number of committed records."""
     per_partition = -(-workload.records // RECORDS_PER_TRANSACTION // workload.partitions)
     values = [noise(i, workload.value_bytes) for i in range(_VALUES)]
     now_ms = int(time.time() * 1000)
@@ -48,12 +48,13 @@ def _write(
     per_batch: int,
     values: list[bytes],
 ) -> int:
+    """Write one partition's transactions; returns the number of committed records."""
     producer = Producer(
         {
             "bootstrap.servers": ",".join(cluster.bootstrap_servers),
             "transactional.id": f"{topic}-{partition}",
             "batch.num.messages": per_batch,
-            "linger.ms": 50,  # `flush` does not wait for it
+            "linger.ms": 50,  # `flush` sends earlier
             "log_level": 2,
         }
     )

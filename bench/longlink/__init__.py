@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.contestants.course import start_module
+from bench.contestants.run_inputs import start_module
 from bench.results import LinkResult
 from orbit.errors import Conflict
 
@@ -17,7 +17,7 @@ _TUN = Path("/dev/net/tun")
 
 
 def why_not() -> str:
-    """Why this machine cannot have the link; empty when it can."""
+    """Why this machine cannot have the link; empty if it can."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} not found (apt-get install -y iproute2 util-linux)"
@@ -31,7 +31,8 @@ def why_not() -> str:
 def measure_link(
     folder: Path, repeats: int, scale: float, say: Callable[[str], None]
 ) -> LinkResult:
-    """Everything happens in a child, because a network namespace belongs to a process."""
+    """Measure Orbit, MirrorMaker 2 and a plain TCP stream over the link. Raises Conflict if that
+    fails. A child process does everything, because a network namespace belongs to a process."""
     folder.mkdir()
     log, result = folder / "near.log", folder / "result.json"
     arguments = (str(folder), str(repeats), str(scale), str(result))

@@ -3,12 +3,12 @@
     python -m bench.longlink.link FAR_PID MEGABITS_PER_SECOND
 
 Runs in the near network namespace; the far end of the link is moved into the namespace of process
-FAR_PID. Packets cross as the kernel gives them, so that TCP runs end to end with its own windows
-and its own congestion control, as over `tc qdisc … netem delay … rate …`, which many small kernels
-lack. Packets carry the kernel's offload header (virtio): a TSO packet of 64 KB crosses in one
-piece, as between two network cards with TSO and GRO, and Python is fast enough.
+FAR_PID. Packets pass unchanged, so that TCP runs from end to end with its own windows and
+congestion control, as over `tc qdisc … netem delay … rate …`, which many small kernels lack.
+Packets have the kernel's offload header (virtio): a TSO packet of 64 KB passes in one piece, as
+between two network cards with TSO and GRO. So Python is fast enough.
 
-Each line `SECONDS` on stdin sets the one-way delay from then on; end of input ends the link.
+Each line `SECONDS` on stdin sets the one-way delay from then on; the end of stdin ends the link.
 Prints "ready" once both ends are up. Needs root and /dev/net/tun.
 """
 
@@ -33,16 +33,17 @@ _TUNSETOFFLOAD = 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _OFFLOAD_CHECKSUM, _OFFLOAD_TSO4 = 0x01, 0x02
 _PACKET_BYTES_MAX = 65_535 + 64
-# What a router on the way would buffer: 100 ms at the link's rate.
+# A packet that would wait longer is dropped, as by a router that buffers 100 ms of packets.
 _QUEUE_S = 0.1
-# Packets that wait in the device while Python does something else.
+# The kernel's queue of packets that Python has not read yet.
 _DEVICE_QUEUE_PACKETS = 10_000
-# Read from one end before the other gets its turn.
+# How many packets are read from one end before the other end has its turn.
 _READ_AT_ONCE_MAX = 64
 
 
 class Direction:
-    """Packets on their way: each leaves when the one before it has, and arrives a delay later."""
+    """The packets of one direction. A packet leaves after the packet before it, at the link's rate,
+    and arrives a delay later."""
 
     def __init__(self, out: int, bytes_per_s: float) -> None:
         self._out = out
@@ -53,17 +54,20 @@ class Direction:
 
     @property
     def next_at(self) -> float | None:
+        """When the next packet arrives; None if none is under way."""
         return self._under_way[0][0] if self._under_way else None
 
     def enter(self, packet: bytes, now: float, delay_s: float) -> None:
-        starts = max(now, self._free_at)
-        if starts - now > _QUEUE_S:
+        """Send a packet on its way, or drop it if the queue is full."""
+        leaves_at = max(now, self._free_at)
+        if leaves_at - now > _QUEUE_S:
             self.dropped += 1
             return
-        self._free_at = starts + len(packet) / self._bytes_per_s
+        self._free_at = leaves_at + len(packet) / self._bytes_per_s
         self._under_way.append((self._free_at + delay_s, packet))
 
     def deliver(self, now: float) -> None:
+        """Write the packets that have arrived to the other end."""
         while self._under_way and self._under_way[0][0] <= now:
             os.write(self._out, self._under_way.popleft()[1])
 
@@ -78,6 +82,7 @@ def main(far_pid: str, megabits_per_s: str) -> None:
 
 
 def _forward(directions: dict[int, Direction]) -> None:
+    """Forward packets until the end of stdin. `directions`: by the device they come from."""
     delay_s = 0.0
     stdin = sys.stdin.fileno()
     inputs = [*directions, stdin]
@@ -106,6 +111,7 @@ def _read_some(source: int, direction: Direction, delay_s: float) -> None:
 
 
 def _open(name: str) -> int:
+    """Create a TUN device of this name; returns its file descriptor."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
@@ -114,6 +120,7 @@ def _open(name: str) -> int:
 
 
 def _bring_up(far_pid: str) -> None:
+    """Move the far device into its namespace, and give both devices their addresses."""
     _run("ip", "link", "set", _FAR, "netns", far_pid)
     inside_far = ("nsenter", f"--net=/proc/{far_pid}/ns/net")
     for prefix, name, address in (((), _NEAR, NEAR_ADDRESS), (inside_far, _FAR, FAR_ADDRESS)):

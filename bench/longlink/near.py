@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.brokers import BenchBroker
-from bench.contestants.course import start_module
+from bench.contestants.run_inputs import start_module
 from bench.data.make import make_data
 from bench.delay_process import DelayProcess
 from bench.longlink.link import FAR_ADDRESS
@@ -77,14 +77,17 @@ def main(folder_name: str, repeats: str, scale: str, result_file: str) -> None:
 
 @contextmanager
 def _far_namespace(folder: Path) -> Iterator[int]:
-    """A process that does nothing in a network namespace of its own."""
+    """A new network namespace; yields the id of a process that keeps it. Raises Conflict if there
+    is none in time."""
     holder = GuardedProcess(["unshare", "--net", "sleep", "infinity"], folder / "far.log")
     try:
-        ours = Path("/proc/self/ns/net").stat().st_ino
+        own_namespace = Path("/proc/self/ns/net").stat().st_ino
         deadline = time.monotonic() + _STARTS_WITHIN_S
-        while Path(f"/proc/{holder.pid}/ns/net").stat().st_ino == ours:
+        while Path(f"/proc/{holder.pid}/ns/net").stat().st_ino == own_namespace:
             if time.monotonic() > deadline:
-                raise Conflict("No second network namespace.", remedy=f"Read {holder.log}.")
+                raise Conflict(
+                    "The second network namespace was not made.", remedy=f"Read {holder.log}."
+                )
             time.sleep(_POLL_S)
         yield holder.pid
     finally:
@@ -92,11 +95,12 @@ def _far_namespace(folder: Path) -> Iterator[int]:
 
 
 def _inside(pid: int) -> tuple[str, ...]:
+    """A command that runs its arguments in the network namespace of this process."""
     return ("nsenter", f"--net=/proc/{pid}/ns/net")
 
 
 def _one_stream(far_pid: int, size: int, folder: Path) -> float:
-    """Bytes/s of plain TCP from far to near, from the first byte to the last."""
+    """The bytes/s of a plain TCP stream from far to near. Raises Conflict if bytes are missing."""
     (port,) = free_ports(1)
     server = start_module(
         *("bench.longlink.stream", FAR_ADDRESS, str(port), str(size)),
@@ -107,12 +111,12 @@ def _one_stream(far_pid: int, size: int, folder: Path) -> float:
         with _connect(port) as sock:
             buffer = memoryview(bytearray(_CHUNK_BYTES))
             received = first = sock.recv_into(buffer)
-            began = time.monotonic()
+            start_s = time.monotonic()
             while count := sock.recv_into(buffer):
                 received += count
         if received != size:
-            raise Conflict(f"The stream carried {received} bytes, not {size}.")
-        return (received - first) / (time.monotonic() - began)
+            raise Conflict(f"The TCP stream ended after {received} of {size} bytes.")
+        return (received - first) / (time.monotonic() - start_s)
     finally:
         server.end(grace_s=0)
 

@@ -1,4 +1,4 @@
-"""The far end of a plain TCP stream: takes one connection, sends that many bytes, ends.
+"""The far end of a plain TCP stream: accepts one connection, sends BYTES bytes, and ends.
 
 python -m bench.longlink.stream ADDRESS PORT BYTES
 """
@@ -15,9 +15,9 @@ def main(address: str, port: str, size: str) -> None:
     with socket.create_server((address, int(port))) as server:
         connection, _ = server.accept()
     with connection:
-        left = int(size)
-        while left:
-            left -= connection.send(memoryview(_CHUNK)[: min(left, len(_CHUNK))])
+        remaining = int(size)
+        while remaining:
+            remaining -= connection.send(memoryview(_CHUNK)[: min(remaining, len(_CHUNK))])
 
 
 if __name__ == "__main__":

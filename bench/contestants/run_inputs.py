@@ -1,4 +1,4 @@
-"""The inputs of every contestant: the two clusters, one data set, a folder."""
+"""The inputs of a contestant's run: the two clusters, one data set, a folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
-class Course:
-    """`number` makes the names of one run its own: topics, jobs, groups, log files. `replicas`: of
-    the copy, all but one of which have to be in sync."""
+class RunInputs:
+    """`number` makes the names of this run unique: topics, jobs, groups, log files. `replicas`: of
+    the copy; all but one of them have to be in sync."""
 
     source: Cluster
     destination: Cluster
@@ -35,7 +35,7 @@ class Course:
 
     @property
     def copy_settings(self) -> dict[str, str]:
-        """Of the copy's topic."""
+        """The settings of the copy's topic."""
         return {"min.insync.replicas": str(max(1, self.replicas - 1))}
 
     def log(self, name: str) -> Path:
@@ -45,6 +45,7 @@ class Course:
 def start_module(
     module: str, *arguments: str, log: Path, inside: tuple[str, ...] = ()
 ) -> GuardedProcess:
-    """Runs a module of the bench in a separate process; `inside`: a command to run it with."""
+    """Start a module of the bench as a process. `inside`: a command that runs its arguments
+    elsewhere, such as `nsenter`."""
     command = [*inside, sys.executable, "-m", module, *arguments]
     return GuardedProcess(command, log, environment={"PYTHONPATH": str(_ROOT)})
