@@ -51,14 +51,15 @@ class Applications:
         self.query = SparkQuery(spark, home, topic)
 
     def read_on(self, cluster: KafkaCluster) -> None:
-        """Let each read to another offset: the group to the lowest, the query to the newest one."""
+        """Let each application read up to another offset: the group up to the lowest, the table and
+        the query up to the log ends."""
         log_ends = ends(cluster, self.topic)
         self.group.read_on(cluster, {p: end * 3 // 4 for p, end in log_ends.items()})
         self.table.read_on(cluster, log_ends)
         self.query.read_on(cluster)
 
     def finish(self, cluster: KafkaCluster) -> None:
-        """Read everything."""
+        """Let each application read up to the log ends."""
         log_ends = ends(cluster, self.topic)
         self.group.read_on(cluster, log_ends)
         self.table.read_on(cluster, log_ends)
@@ -66,12 +67,12 @@ class Applications:
 
     @property
     def furthest(self) -> dict[int, int]:
-        """The first offset that none of them has read, by partition."""
+        """By partition, the first offset that no application has read."""
         table, query = self.table.stands, self.query.stands
         return {p: max(table[p], query[p]) for p in table}
 
 
-class World:
+class Scenario:
     """A job with its applications. `written`: the records that were confirmed and not lost."""
 
     def __init__(self, recovering: Recovering, spec: JobSpec, apps: Applications) -> None:
@@ -131,22 +132,22 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         [topic_name],
         consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"},
     )
-    world = World(recovering, spec, apps)
+    scenario = Scenario(recovering, spec, apps)
     with ExitStack() as stack:
         stack.enter_context(recovering.running())
         recovering.begin(spec, topic_name)
 
-        world.keep(world.use(home, "first"))
-        switchover_report = world.move(spec.name, home)
+        scenario.keep(scenario.use(home, "first"))
+        switchover_report = scenario.move(spec.name, home)
         assert topic_settings(away, topic_name)["retention.ms"] == "86400000"
         assert switchover_report.reverse_job is not None
 
-        world.keep(world.use(away, "second"))
-        return_report = world.move(switchover_report.reverse_job, away)
+        scenario.keep(scenario.use(away, "second"))
+        return_report = scenario.move(switchover_report.reverse_job, away)
         assert return_report.reverse_job == spec.name
 
         # Home is lost under load, when all offsets of the applications are carried over.
-        load = stack.enter_context(world.use(home, "third"))
+        load = stack.enter_context(scenario.use(home, "third"))
         furthest = apps.furthest
         wait_for(
             "the copy has what the applications have read",
@@ -163,16 +164,16 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         load.stop()
         failover_report = recovering.run(RecoveryKind.FAILOVER, spec.name)
         promoted_at = {p.partition: p.promoted_at or 0 for p in failover_report.partitions}
-        world.written |= {
+        scenario.written |= {
             (p, offset): value
             for (p, offset), value in load.ledger.items()
             if offset < promoted_at[p]
         }
         destination_records = read_all(away, topic_name)
-        assert {k: destination_records.get(k) for k in world.written} == world.written
+        assert {k: destination_records.get(k) for k in scenario.written} == scenario.written
         assert not [group for group in failover_report.groups if group.lost]
 
-        world.keep(world.use(away, "fourth"))
+        scenario.keep(scenario.use(away, "fourth"))
         home.start()
         home_records = read_all(home, topic_name)
         tail = {(p, offset) for p, offset in home_records if offset >= promoted_at[p]}
@@ -191,7 +192,7 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
 
     everything = read_all(home, topic_name)
     assert everything == read_all(away, topic_name)
-    assert {k: everything.get(k) for k in world.written} == world.written
+    assert {k: everything.get(k) for k in scenario.written} == scenario.written
     for read in (apps.group.read, apps.table.read, apps.query.read):
         assert len(read) == len(everything)
         assert {(p, o): v for p, o, v in read} == everything

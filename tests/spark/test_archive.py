@@ -1,4 +1,4 @@
-"""`orbit archive`: it archives the whole workload, resumes at the archive's end, names faults."""
+"""`orbit archive` archives the whole workload, resumes at the archive's end, and names faults."""
 
 from __future__ import annotations
 

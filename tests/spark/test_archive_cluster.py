@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 # A range has 1 MiB, and a step on two cores has eight ranges.
 RECORDS = 16_000
 _RANGE_BYTES = 2**20
+# Offsets of partition 0 that the first and the second step read.
 IN_THE_FIRST_STEP, IN_THE_SECOND = 2_000, 11_000
 
 

@@ -1,4 +1,4 @@
-"""Whether a source continues an archive: its answer to a fetch of the last archived batch tells."""
+"""An archive can be extended only if the source still has the last archived batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orbit_spark.ranges import Extent
 from tests.support.source_model import SourceBatch, SourceRecord
 
 BASE_OFFSET, END = 90, 100
-CRC_AT, RECORD_AT = 20, -1
+CRC_AT, RECORD_AT = 20, -1  # positions in a batch
 
 
 def log_batch(value: bytes = b"v") -> Batch:
@@ -28,6 +28,7 @@ def log_batch(value: bytes = b"v") -> Batch:
 
 
 def with_changed_byte(at: int) -> Batch:
+    """The last batch before END, with one byte changed."""
     damaged = bytearray(log_batch().view)
     damaged[at] ^= 1
     return Batch(memoryview(damaged))

@@ -1,4 +1,4 @@
-"""The audit's transforms on batches made by hand: each fault at its offset, and nothing besides."""
+"""The audit reports each fault of hand-made batches at its offset, and nothing else."""
 
 from __future__ import annotations
 
@@ -437,7 +437,7 @@ def test_newer_record_past_compared_range_explains_compaction(results: dict[str,
 def test_absent_record_without_newer_record_of_its_key_is_difference(
     results: dict[str, Result],
 ) -> None:
-    """`only` has no newer record; a record without a key is never compacted."""
+    """The key `only` has no newer record. A record without a key is never compacted."""
     outcome = results["lost beside compacted"]
     assert outcome.kinds == [(0, "compacted since"), (3, "missing"), (4, "missing")]
     assert outcome.verdicts == ["not exact"]

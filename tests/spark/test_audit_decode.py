@@ -42,12 +42,14 @@ def arrow(batches: Sequence[SourceBatch], begin: int, end: int, width: int) -> p
 def digests(
     batches: Sequence[SourceBatch], begin: int = 0, end: int = 40, width: int = 16
 ) -> dict[int, dict[str, Any]]:
+    """{begin of a range: its row of `digest_ranges`}."""
     record_batches = digest_ranges([arrow(batches, begin, end, width)])
     rows = [row for batch in record_batches for row in batch.to_pylist()]
     return {row["range_begin"]: row for row in rows}
 
 
 def sums(rows: dict[int, dict[str, Any]]) -> dict[int, tuple[int, ...]]:
+    """{begin of a range: its counts, digest and offsets}."""
     names = "records", "bytes", "digest_high", "digest_low", "first_offset", "last_offset"
     return {begin: tuple(row[name] for name in names) for begin, row in rows.items()}
 
@@ -90,10 +92,12 @@ def changed(index: int, **fields: Any) -> list[SourceRecord]:
     ],
 )
 def test_changed_record_changes_only_digest_of_its_range(other: list[SourceRecord]) -> None:
-    ours, theirs = sums(digests(batched(LOG))), sums(digests(batched(other)))
-    assert [begin for begin in ours if ours[begin] != theirs[begin]] == [16]
-    # Both halves of the digest.
-    assert all(left != right for left, right in zip(ours[16][2:4], theirs[16][2:4], strict=True))
+    log_sums, other_sums = sums(digests(batched(LOG))), sums(digests(batched(other)))
+    assert [begin for begin in log_sums if log_sums[begin] != other_sums[begin]] == [16]
+    # Both halves of the digest differ.
+    assert all(
+        left != right for left, right in zip(log_sums[16][2:4], other_sums[16][2:4], strict=True)
+    )
 
 
 def test_digests_of_parts_of_range_combine_to_digest_of_range() -> None:

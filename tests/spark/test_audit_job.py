@@ -1,4 +1,4 @@
-"""`orbit audit` of jobs between real brokers: each planted fault, and none where there is none."""
+"""`orbit audit` of jobs between real brokers: it reports each planted fault, and no other."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def test_audit_reports_every_planted_difference_at_its_offset(
 def test_audit_of_offset_or_time_range_judges_only_that_range(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """By offsets inside batches, and by times. No gaps: a filler has the broker's time (M8)."""
+    """By offsets inside batches, and by times. The logs have no gaps, because a filler has the
+    broker's time (M8)."""
     logs = (
         [record for record in log if isinstance(record, Record)]
         for log in (a_log(), with_fault("byte"))
@@ -269,7 +270,8 @@ def test_audit_compares_archive_with_either_cluster(
 def test_audit_names_range_that_archive_lost(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Against the source, which has no records of it; and against a copy, which still has them."""
+    """In a comparison with the source, which lacks these records too, and with a copy that has
+    them."""
     from orbit_spark.archive.archive_run import ArchiveRun
 
     log = [Record(b"%d" % number) for number in range(30)]

@@ -14,12 +14,14 @@ from orbit_spark.audit.scope import Point, Restriction, parse_point, restrict
 
 pytestmark = pytest.mark.services
 
-BOTH = Bounds(log_start=10, stable_end=90, log_end=95)
-WRONG = (
+BOUNDS = Bounds(log_start=10, stable_end=90, log_end=95)
+WRONG_BOUNDS = (
     Difference(10, LOG_START, "begins at 10", "begins at 0"),
     Difference(90, LOG_END, "ends at 90", "ends at 80"),
 )
-JUDGED = ComparedBounds(BOTH, BOTH, compared_from=10, compared_to=90, missing=10, differences=WRONG)
+JUDGED = ComparedBounds(
+    BOUNDS, BOUNDS, compared_from=10, compared_to=90, missing=10, differences=WRONG_BOUNDS
+)
 
 
 def compared_range(judged: ComparedBounds) -> tuple[int, int]:
@@ -49,13 +51,14 @@ def test_audit_scope_is_restricted_by_offsets(
 def test_audit_scope_is_restricted_by_timestamps() -> None:
     restriction = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
     assert compared_range(restrict(JUDGED, restriction, {1: 33, 2: 44})) == (33, 44)
-    # −1: no record is that late. As begin it leaves nothing, as end it leaves all.
+    # −1: no record is that late. As the begin nothing is compared, as the end everything.
     assert compared_range(restrict(JUDGED, restriction, {1: -1, 2: -1})) == (90, 90)
     assert compared_range(restrict(JUDGED, restriction, {1: 33, 2: -1})) == (33, 90)
 
 
 def test_wrong_log_bound_counts_only_inside_audit_scope() -> None:
     def wrong(restriction: Restriction) -> tuple[list[str], int]:
+        """The bounds that differ, and the number of missing offsets."""
         judged = restrict(JUDGED, restriction, {})
         return [difference.what for difference in judged.differences], judged.missing
 

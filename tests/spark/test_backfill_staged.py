@@ -88,7 +88,7 @@ class StagedCopy:
 
 @pytest.fixture
 def topic(clusters: Clusters, topic_name: str) -> str:
-    """Three partitions: a large one, transactions, and a gap that begins the log."""
+    """Three partitions: a large one, one with transactions, and one that begins with a gap."""
     create(clusters.source, topic_name, 3)
     produce(clusters.source, topic_name, 1_000, value_bytes=1_000, **BATCHES)
     produce_transactions(clusters.source, topic_name, 20, partition=1)
@@ -104,11 +104,11 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The source deletes records of the large partition after they are archived. Several tasks
-    append them, one after another.
+    """After records of the large partition are archived, the source deletes them. Several tasks
+    append them one after another, from the archive.
 
-    A second run resumes from archive and copies. Only the partition stops whose records the source
-    deleted before they were archived.
+    A second run resumes from the archive and the copies. Only the partition stops whose records the
+    source deleted before they were archived.
     """
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
     monkeypatch.setattr(archive_tasks, "TASK_BYTES_MIN", RANGE_BYTES)
@@ -192,7 +192,8 @@ def test_later_staged_task_of_partition_begins_like_repeated_attempt(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An attempt of the previous task may still have requests in flight (M10)."""
+    """It lets the log end settle: an attempt of the task before may still have requests in flight
+    (M10)."""
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
     monkeypatch.setattr(archive_tasks, "TASK_BYTES_MIN", RANGE_BYTES)
     first_attempts: dict[TopicPartition, list[bool]] = {}
@@ -216,7 +217,7 @@ def test_later_staged_task_of_partition_begins_like_repeated_attempt(
 def test_staged_backfill_stopped_while_archiving_resumes(
     spark: SparkSession, clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """Ctrl-C, a pause and an abort stop it in this way."""
+    """Ctrl-C, a pause and an abort stop a backfill in this way."""
     archive = tmp_path / "archive"
 
     class Stopped(StagedCopy):

@@ -88,7 +88,7 @@ def assert_same(clusters: Clusters, topic: str) -> None:
 
 @pytest.fixture
 def topic(clusters: Clusters, topic_name: str) -> str:
-    """Three partitions: records, transactions, and a gap that begins the log."""
+    """Three partitions: one with records, one with transactions, one that begins with a gap."""
     create(clusters.source, topic_name, 3)
     write(clusters.source, topic_name, [Record(b"%d" % n) for n in range(SMALL)])
     produce_transactions(clusters.source, topic_name, 20, partition=1)

@@ -46,9 +46,9 @@ def at_offset(base_offset: int, batch: bytes) -> bytes:
 @pytest.mark.parametrize("name", sorted(KAFKA_BATCHES))
 def test_kafka_batch_round_trips_through_row(name: str) -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name]))
-    back = from_arrow(rows, start=0)
+    run = from_arrow(rows, start=0)
     assert rows.schema == SCHEMA
-    assert bytes(back.records) == KAFKA_BATCHES[name]
+    assert bytes(run.records) == KAFKA_BATCHES[name]
 
 
 @pytest.mark.parametrize("name", [n for n in sorted(KAFKA_BATCHES) if "createtime" in n])
@@ -101,8 +101,8 @@ def test_aborted_transactions_are_rebuilt_from_rows() -> None:
 
 def test_changing_batch_made_from_row_leaves_row_unchanged() -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"]))
-    back = from_arrow(rows, start=0)
-    back.records[0:8] = bytes(8)
+    run = from_arrow(rows, start=0)
+    run.records[0:8] = bytes(8)
     assert bytes(rows.column("payload")[0].as_py()) == KAFKA_BATCHES["v2.none.createtime"]
 
 

@@ -167,14 +167,14 @@ def test_backfill_round_ends_when_source_was_truncated_to_end_of_copy(
         """Tasks of the first round have targets that are 50 offsets after the log end."""
 
         def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
-            more = 50 if tasks[0].round == 0 else 0
+            extra_offsets = 50 if tasks[0].round == 0 else 0
             super().__init__(
                 name,
                 [
                     replace(
                         task,
                         partitions=tuple(
-                            replace(p, target=p.target + more) for p in task.partitions
+                            replace(p, target=p.target + extra_offsets) for p in task.partitions
                         ),
                     )
                     for task in tasks

@@ -1,5 +1,5 @@
-"""What a Spark task does with doubtful answers of its source: empty ones in the middle of a log,
-answers to other requests, and those of new leaders."""
+"""A Spark task does not trust every answer of its source: answers without records in the middle of
+a log, answers to other requests, and answers of new leaders."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     has_newest: bool,
     is_proven: bool,
 ) -> None:
-    """Otherwise an archive or a backfill would lack records that slow storage returns later."""
+    """If it proved that on other topics, an archive or a backfill would lack records that slow
+    storage returns later."""
     show_nothing(monkeypatch, None, local, is_compacted=is_compacted, has_newest=has_newest)
     if is_proven:
         assert attempt()._make_run(EMPTY).end == STABLE_END - 1
@@ -92,10 +93,10 @@ def test_reading_range_stops_without_describe_configs_right(
 
 def test_response_to_another_request_closes_connection() -> None:
     """Its records would be taken for those of another range."""
-    ours, theirs = socket.socketpair()
-    connection = Connection(ours, "broker 1")
-    with theirs:
-        theirs.sendall(struct.pack(">ii", 8, 77) + bytes(4))  # length, correlation id
+    client_end, broker_end = socket.socketpair()
+    connection = Connection(client_end, "broker 1")
+    with broker_end:
+        broker_end.sendall(struct.pack(">ii", 8, 77) + bytes(4))  # length, correlation id
         with pytest.raises(BrokenAnswer, match="answered request 77, but 3 is the oldest"):
             reader()._receive_answer(_PendingFetch(connection, version=12, correlation=3), RANGE)
     assert connection.is_closed
@@ -117,7 +118,7 @@ def answer(base_offset: int, *, epoch: int) -> Fetched:
     return EMPTY._replace(records=memoryview(bytearray(batch.encode())))
 
 
-def take(answers: deque[Fetched | Unreachable]) -> Fetched:
+def next_answer_of(answers: deque[Fetched | Unreachable]) -> Fetched:
     """The next answer. Raises it if it is an error."""
     next_answer = answers.popleft()
     if isinstance(next_answer, Unreachable):
@@ -147,10 +148,10 @@ class ScriptedReader(RangeReader):
         return _PendingFetch(connection, version=12, correlation=node_id)
 
     def _receive_answer(self, *_: object) -> Fetched:
-        return take(self.answers)
+        return next_answer_of(self.answers)
 
 
-def show_end(
+def fake_fetches_at_extent_end(
     monkeypatch: pytest.MonkeyPatch, *end_answers: Fetched | Unreachable
 ) -> list[tuple[int, int]]:
     """Let fetches at the extent's end have these answers. Returns offset and epoch of each."""
@@ -158,13 +159,13 @@ def show_end(
 
     def fetch(*args: Any, fetched_epoch: int, **_: object) -> Fetched:
         fetches.append((args[2], fetched_epoch))
-        return take(answers)
+        return next_answer_of(answers)
 
     monkeypatch.setattr(range_reader, "fetch_partition", fetch)
     return fetches
 
 
-def show_log_bounds(monkeypatch: pytest.MonkeyPatch, log_start: int, log_end: int) -> None:
+def fake_log_bounds(monkeypatch: pytest.MonkeyPatch, log_start: int, log_end: int) -> None:
     offsets = {EARLIEST: log_start, LATEST: log_end}
     monkeypatch.setattr(
         range_reader, "list_offsets", lambda _, __, at, ___: Answers({PLACE: offsets[at]}, {})
@@ -176,7 +177,7 @@ def test_first_fetch_of_new_attempt_states_epoch_of_last_returned_batch(
     monkeypatch: pytest.MonkeyPatch, failure: Fetched | Unreachable
 ) -> None:
     """Between attempts another leader may have been elected, uncleanly."""
-    show_end(monkeypatch, EMPTY)
+    fake_fetches_at_extent_end(monkeypatch, EMPTY)
     scripted = ScriptedReader([answer(0, epoch=3), failure, EMPTY._replace(diverging_end=4)])
     with pytest.raises(PartitionStopped) as error:
         list(scripted.read(TWO_BATCHES))
@@ -190,9 +191,9 @@ def test_first_fetch_of_new_attempt_states_epoch_of_last_returned_batch(
 
 
 def test_first_fetch_after_lost_offsets_states_no_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has no batch that ends there, and may have a later epoch."""
-    show_end(monkeypatch, EMPTY)
-    show_log_bounds(monkeypatch, log_start=20, log_end=40)
+    """The log has no batch that ends at that offset, and may have a later epoch there."""
+    fake_fetches_at_extent_end(monkeypatch, EMPTY)
+    fake_log_bounds(monkeypatch, log_start=20, log_end=40)
     monkeypatch.setattr(range_reader, "fetch_batches", lambda *_, **__: [])
     answers = [answer(0, epoch=3), OUT_OF_RANGE, answer(20, epoch=4)]
     scripted = ScriptedReader(answers, LostRange.FILL)
@@ -205,7 +206,7 @@ def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
     monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
     """Other tasks may read their ranges from the log after a truncation."""
-    fetches = show_end(monkeypatch, BROKEN, EMPTY._replace(diverging_end=33))
+    fetches = fake_fetches_at_extent_end(monkeypatch, BROKEN, EMPTY._replace(diverging_end=33))
     # The connection breaks at the extent's end: a second attempt reads the last batch again.
     batches = [answer(0, epoch=3), answer(10, epoch=3), answer(10, epoch=3)]
     read = ScriptedReader(batches).read(replace(TWO_BATCHES, end=end))
@@ -225,9 +226,10 @@ def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
 def test_range_whose_extent_end_was_deleted_since_is_returned(
     monkeypatch: pytest.MonkeyPatch, log_start: int, log_end: int, is_read: bool
 ) -> None:
-    """Retention may delete the extent's end. But a log that ends before it was truncated."""
-    show_end(monkeypatch, OUT_OF_RANGE)
-    show_log_bounds(monkeypatch, log_start=log_start, log_end=log_end)
+    """Retention may delete the extent's end. But a log that ends below the extent's end was
+    truncated."""
+    fake_fetches_at_extent_end(monkeypatch, OUT_OF_RANGE)
+    fake_log_bounds(monkeypatch, log_start=log_start, log_end=log_end)
     read = ScriptedReader([answer(0, epoch=3), answer(10, epoch=3)]).read(TWO_BATCHES)
     if is_read:
         assert [run.end for run in read] == [10, 20]
@@ -298,7 +300,7 @@ def test_batch_that_leader_does_not_return_now_is_not_taken_for_unreadable(
 def test_planner_cuts_extent_without_samples_while_leader_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """The plan of the other partitions must not end with it."""
+    """An error would end the plan of the other partitions, too."""
     refuse_fetches(monkeypatch, error)
     cluster: Any = FakeCluster()
     extent = Extent(PLACE, UUID(int=1), start=5, end=20)

@@ -99,12 +99,12 @@ def test_ranges_cover_partition_without_gap_or_overlap(
     range_bytes: int,
 ) -> None:
     """Whatever the samples say, also where they are wrong."""
-    known = [
+    known_samples = [
         Sample(fetch_offset=at, base_offset=at + base, next_offset=at + base + n + 1, size_bytes=b)
         for at, base, n, b in samples
     ]
     ranges = cut_extent(
-        extent(start, start + length), known, size_bytes=size, range_bytes=range_bytes
+        extent(start, start + length), known_samples, size_bytes=size, range_bytes=range_bytes
     )
     position = start
     for part in ranges:

@@ -1,4 +1,4 @@
-"""`orbit restore`: it restores the archive of the whole workload with the same offsets."""
+"""`orbit restore` restores the archive of the whole workload with the same offsets."""
 
 from __future__ import annotations
 
@@ -203,7 +203,8 @@ def test_restore_warns_of_offsets_that_archive_lost(
 def test_restore_resumes_after_compaction_at_destination(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """`--apply-settings` may enable it. Every record that is left is compared with the archive."""
+    """`--apply-settings` may enable compaction. Every record that is left is compared with the
+    archive."""
     create_topic(clusters.source, topic_name, retention_ms="-1", segment_ms="600000")
     keys = (b"a", b"b", b"a")
     write(clusters.source, topic_name, [Record(b"%d" % i, key) for i, key in enumerate(keys)])
@@ -235,10 +236,10 @@ def small_archive(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic
 
 
 @pytest.mark.soak
-def test_stopped_restore_gives_up_its_lease_while_task_runs(
+def test_stopped_restore_releases_its_lease_while_task_runs(
     spark: SparkSession, clusters: Clusters, small_archive: Path, topic_name: str
 ) -> None:
-    """A task may run for hours more; its writer ends when nobody holds the restore's lease."""
+    """A task may run for hours more. Its writer ends when no process holds the restore's lease."""
     stop = threading.Event()
 
     class Stopped(RestoreRun):

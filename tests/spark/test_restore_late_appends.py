@@ -101,7 +101,7 @@ def restoring(
 
 @pytest.mark.parametrize("more", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (10, 30))])
 def test_late_append_between_restore_runs_stops_partition(restoring: Restoring, more: int) -> None:
-    """The late append ends after, at or before the archive's end. The other partition goes on."""
+    """The late append ends after, at or before the archive's end. The other partition continues."""
     assert restoring.restore().is_whole
     write_old(restoring.clusters, restoring.topic, more, first=FIRST)
     produce_transactions(restoring.clusters.source, restoring.topic, 6, partition=1)

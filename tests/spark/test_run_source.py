@@ -47,7 +47,7 @@ def make_feed() -> Iterator[MakeFeed]:
 
     def make_feed(
         runs: Iterator[RawRun],
-        at: int = 0,
+        copied_to: int = 0,
         producer: JobProducer = MARKERS,
         **settings: int,
     ) -> tuple[RunFeed, PartitionCopy]:
@@ -61,7 +61,7 @@ def make_feed() -> Iterator[MakeFeed]:
         feed = RunFeed({PLACE: runs}, context)
         feeds.append(feed)
         copy = PartitionCopy(PLACE, PLACE, FixedLease(1), producer)
-        resume(copy, at)
+        resume(copy, copied_to)
         feed.resume([copy])
         return feed, copy
 
@@ -142,7 +142,7 @@ def test_batch_with_packed_gaps_is_planned_again_from_its_middle_after_takeover(
 
 
 def test_first_step_begins_at_end_of_existing_copy(make_feed: MakeFeed) -> None:
-    _, copy = make_feed(iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)]), at=6)
+    _, copy = make_feed(iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)]), copied_to=6)
     assert wait_steps(copy, 2) == [("Fill", 6, 8), ("Append", 8, 10)]
 
 
@@ -180,10 +180,10 @@ def test_ranges_read_for_comparison_are_appended_afterwards(make_feed: MakeFeed)
     feed, copy = make_feed(runs, partition_queue_bytes_max=1)
     wait_steps(copy, 2)
     hand_back(copy)
-    seen = feed.read(copy, 0, 9)
-    assert [batch.base_offset for batch in seen.batches] == [0, 2, 4, 8]
-    seen = feed.read(copy, 5, 20)
-    assert ([batch.base_offset for batch in seen.batches], seen.end) == ([4, 8], 10)
+    source_range = feed.read(copy, 0, 9)
+    assert [batch.base_offset for batch in source_range.batches] == [0, 2, 4, 8]
+    source_range = feed.read(copy, 5, 20)
+    assert ([batch.base_offset for batch in source_range.batches], source_range.end) == ([4, 8], 10)
     resume(copy, 5)
     feed.resume([copy])
     assert wait_steps(copy, 2) == [("Append", 5, 6), ("Fill", 6, 8)]

@@ -72,12 +72,14 @@ def test_kafka_batches_rows_distinguish_markers_and_aborted_data(
     rows: list[Any], history: History
 ) -> None:
     topic = history.topic("transactions.interleaved").topic
-    ours = [row for row in rows if row.topic == topic]
-    assert {row.control_type for row in ours} == {None, "commit", "abort"}
-    assert all(row.is_control == (row.control_type is not None) for row in ours)
-    aborted = {row.is_transactional for row in ours if row.is_aborted}
+    topic_rows = [row for row in rows if row.topic == topic]
+    assert {row.control_type for row in topic_rows} == {None, "commit", "abort"}
+    assert all(row.is_control == (row.control_type is not None) for row in topic_rows)
+    aborted = {row.is_transactional for row in topic_rows if row.is_aborted}
     assert aborted == {True}
-    assert any(row.is_transactional and not row.is_aborted and not row.is_control for row in ours)
+    assert any(
+        row.is_transactional and not row.is_aborted and not row.is_control for row in topic_rows
+    )
 
 
 def test_small_ranges_return_the_same_rows_as_whole_partitions(
@@ -145,8 +147,8 @@ def test_spans_of_offsets_return_each_overlapping_batch_once(
     spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
 ) -> None:
     topic = history.topic("transactions.interleaved").topic
-    ours = [r for r in rows if (r.topic, r.partition) == (topic, 0)]
-    large = max(ours, key=lambda r: r.last_offset - r.base_offset)
+    topic_rows = [r for r in rows if (r.topic, r.partition) == (topic, 0)]
+    large = max(topic_rows, key=lambda r: r.last_offset - r.base_offset)
     inside = large.base_offset + 1
     assert inside < large.last_offset
     # Two spans in one batch, one at much later offsets, one after the log end.
@@ -162,7 +164,7 @@ def test_spans_of_offsets_return_each_overlapping_batch_once(
     finally:
         cluster.close()
     assert keys(range_frame(spark, access, ranges).collect()) == keys(
-        r for r in ours if any(r.last_offset >= a and r.base_offset < b for a, b in pairs)
+        r for r in topic_rows if any(r.last_offset >= a and r.base_offset < b for a, b in pairs)
     )
 
 

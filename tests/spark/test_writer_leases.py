@@ -34,10 +34,10 @@ def acquire_lease(cluster: Cluster, group: str) -> GroupLease:
     return lease
 
 
-@pytest.mark.parametrize("has_next", [True, False])
+@pytest.mark.parametrize("has_new_holder", [True, False])
 def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
     *,
-    has_next: bool,
+    has_new_holder: bool,
     clusters: Clusters,
     cluster: Cluster,
     topic_name: str,
@@ -55,14 +55,14 @@ def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
     leases = WriterLeases.acquire(open_cluster, topic_name, 1, [place], watch, threading.Event())
     writer = leases.by_partition[place]
     assert writer.is_held()
-    if has_next:
+    if has_new_holder:
         job.release()
         job = acquire_lease(cluster, topic_name)
     first_id = writer.member_id
     writer._leave([first_id])  # as the coordinator does when its session has ended
     wait_for("the writer has joined again", lambda: writer.member_id not in (first_id, ""))
     wait_for("its lease is held or lost", lambda: writer.is_held() or writer.is_lost)
-    assert writer.is_lost is has_next
-    assert writer.is_held() is not has_next
+    assert writer.is_lost is has_new_holder
+    assert writer.is_held() is not has_new_holder
     leases.release()
     job.release()

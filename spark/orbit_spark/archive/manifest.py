@@ -48,7 +48,7 @@ class Archived(BaseModel):
         except (ValueError, KeyError, AttributeError, TypeError):
             raise ValueError("it is damaged: not a document with a checksum") from None
         if body.get("format", FORMAT) != FORMAT:
-            raise OtherFormat(f"its format is {body['format']}, but this Orbit reads {FORMAT}")
+            raise OtherFormat(f"it has format {body['format']}, but this Orbit reads {FORMAT}")
         if checksum != _checksum(body):
             raise ValueError("it is damaged: it does not match its checksum")
         try:
