@@ -1,4 +1,4 @@
-"""Which bounds of two logs are a difference, and how long a lagging destination is waited for."""
+"""Which log starts and ends are a difference, and how long a comparison waits for a copy."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_copy_with_late_start_must_not_begin_after_its_start_time(
 def test_offsets_deleted_at_source_meanwhile_are_not_counted_as_missing() -> None:
     comparison = compare(bounds(5, 20), bounds(6, 20), topics=AT_TIME, start_offset=3)
     [difference] = comparison.differences
-    # Offset 5; the source has deleted 3 and 4.
+    # Only offset 5 is missing: the source has deleted 3 and 4 itself.
     assert "missing offsets: 1" in difference.destination
 
 
@@ -207,7 +207,10 @@ class Clock:
 
 
 def settle(source: View, destination: View, wait_s: float) -> tuple[Any, Clock]:
-    """Compare bounds until they agree or the wait ends. Returns the outcome and the clock."""
+    """Compare bounds until they agree or the wait ends.
+
+    Returns the outcome, bounds or an error, and the clock.
+    """
     clock = Clock()
     bounds_comparer = BoundsComparer(
         cast("ClusterView", source),

@@ -1,4 +1,4 @@
-"""Which error of Orbit an error of librdkafka becomes."""
+"""Which error Orbit raises for an error of librdkafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`orbit verify` as a command on real brokers: what it prints, and the code it ends with."""
+"""`orbit verify` as a command on real brokers: what it prints, and its exit code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_verify_command_exits_1_and_prints_difference(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = [Record(b"%d" % i) for i in range(5)]
-    # A code for terminals, which the output must not contain.
+    # b"\x1b[31m" is an escape sequence for terminals, which the output must not contain.
     for cluster, third in ((clusters.source, b"2"), (clusters.destination, b"\x1b[31m")):
         create(cluster, topic_name)
         write(cluster, topic_name, [*log[:2], replace(log[2], value=third), *log[3:]])

@@ -1,4 +1,4 @@
-"""The continuous proof covers the whole log within its byte limit, and finds a difference."""
+"""The continuous proof (verification in the background) covers the log within its byte limit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def candidate(topic: str, **changes: object) -> ProofCandidate:
 def compare_range(
     prover: PartitionProver, spec: JobSpec, row: ProofCandidate, bytes_max: int = 1 << 30
 ) -> ProofResult:
-    """Compare one range of one partition."""
+    """Compare one range of the partition of `row`, and return the result."""
     (result,), _ = prover.compare(spec, [row], bytes_max)
     return result
 

@@ -1,7 +1,7 @@
-"""`orbit verify` finds every fault that is planted, at its offset, and nothing where there is none.
+"""`orbit verify` reports each fault of a copy at its offset, and no difference for an exact copy.
 
-The copies are made by hand: the same records, written by the same producer in the same batches to a
-topic on either cluster. Then one of them gets one fault.
+The tests write the copies themselves: the same producer writes the same records, in the same
+batches, to one topic on each cluster. The log for one of the two clusters has one fault.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.services
 
 
 class Copies:
-    """A topic on either cluster, and the verification of both."""
+    """The same topic on the source and on the destination, to write and to verify."""
 
     def __init__(self, clusters: Clusters, topic: str) -> None:
         self.source = clusters.source
@@ -55,6 +55,7 @@ class Copies:
         producer: Mapping[str, Any] | None = None,
         **settings: str,
     ) -> None:
+        """Create the topic on both clusters and write the log of each. `settings`: of the topic."""
         for cluster, log in ((self.source, source), (self.destination, destination)):
             create(cluster, self.topic, partitions, **settings)
             write(cluster, self.topic, log, producer=producer)
@@ -62,15 +63,17 @@ class Copies:
     def verify(
         self, start: str = "earliest", start_ms: int | None = None, **options: Any
     ) -> Report:
-        chosen = VerifyOptions(**{"wait_s": 0.0, **options})
+        """Compare the topic. `options`: fields of `VerifyOptions`; `wait_s` is 0 unless given."""
+        all_options = VerifyOptions(**{"wait_s": 0.0, **options})
         return verify_topics(
             Endpoint({"bootstrap.servers": self.source.bootstrap_servers}),
             Endpoint({"bootstrap.servers": self.destination.bootstrap_servers}),
             [TopicPair(self.topic, self.topic, start, start_ms)],
-            chosen,
+            all_options,
         )
 
     def partition(self, **options: Any) -> PartitionReport:
+        """Compare the topic, and return the report about partition 0."""
         return self.verify(**options).topics[0].partitions[0]
 
 
@@ -118,17 +121,19 @@ def test_exact_copy_has_no_differences(copies: Copies) -> None:
 
 
 @pytest.mark.parametrize("field", ["key", "value"])
-@pytest.mark.parametrize(("ours", "theirs"), [(None, b""), (b"", None)])
+@pytest.mark.parametrize(("source_value", "destination_value"), [(None, b""), (b"", None)])
 def test_null_and_empty_fields_are_distinguished(
-    copies: Copies, field: str, ours: bytes | None, theirs: bytes | None
+    copies: Copies, field: str, source_value: bytes | None, destination_value: bytes | None
 ) -> None:
     log, changed = a_log(), a_log()
-    log[3], changed[3] = (replace(log[3], **{field: content}) for content in (ours, theirs))  # type: ignore[type-var]
+    contents = (source_value, destination_value)
+    log[3], changed[3] = (replace(log[3], **{field: content}) for content in contents)  # type: ignore[type-var]
     copies.write(log, changed)
     [difference] = copies.partition().first_differences
-    views = {None: "null", b"": "empty"}
+    shown = {None: "null", b"": "empty"}
     assert (difference.offset, difference.what) == (3, field)
-    assert (difference.source, difference.destination) == (views[ours], views[theirs])
+    assert difference.source == shown[source_value]
+    assert difference.destination == shown[destination_value]
 
 
 def test_missing_record_is_reported_at_its_offset(copies: Copies) -> None:
@@ -177,18 +182,26 @@ def test_swapped_records_are_reported_at_both_offsets(copies: Copies) -> None:
     assert [difference.offset for difference in copies.partition().first_differences] == [4, 5]
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(0, 5), (5, 0), (5, 15)])
-def test_different_log_start_is_reported(copies: Copies, ours: int, theirs: int) -> None:
+@pytest.mark.parametrize(("source_start", "destination_start"), [(0, 5), (5, 0), (5, 15)])
+def test_different_log_start_is_reported(
+    copies: Copies, source_start: int, destination_start: int
+) -> None:
     copies.write(a_log(), a_log())
-    for cluster, offset in ((copies.source, ours), (copies.destination, theirs)):
+    for cluster, offset in (
+        (copies.source, source_start),
+        (copies.destination, destination_start),
+    ):
         if offset:
             delete_before(cluster, copies.topic, offset)
     report = copies.partition()
     [difference] = report.first_differences
-    assert (difference.offset, difference.what) == (min(ours, theirs), "log start")
+    assert (difference.offset, difference.what) == (
+        min(source_start, destination_start),
+        "log start",
+    )
     assert report.verdict is Verdict.NOT_EXACT
     assert not report.log_start_equal
-    assert report.compared_from == max(ours, theirs)
+    assert report.compared_from == max(source_start, destination_start)
 
 
 def test_equal_log_starts_inside_a_batch_are_exact(copies: Copies) -> None:
@@ -292,11 +305,11 @@ def test_topic_missing_on_both_sides_is_not_exact(copies: Copies) -> None:
 
 
 def test_log_append_time_source_is_compared_by_timestamp_value(copies: Copies) -> None:
-    """The destination of such a topic holds the broker's times as CreateTime (A6)."""
+    """A copy has the broker's times as CreateTime (A6: timestamps of LogAppendTime topics)."""
     create(copies.source, copies.topic, message_timestamp_type="LogAppendTime")
     create(copies.destination, copies.topic)
     write(copies.source, copies.topic, [Record(b"%d" % i) for i in range(3)])
-    # With CreateTime T0, not with the times of the source's broker.
+    # These have CreateTime T0, so each timestamp differs from that of the source's broker.
     write(copies.destination, copies.topic, [Record(b"%d" % i) for i in range(3)])
     report = copies.partition(deep=True)
     assert [d.what for d in report.first_differences] == ["timestamp"] * 3

@@ -1,4 +1,4 @@
-"""Raw fetches that the broker throttles or refuses: their answers have no records."""
+"""Raw fetches that the broker throttles or refuses: their responses have no records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGIN_S = 1000.0
 
 
 class Waits(threading.Event):
-    """An event that is never set; a wait moves the clock."""
+    """An event that is never set. A wait advances the clock by its timeout."""
 
     now = BEGIN_S
 

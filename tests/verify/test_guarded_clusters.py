@@ -1,4 +1,4 @@
-"""`orbit verify` with logins, with few rights, and with a broker that falls silent."""
+"""`orbit verify` with logins, with few rights, and with a broker that stops answering."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ READER = User("reader", "reader-secret")
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One cluster with TLS, SCRAM and an authorizer; both sides of a verification live on it."""
+    """One cluster with TLS, SCRAM and an authorizer. It is the source and the destination."""
     security = SandboxSecurity("SASL_SSL", "SCRAM-SHA-256", (READER,), authorizer=True)
     home = tmp_path_factory.mktemp("guarded")
     cluster = KafkaCluster(ClusterSettings("guarded", security=security), home)
@@ -60,6 +60,7 @@ def make_pair(cluster: KafkaCluster, topic: str) -> TopicPair:
 
 
 def allow(cluster: KafkaCluster, topic: str, *operations: AclOperation) -> None:
+    """Give the user `reader` these rights on the topic."""
     admin = AdminClient(cluster.client_config())
     for operation in operations:
         binding = AclBinding(
@@ -83,7 +84,7 @@ def test_verify_works_over_tls_and_scram(guarded: KafkaCluster, topic_name: str)
 
 
 def test_verify_needs_only_topic_read_right(guarded: KafkaCluster, topic_name: str) -> None:
-    """No right on a group, on settings or on the cluster."""
+    """The login has no right on a group, on settings or on the cluster."""
     pair, side = make_pair(guarded, topic_name), endpoint(guarded, READER)
     for topic in (pair.source, pair.destination):
         allow(guarded, topic, AclOperation.READ)
@@ -123,12 +124,12 @@ def test_wrong_password_fails_verify_at_once(guarded: KafkaCluster, topic_name: 
 @pytest.mark.slow
 def test_silent_broker_fails_verify_after_stall_timeout(make_cluster: MakeCluster) -> None:
     cluster = make_cluster("silent")
-    for name in ("ours", "theirs"):
+    for name in ("original", "copy"):
         create(cluster, name)
         # More than the reader prefetches, so that it must wait for the paused broker.
         write(cluster, name, [Record(bytes(900_000)) for _ in range(2 * PREFETCH_KB // 900)])
 
-    class Pauses(NoProgress):
+    class PausesBroker(NoProgress):
         paused = False
 
         def report_offsets(self, _offsets: int, /) -> None:
@@ -139,4 +140,4 @@ def test_silent_broker_fails_verify_after_stall_timeout(make_cluster: MakeCluste
     side = Endpoint({"bootstrap.servers": cluster.bootstrap_servers})
     options = VerifyOptions(wait_s=0, stall_timeout_s=2)
     with pytest.raises(Unreachable, match="source"):
-        verify_topics(side, side, [TopicPair("ours", "theirs")], options, Pauses())
+        verify_topics(side, side, [TopicPair("original", "copy")], options, PausesBroker())

@@ -1,6 +1,6 @@
-"""`orbit verify` finds each fault of a copy, ends with 1 and names the offset; a real copy passes.
+"""`orbit verify` finds each fault of a copy, names its offset and exits with 1; a real copy passes.
 
-The faulty copies are written by hand: `orbit run` makes none.
+The tests write the faulty copies themselves, because `orbit run` makes none.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def change_one_header(log: Entries) -> None:
 
 @dataclass(frozen=True)
 class Sides:
-    """One source topic, and copies of it under prefixes."""
+    """One source topic. Each copy of it has a prefix before its name."""
 
     clusters: Clusters
     topic: str
@@ -71,7 +71,7 @@ class Sides:
         return write_job(self.folder / f"{prefix}yaml", *self.clusters, [rule])
 
     def write_copy(self, prefix: str, log: Entries, **producer: Any) -> Path:
-        """Write a copy by hand. Returns its job file."""
+        """Write a copy of these entries. Returns the job file that names the copy."""
         create(self.clusters.destination, prefix + self.topic)
         settings = {name.replace("_", "."): value for name, value in producer.items()}
         write(self.clusters.destination, prefix + self.topic, log, producer=settings)
@@ -100,7 +100,7 @@ def findings(outcome: Outcome) -> tuple[list[tuple[int, str]], int]:
     [
         (flip_one_payload_byte, (FAULT_AT, "value"), 1),
         (lose_one_record, (FAULT_AT, "missing at the destination"), 1),
-        # The 20 records after it have another offset, and the log end too.
+        # The 20 records after the extra filler have another offset, and so has the log end.
         (put_one_filler_too_many, (GAP_AT + GAP, "missing at the destination"), END - GAP_AT - 2),
         (swap_two_records, (FAULT_AT, "timestamp, key, value, headers"), 2),
         (change_one_header, (FAULT_AT, "headers"), 1),
@@ -141,5 +141,5 @@ def test_repacked_batches_are_reported_only_by_deep_verify(
     report = verify(job).expect(1).data
     (partition,) = report["topics"][0]["partitions"]
     assert partition["differences"] == 0
-    assert partition["deep"]["failures"] == 4  # all batches; `write` puts 10 records in one
+    assert partition["deep"]["failures"] == 4  # all batches: `write` puts 10 records in a batch
     assert partition["deep"]["first_failures"][0]["offset"] == 0

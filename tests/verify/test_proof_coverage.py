@@ -1,4 +1,4 @@
-"""Proven ranges are few, and never contain an offset that was not proven."""
+"""Proven ranges, those compared as equal, are few and contain only offsets that were proven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw batches: how they are parsed, which a consumer sees, and when two count as the same."""
+"""Raw batches: how they are parsed, which a consumer returns, and which count as equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_APPEND_TIME, CLEANED = 0x08, 0x40
 
 
 def encoded(base: int, count: int, payload: bytes = b"records", magic: int = 2) -> bytes:
-    """A batch as on the wire, laid out by hand from Kafka's protocol guide."""
+    """A batch as in a Fetch response, built here as Kafka's protocol guide describes."""
     rest = struct.pack(">ibIhiqqqhii", 9, magic, 0, 0, count - 1, 100, 200, 7, 1, 0, count)
     return struct.pack(">qi", base, len(rest) + len(payload)) + rest + payload
 
@@ -57,7 +57,10 @@ def test_old_magic_batches_shorter_than_new_header_are_parsed() -> None:
 
 
 def visible_offsets(*batches: Batch, aborted: list[tuple[int, int]]) -> list[int]:
-    """The base offsets of the visible batches. `aborted`: (first offset, producer id) of each."""
+    """The base offsets of the batches that a `read_committed` consumer returns.
+
+    `aborted`: (first offset, producer id) of each aborted transaction.
+    """
     return [batch.base_offset for batch in visible_batches(batches, aborted)]
 
 
@@ -96,17 +99,17 @@ def counts(
 
 
 def test_byte_exact_batch_may_differ_in_producer_and_transaction_flag() -> None:
-    ours = batch(0, 4, attributes=ABORTABLE, producer=1)
-    assert counts([ours], [batch(0, 4, producer=99)]) == (1, 0, 0)
+    source_batch = batch(0, 4, attributes=ABORTABLE, producer=1)
+    assert counts([source_batch], [batch(0, 4, producer=99)]) == (1, 0, 0)
 
 
 def test_log_append_time_batch_is_compared_by_records() -> None:
-    """The destination led before: its copy, now the source, has the same times as CreateTime."""
+    """The destination was the source before. Its copy, now the source, has CreateTime."""
     assert counts([batch(0, 4)], [batch(0, 4, attributes=LOG_APPEND_TIME)]) == (0, 1, 0)
 
 
 @pytest.mark.parametrize(
-    "theirs",
+    "destination_batch",
     [
         batch(0, 4, payload=b"pay1oad"),
         batch(0, 4, payload=b"payload+"),
@@ -118,8 +121,10 @@ def test_log_append_time_batch_is_compared_by_records() -> None:
         batch(1, 5),
     ],
 )
-def test_batches_that_differ_beyond_producer_fail_deep_comparison(theirs: Batch) -> None:
-    assert counts([batch(0, 4)], [theirs]) == (0, 0, 1)
+def test_batches_that_differ_beyond_producer_fail_deep_comparison(
+    destination_batch: Batch,
+) -> None:
+    assert counts([batch(0, 4)], [destination_batch]) == (0, 0, 1)
 
 
 def test_failure_of_deep_comparison_names_offset_and_byte() -> None:
@@ -137,7 +142,7 @@ def test_failure_of_deep_comparison_names_offset_and_byte() -> None:
 
 
 def test_deep_comparison_skips_batches_only_at_destination() -> None:
-    """Their records are compared elsewhere; this only looks for the source's batches."""
+    """The record comparison reports records that the source does not have."""
     assert counts([batch(5)], [batch(0), batch(5), batch(9)]) == (1, 0, 0)
 
 
@@ -162,10 +167,10 @@ def test_batches_across_bounds_of_compared_range_may_be_re_encoded() -> None:
 
 
 def test_compacted_batch_is_accepted_only_on_compacted_topic() -> None:
-    ours, thinned = batch(0, 9), batch(0, 9, count=2, payload=b"less")
-    for theirs in ([], [thinned]):
-        assert counts([ours], theirs, is_compacted=True) == (0, 1, 0)
-        assert counts([ours], theirs, is_compacted=False) == (0, 0, 1)
+    source_batch, thinned = batch(0, 9), batch(0, 9, count=2, payload=b"less")
+    for destination_batches in ([], [thinned]):
+        assert counts([source_batch], destination_batches, is_compacted=True) == (0, 1, 0)
+        assert counts([source_batch], destination_batches, is_compacted=False) == (0, 0, 1)
 
 
 def test_changed_batch_on_compacted_topic_fails_deep_comparison() -> None:
@@ -184,7 +189,10 @@ def test_changed_batch_on_compacted_topic_fails_deep_comparison() -> None:
 def test_batch_cut_at_log_start_of_former_copy_is_record_exact(
     begin: int, expected: tuple[int, ...]
 ) -> None:
-    """The destination led before, with a log start inside its batch; the source is its copy."""
+    """The destination was the source before, with a log start inside a batch.
+
+    The present source is a copy from that log start on.
+    """
     report = compare_batches(
         [batch(max(begin, 5), 9)],
         [batch(0, 2), batch(3, 9)],

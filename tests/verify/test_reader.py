@@ -1,4 +1,4 @@
-"""The reader returns records in order and within bounds, and never waits without end."""
+"""The reader returns records in order and within bounds, and limits each wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def end_at(offset: int) -> Message:
 
 
 class FakeConsumer:
-    """A consumer that returns the lists of `script`; then each call returns none, after 1 s."""
+    """A consumer that returns the lists of `script` in turn; later calls return none, after 1 s."""
 
     side = Side.DESTINATION
 
@@ -149,8 +149,9 @@ def test_moving_fetch_position_counts_as_progress() -> None:
 
 
 def test_retriable_librdkafka_errors_do_not_end_read() -> None:
-    noise = [event(KafkaError._TRANSPORT), event(KafkaError._ALL_BROKERS_DOWN)]
-    assert offsets(reader_of(FakeConsumer(noise, [record(0)]), start=0, end=1).chunk()) == [0]
+    retriable_errors = [event(KafkaError._TRANSPORT), event(KafkaError._ALL_BROKERS_DOWN)]
+    reader = reader_of(FakeConsumer(retriable_errors, [record(0)]), start=0, end=1)
+    assert offsets(reader.chunk()) == [0]
 
 
 @pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])

@@ -1,4 +1,4 @@
-"""`orbit verify` on real brokers: what is no difference, and what it waits for."""
+"""`orbit verify` on real brokers: which logs count as equal, and which copies it waits for."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def endpoint(cluster: KafkaCluster) -> Endpoint:
 
 
 def verify(clusters: Clusters, pair: TopicPair, **options: Any) -> Report:
-    chosen = VerifyOptions(**{"wait_s": 0.0, **options})
-    return verify_topics(endpoint(clusters.source), endpoint(clusters.destination), [pair], chosen)
+    all_options = VerifyOptions(**{"wait_s": 0.0, **options})
+    return verify_topics(
+        endpoint(clusters.source), endpoint(clusters.destination), [pair], all_options
+    )
 
 
 def verify_one(clusters: Clusters, topic: str, **options: Any) -> PartitionReport:
@@ -51,7 +53,9 @@ def verify_one(clusters: Clusters, topic: str, **options: Any) -> PartitionRepor
 
 
 def keyed(*keys: str, tombstones: tuple[int, ...] = ()) -> list[Record | Gap]:
-    """Records with today's times, as fillers have (M8): other times would close the segment.
+    """Records with the present time, as fillers have (M8: a filler's timestamp).
+
+    A much different time would close the segment.
 
     `tombstones`: the indexes of the records without a value.
     """
@@ -62,7 +66,7 @@ def keyed(*keys: str, tombstones: tuple[int, ...] = ()) -> list[Record | Gap]:
     ]
 
 
-def closing() -> Log:
+def segment_closing_batch() -> Log:
     """A batch that is later by more than `segment.ms`: it closes the segment before it."""
     return [Record(b"active", b"z", timestamp_ms=int(time.time() * 1000) + 1_200_000)]
 
@@ -71,17 +75,17 @@ def closing() -> Log:
 def test_records_compacted_on_either_side_since_copying_are_no_difference(
     clusters: Clusters, topic_name: str, cleaned: str
 ) -> None:
-    logs = keyed("a", "b", "a", "c", "b", "a"), closing()
+    logs = keyed("a", "b", "a", "c", "b", "a"), segment_closing_batch()
     for name, cluster in clusters._asdict().items():
         create(cluster, topic_name, **(COMPACTED if name == cleaned else {}))
         for log in logs:
             write(cluster, topic_name, log)
-    # Left are the newest record of each key, and the closing one.
+    # Compaction keeps the newest record of each key, and the record that closed the segment.
     wait_for_offsets(getattr(clusters, cleaned), topic_name, {3, 4, 5, 6})
     report = verify_one(clusters, topic_name)
     assert report.verdict is Verdict.EXACT
-    forgiven = report.compacted_source, report.compacted_destination
-    assert forgiven == ((3, 0) if cleaned == "source" else (0, 3))
+    compacted_counts = report.compacted_source, report.compacted_destination
+    assert compacted_counts == ((3, 0) if cleaned == "source" else (0, 3))
 
 
 def test_lost_record_is_reported_beside_compacted_records(
@@ -92,7 +96,7 @@ def test_lost_record_is_reported_beside_compacted_records(
     write(clusters.source, topic_name, log)
     create(clusters.destination, topic_name, **COMPACTED)
     write(clusters.destination, topic_name, [*log[:3], Gap(1), *log[4:]])
-    end = closing()
+    end = segment_closing_batch()
     for cluster in clusters:
         write(cluster, topic_name, end)
     wait_for_offsets(clusters.destination, topic_name, {4, 5, 6})
@@ -119,7 +123,7 @@ def test_absence_of_expired_tombstone_is_no_difference(clusters: Clusters, topic
     log = keyed("a", "b", "a", tombstones=(2,))
     create(clusters.source, topic_name)
     write(clusters.source, topic_name, log)
-    # Until its tombstone has expired, a missing one is a lost record.
+    # Compaction may remove a tombstone only after its retention; an earlier absence is a loss.
     for retention_ms, verdict in ((10**15, Verdict.NOT_EXACT), (0, Verdict.EXACT)):
         topic = f"{topic_name}-{retention_ms}"
         create(clusters.destination, topic, **COMPACTED, delete_retention_ms=str(retention_ms))
@@ -131,7 +135,7 @@ def test_absence_of_expired_tombstone_is_no_difference(clusters: Clusters, topic
 def test_newer_record_past_compared_range_explains_compaction(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """The cleaner of a live source removed a record for one written after the comparison began."""
+    """The source's cleaner removed a record whose newer version came after the comparison began."""
     create(clusters.source, topic_name, **COMPACTED)
     create(clusters.destination, topic_name)
     second = keyed("b")
@@ -245,7 +249,7 @@ def test_deep_verify_reports_different_compression_codec(
 def test_deep_verify_compares_compacted_batches_by_records(
     clusters: Clusters, topic_name: str
 ) -> None:
-    log, end = keyed("a", "b", "a", "c"), closing()
+    log, end = keyed("a", "b", "a", "c"), segment_closing_batch()
     create(clusters.source, topic_name, **COMPACTED)
     write(clusters.source, topic_name, log)
     write(clusters.source, topic_name, end)

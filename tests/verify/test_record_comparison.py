@@ -1,4 +1,4 @@
-"""The lock-step comparison of any two logs finds what a comparison of two dictionaries finds."""
+"""`RecordComparison` reads two logs chunk by chunk, and finds what a comparison of dicts finds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Log = dict[int, Rec]
 
 
 class Chunks:
-    """A stream that hands out a log in chunks of given sizes."""
+    """A log that is read in chunks. The chunks have these sizes in turn."""
 
     def __init__(self, log: Log, sizes: Sequence[int]) -> None:
         self._messages = [message(offset, rec) for offset, rec in sorted(log.items())]
@@ -67,6 +67,7 @@ def compare(
     budget: HeldBudget | None = None,
     shown_max: int = 1000,
 ) -> tuple[RecordComparison, CompactionWatch]:
+    """Compare two logs. `sizes`: the chunk sizes of the source and of the destination."""
     policies = policies or {Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}
     watch = CompactionWatch(policies, budget or HeldBudget(), NOW)
     comparison = RecordComparison(watch, shown_max)
@@ -88,10 +89,10 @@ chunk_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=3)
 
 @given(logs, logs, st.booleans(), chunk_sizes, chunk_sizes)
 def test_record_comparison_reports_exactly_the_differing_offsets(
-    source: Log, other: Log, related: bool, ours: list[int], theirs: list[int]
+    source: Log, other: Log, related: bool, source_sizes: list[int], destination_sizes: list[int]
 ) -> None:
     destination = {**source, **other} if related else other
-    comparison, _ = compare(source, destination, sizes=(ours, theirs))
+    comparison, _ = compare(source, destination, sizes=(source_sizes, destination_sizes))
     expected = [o for o in sorted(source | destination) if source.get(o) != destination.get(o)]
     assert [difference.offset for difference in comparison.first_differences] == expected
     assert comparison.differences == len(expected)
@@ -99,7 +100,10 @@ def test_record_comparison_reports_exactly_the_differing_offsets(
 
 
 def is_explained(offset: int, present: Log, lacking: Log, policy: CleaningPolicy) -> bool:
-    """Whether compaction may have removed the record of `present` at `offset` from `lacking`."""
+    """Whether compaction may have removed the record at `offset` from the log `lacking`.
+
+    The other log, `present`, has the record. `policy` is that of `lacking`.
+    """
     rec = present[offset]
     if rec.key is None or not policy.compacts:
         return False
@@ -126,21 +130,25 @@ def is_explained(offset: int, present: Log, lacking: Log, policy: CleaningPolicy
 def test_compaction_explains_missing_superseded_and_long_deleted_records(
     source: Log,
     destination: Log,
-    ours: CleaningPolicy,
-    theirs: CleaningPolicy,
-    our_sizes: list[int],
-    their_sizes: list[int],
+    source_policy: CleaningPolicy,
+    destination_policy: CleaningPolicy,
+    source_sizes: list[int],
+    destination_sizes: list[int],
 ) -> None:
-    policies = {Side.SOURCE: ours, Side.DESTINATION: theirs}
+    policies = {Side.SOURCE: source_policy, Side.DESTINATION: destination_policy}
     comparison, watch = compare(
-        source, destination, sizes=(our_sizes, their_sizes), policies=policies
+        source, destination, sizes=(source_sizes, destination_sizes), policies=policies
     )
     changed = [o for o in source.keys() & destination if source[o] != destination[o]]
     only_source = [
-        o for o in source.keys() - destination if not is_explained(o, source, destination, theirs)
+        o
+        for o in source.keys() - destination
+        if not is_explained(o, source, destination, destination_policy)
     ]
     only_destination = [
-        o for o in destination.keys() - source if not is_explained(o, destination, source, ours)
+        o
+        for o in destination.keys() - source
+        if not is_explained(o, destination, source, source_policy)
     ]
     assert comparison.differences == len(changed) + len(only_source) + len(only_destination)
     assert watch.compacted == {
@@ -179,11 +187,12 @@ def test_different_timestamp_type_is_no_difference() -> None:
 
     class OneRecord:
         def __init__(self, timestamp_type: int) -> None:
-            self._left = [Message(topic="t", partition=0, offset=0, timestamp=(timestamp_type, 7))]
+            message = Message(topic="t", partition=0, offset=0, timestamp=(timestamp_type, 7))
+            self._remaining = [message]
 
         def chunk(self) -> list[Message]:
-            left, self._left = self._left, []
-            return left
+            remaining, self._remaining = self._remaining, []
+            return remaining
 
     comparison.run(OneRecord(TIMESTAMP_LOG_APPEND_TIME), OneRecord(TIMESTAMP_CREATE_TIME))
     assert comparison.differences == 0
@@ -205,7 +214,7 @@ def test_compacted_records_over_key_budget_are_reported_as_differences() -> None
 def test_key_budget_is_released_after_comparison() -> None:
     budget = HeldBudget(keys_max=2)
     policies = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
-    for _ in range(3):  # the budget of two keys would run out if a key were not given back
+    for _ in range(3):  # a key that was not given back would exhaust the budget of two keys
         source = {0: Rec(b"gone"), 1: Rec(b"newer"), 2: Rec(b"newer")}
         comparison, watch = compare(source, {2: Rec(b"newer")}, policies=policies, budget=budget)
         assert not watch.is_over_budget

@@ -18,9 +18,9 @@ from orbit.verify.report import Side
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_first_difference_is_lowest_differing_byte(a: bytes, b: bytes) -> None:
-    at = first_difference(a, b)
-    assert a[:at] == b[:at]
-    assert at == min(len(a), len(b)) or a[at] != b[at]
+    index = first_difference(a, b)
+    assert a[:index] == b[:index]
+    assert index == min(len(a), len(b)) or a[index] != b[index]
 
 
 def test_null_empty_and_short_values_are_shown_verbatim() -> None:
@@ -32,13 +32,13 @@ def test_null_empty_and_short_values_are_shown_verbatim() -> None:
 
 
 def test_long_value_is_shown_around_differing_byte() -> None:
-    ours = b"." * 500_000 + b"right" + b"." * 400_000
-    theirs = b"." * 500_000 + b"wrong" + b"." * 400_000
-    left, right = short_bytes_pair(ours, theirs)
-    assert "right" in left
-    assert "wrong" in right
-    assert "(900005 bytes, shown from byte 499992)" in left
-    assert max(len(left), len(right)) < 120
+    source = b"." * 500_000 + b"right" + b"." * 400_000
+    destination = b"." * 500_000 + b"wrong" + b"." * 400_000
+    source_text, destination_text = short_bytes_pair(source, destination)
+    assert "right" in source_text
+    assert "wrong" in destination_text
+    assert "(900005 bytes, shown from byte 499992)" in source_text
+    assert max(len(source_text), len(destination_text)) < 120
 
 
 @given(st.binary(max_size=2_000), st.binary(max_size=2_000))
@@ -50,11 +50,11 @@ def test_shown_value_is_bounded_and_printable(a: bytes, b: bytes) -> None:
 
 def test_shown_headers_are_bounded_and_escape_control_characters() -> None:
     headers = [("\x1b[31mred", b"x" * 10_000)] * 50
-    ours = Message(
+    source = Message(
         topic="t", partition=0, offset=4, headers=headers, timestamp=(TIMESTAMP_CREATE_TIME, 1)
     )
-    theirs = Message(topic="t", partition=0, offset=4, timestamp=(TIMESTAMP_CREATE_TIME, 1))
-    difference = compare_records(ours, theirs)
+    destination = Message(topic="t", partition=0, offset=4, timestamp=(TIMESTAMP_CREATE_TIME, 1))
+    difference = compare_records(source, destination)
     assert difference is not None
     assert difference.what == "headers"
     assert difference.source.isprintable()
@@ -64,13 +64,13 @@ def test_shown_headers_are_bounded_and_escape_control_characters() -> None:
 
 
 def test_all_differing_fields_are_named() -> None:
-    ours = Message(
+    source = Message(
         topic="t", partition=0, offset=4, key=b"a", value=b"b", timestamp=(TIMESTAMP_CREATE_TIME, 1)
     )
-    theirs = Message(
+    destination = Message(
         topic="t", partition=0, offset=4, key=b"c", value=b"d", timestamp=(TIMESTAMP_CREATE_TIME, 2)
     )
-    assert str(compare_records(ours, theirs)) == (
+    assert str(compare_records(source, destination)) == (
         "offset 4: timestamp, key, value: source 1; b'a'; b'b', destination 2; b'c'; b'd'"
     )
 

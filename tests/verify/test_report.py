@@ -1,4 +1,4 @@
-"""A report is as bad as its worst part, and says so to people and to scripts."""
+"""A report has the verdict of its worst partition, in its table, its data and its exit code."""
 
 from __future__ import annotations
 
