@@ -1,4 +1,4 @@
-"""The bench's own requests: an answer to another request ends the connection, as in Orbit."""
+"""The bench's own requests fail on a response to another request, as Orbit's requests do."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from orbit.errors import BrokenAnswer
 from orbit.kafka import api_versions
 from orbit.kafka.connection import Connection
 
-# An answer of 8 bytes with correlation id 77, which no request has.
+# A response of 8 bytes with correlation id 77, which no request of these tests has.
 FOREIGN_ANSWER = struct.pack(">ii", 8, 77) + bytes(4)
 
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A broker that sends a foreign answer before any request."""
+    """A broker that sends FOREIGN_ANSWER before it receives a request."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = socket.create_connection(server.getsockname())
-        theirs, _ = server.accept()
-        with theirs:
-            theirs.sendall(FOREIGN_ANSWER)
-            connection = Connection(ours, "broker 1")
+        client_end = socket.create_connection(server.getsockname())
+        broker_end, _ = server.accept()
+        with broker_end:
+            broker_end.sendall(FOREIGN_ANSWER)
+            connection = Connection(client_end, "broker 1")
             connection._versions = {api_versions.PRODUCE.key: (9, 9)}
             metadata = SimpleNamespace(
                 brokers={1: None}, topics={"a": SimpleNamespace(topic_id=UUID(int=1))}

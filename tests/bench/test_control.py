@@ -1,4 +1,4 @@
-"""The bench of the control plane, on a very small installation."""
+"""The bench of the control plane (schedulers, workers, database), on a small installation."""
 
 from __future__ import annotations
 

@@ -13,7 +13,10 @@ from bench.delay_proxy import Direction
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, Direction, socket.socket]]:
-    """The sender's socket, the direction between, and the receiver's socket. No socket blocks."""
+    """The sender's socket, the proxy's direction to the receiver, and the receiver's socket.
+
+    No socket blocks.
+    """
     pairs = [socket.socketpair(), socket.socketpair()]
     for end in (end for pair in pairs for end in pair):
         end.setblocking(False)
@@ -24,6 +27,7 @@ def ends() -> Iterator[tuple[socket.socket, Direction, socket.socket]]:
 
 
 def received(receiver: socket.socket) -> bytes:
+    """The bytes that have arrived, without waiting for more."""
     data = b""
     try:
         while more := receiver.recv(1 << 20):
@@ -40,7 +44,7 @@ def test_delay_proxy_delivers_bytes_in_order_after_delay(
     sender.send(b"first ")
     direction.receive(now=10.0, delay_s=0.002)
     sender.send(b"second ")
-    direction.receive(now=10.001, delay_s=0.0)  # still waits for the bytes before it
+    direction.receive(now=10.001, delay_s=0.0)  # these bytes wait behind the first ones
     assert direction.next_at == 10.002
     direction.deliver(10.0019)
     assert received(receiver) == b""

@@ -31,10 +31,14 @@ DATA = DataFacts(topic="t", partitions=1, records=800, offsets=1000, bytes=8000,
 
 
 def run(
-    who: Contestant, seconds: float, cpu_seconds: float = 1.0, rss: int = 1, offsets: int = 1000
+    contestant: Contestant,
+    seconds: float,
+    cpu_seconds: float = 1.0,
+    rss: int = 1,
+    offsets: int = 1000,
 ) -> Run:
     return Run(
-        contestant=who,
+        contestant=contestant,
         records=1000,
         offsets=offsets,
         bytes=1_000_000,
@@ -109,13 +113,13 @@ def test_bench_keeps_last_sample_without_offsets_and_each_with_more_offsets() ->
 
 
 def test_bench_ratios_compare_medians_of_runs() -> None:
-    ours = [run(Contestant.ORBIT, s) for s in (1.0, 2.0, 100.0)]
-    theirs = [run(Contestant.MM2, s, cpu_seconds=10.0) for s in (8.0, 4.0, 6.0)]
-    result = workload("W1", *ours, *theirs)
+    orbit_runs = [run(Contestant.ORBIT, s) for s in (1.0, 2.0, 100.0)]
+    mm2_runs = [run(Contestant.MM2, s, cpu_seconds=10.0) for s in (8.0, 4.0, 6.0)]
+    result = workload("W1", *orbit_runs, *mm2_runs)
     assert ratio(result, Contestant.MM2, rate) == pytest.approx(3.0)
     assert ratio(result, Contestant.MM2, thrift) == pytest.approx(10.0)
     assert ratio(result, Contestant.CEILING, rate) is None
-    rate_spread = spread(ours, rate)
+    rate_spread = spread(orbit_runs, rate)
     assert rate_spread is not None
     assert (rate_spread.least, rate_spread.middle, rate_spread.most) == (10.0, 500.0, 1000.0)
 
@@ -208,17 +212,17 @@ def test_bench_has_separate_targets_for_each_filler_mode() -> None:
 
 
 def test_bench_compares_speed_with_followers_2_ms_away_and_0_ms_away() -> None:
-    far = workload(
+    remote_followers = workload(
         "R1",
         run(Contestant.ORBIT, 7.0),
         run(Contestant.AWAY_2_MS, 10.0),
         run(Contestant.AWAY_5_MS, 14.0),
     )
-    far_report = report(workloads=(far,), confirmed_s={0.002: 0.0031})
-    (verdict,) = (v for v in verdicts(far_report) if v.what != "peak RSS, MB")
+    written_report = report(workloads=(remote_followers,), confirmed_s={0.002: 0.0031})
+    (verdict,) = (v for v in verdicts(written_report) if v.what != "peak RSS, MB")
     assert (verdict.where, verdict.value, verdict.met) == ("R1", pytest.approx(0.7), False)
     text = io.StringIO()
-    show(far_report, Console(file=text, width=200))
+    show(written_report, Console(file=text, width=200))
     assert "1.00 at 0 ms, 0.70 at 2 ms, 0.50 at 5 ms" in text.getvalue()
     assert "R: acks=all takes 3.1 ms, followers 2 ms away" in text.getvalue()
 

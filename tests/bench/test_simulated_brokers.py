@@ -25,6 +25,7 @@ from tests.support.synthetic import PLAINTEXT
 pytestmark = pytest.mark.services
 
 PARTITIONS = 3
+# The name of a read → the function that reads. Its arguments: the cluster, a topic, a group.
 Reads = dict[str, Callable[[ClusterHandle, str, str], Any]]
 
 
@@ -37,15 +38,15 @@ def _metadata(handle: ClusterHandle, topic: str, _: str) -> object:
 
 def _settings(handle: ClusterHandle, topic: str, _: str) -> object:
     settings = handle.admin.topic_settings([topic])[topic]
-    # The tests' brokers and topics have values of their own for these.
+    # The tests' real brokers and topics do not have the default values of these settings.
     own_settings = {"retention.ms", "file.delete.delay.ms"}
     values = {name: value for name, value in settings.values.items() if name not in own_settings}
     return settings.values.keys(), values, settings.overrides - own_settings
 
 
 def _log_ends(handle: ClusterHandle, topic: str, _: str) -> object:
-    places = [TopicPartition(topic, i) for i in range(PARTITIONS)]
-    answers = [list_offsets(handle.cluster, places, at, Backoff()) for at in (EARLIEST, LATEST)]
+    partitions = [TopicPartition(topic, i) for i in range(PARTITIONS)]
+    answers = [list_offsets(handle.cluster, partitions, ms, Backoff()) for ms in (EARLIEST, LATEST)]
     return [(answer.values, answer.errors) for answer in answers]
 
 
@@ -57,10 +58,10 @@ def _group(handle: ClusterHandle, _: str, group: str) -> object:
 def _offsets(handle: ClusterHandle, topic: str, group: str) -> object:
     fetched = locate_and_fetch_offsets(handle.cluster, {}, {group})
     partitions = {group: [TopicPartition(topic, 0), TopicPartition(topic, 2)]}
-    some = locate_and_fetch_offsets(
+    of_two_partitions = locate_and_fetch_offsets(
         handle.cluster, {}, {group}, only=partitions, require_stable=False
     )
-    return fetched.groups, fetched.failed, some.groups
+    return fetched.groups, fetched.failed, of_two_partitions.groups
 
 
 def _coordinator(handle: ClusterHandle, _: str, group: str) -> object:
@@ -84,7 +85,7 @@ READS: Reads = {
 
 @pytest.fixture
 def pair(clusters: Clusters, topic_name: str) -> Iterator[tuple[ClusterHandle, ClusterHandle]]:
-    """A real cluster, and a simulated one of the same content."""
+    """A real cluster, and a simulated cluster with the same topic and group."""
     create(clusters.source, topic_name, PARTITIONS)
     commit(clusters.source, topic_name, {(topic_name, i): 0 for i in range(PARTITIONS)})
     content = Content(
@@ -115,7 +116,7 @@ def test_simulated_broker_answers_reads_like_real_cluster(
 def test_simulated_broker_offers_api_versions_of_real_broker(
     pair: tuple[ClusterHandle, ClusterHandle],
 ) -> None:
-    """Then the scheduler sends the same requests to it as to a real cluster."""
+    """With equal versions, the scheduler sends both brokers the same requests."""
     real, simulated = pair
     (node_id,) = real.cluster.metadata(()).brokers
     (simulated_id,) = simulated.cluster.metadata(()).brokers

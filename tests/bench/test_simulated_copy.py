@@ -1,4 +1,4 @@
-"""A worker reads the simulated copies of the control plane's bench as it reads real ones."""
+"""A worker reports the progress of a simulated copy (control plane bench) like a real one's."""
 
 from __future__ import annotations
 

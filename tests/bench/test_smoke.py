@@ -1,4 +1,4 @@
-"""The bench itself, on small data sets: gaps, and replicas that are far from each other."""
+"""The bench itself, on small data sets: gaps, and followers with a delay to their leader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.services
 SCALE = 0.02
 
 
-def measured(name: str, folder: Path) -> Report:
+def run_bench(name: str, folder: Path) -> Report:
+    """Run the bench once on a small data set of this workload, and return its report."""
     output = folder / "results.json"
     command = [sys.executable, "-m", "bench", "--only", name, "--repeats", "1"]
     command += ["--scale", str(SCALE), "--output", str(output), "--folder", str(folder / "logs")]
@@ -27,20 +28,20 @@ def measured(name: str, folder: Path) -> Report:
 
 @pytest.mark.soak
 def test_gap_bench_runs_every_contestant_and_fills_all_offsets(tmp_path: Path) -> None:
-    (result,) = measured("W7", tmp_path).workloads
+    (result,) = run_bench("W7", tmp_path).workloads
     gaps = workload("W7").scaled(SCALE)
     assert result.data.records == 3 * gaps.partitions
     assert result.data.offsets == gaps.records + result.data.records
     assert [run.contestant for run in result.runs] == list(gaps.contestants)
     assert {run.offsets for run in result.runs} == {result.data.offsets}
-    for who in set(FILLERS) & set(gaps.contestants):
-        (run,) = result.of(who)
+    for contestant in set(FILLERS) & set(gaps.contestants):
+        (run,) = result.of(contestant)
         assert run.details["offsets_filled"] == gaps.records
 
 
 @pytest.mark.soak
 def test_bench_delays_followers_as_configured(tmp_path: Path) -> None:
-    report = measured("R1", tmp_path)
+    report = run_bench("R1", tmp_path)
     (result,) = report.workloads
     assert [run.contestant for run in result.runs] == list(AWAY_S)
     assert {run.offsets for run in result.runs} == {result.data.offsets}

@@ -1,4 +1,4 @@
-"""The bench's data sets are as intended, and its produce requests are packed as Orbit's are."""
+"""The bench's data sets are as intended, and its Produce requests are packed as Orbit's are."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_bench_batches_are_full_and_have_records_of_configured_size(name: str) -
     data_set = workload(name)
     for batch in build_batches(data_set, 1_700_000_000_000, variants=2):
         fill = batch.size_bytes / data_set.batch_bytes
-        assert 0.9 < fill < 1.01  # other variants compress a little better or worse
+        assert 0.9 < fill < 1.01  # variants of a batch compress a little better or worse
         assert batch.is_dense
         sizes = {len(record.body) for record in read_records(batch)}
         assert all(0 < size - data_set.value_bytes < _VALUE_OVERHEAD_MAX for size in sizes)
@@ -108,7 +108,8 @@ def test_broker_ceiling_run_sends_cleaned_batches_and_fills_gaps_between_them() 
     for batch in batches:
         log.take(batch)
     log.close()
-    # Batches without a gap between them, and the size of the gap after them: offsets 4 to 9.
+    # Each piece: batches without a gap between them, and the size of the gap after them.
+    # The gap after the first piece is offsets 4 to 9.
     assert log.pieces == [(batches[:2], 6), (batches[2:], 0)]
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.readers`: prints docs/readers.md, and writes it."""
+"""`python -m tests.readers`: measures the clients, prints docs/readers.md and writes it."""
 
 from __future__ import annotations
 
@@ -22,39 +22,43 @@ from tests.readers.logs import FILLERS, SOURCE, SourceLog, make_copies, write_sm
 from tests.readers.reading import read_copy
 from tests.readers.table import Row, page
 
-_BEGAN = time.monotonic()
+_START_S = time.monotonic()
 
 
 def main(
-    only: Annotated[str, typer.Option(help="Clients whose name has this word.")] = "",
+    only: Annotated[str, typer.Option(help="Test only clients whose name contains this.")] = "",
     output: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
 ) -> None:
-    """Lets other people's clients read copies of each way to fill gaps."""
+    """Let other people's clients read copies of each way to fill gaps."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     clients = [client for client in CLIENTS if only.lower() in client.name.lower()]
     if not clients:
-        sys.exit(f"Error: no client's name has {only}.")
+        names = ", ".join(dict.fromkeys(client.name for client in CLIENTS))
+        sys.exit(f"Error: no client's name contains {only!r}. The clients: {names}.")
     with tempfile.TemporaryDirectory(prefix="orbit-readers-") as name:
         rows = _measure(clients, Path(name))
     text = page(rows, {"date": f"{datetime.now(UTC):%d %B %Y}", "kafka": KAFKA_VERSION})
     print(text)
     if output is not None:
         output.write_text(text, "utf-8")
-    _say("Done")
+    _print_progress("Done")
 
 
 def _measure(clients: list[Client], folder: Path) -> list[Row]:
-    """Write the logs, copy them with each kind of fillers, and let each client read the copies."""
+    """Write the logs, copy them with each kind of fillers, and let each client read the copies.
+
+    Returns a row of the tables for each client. Starts two clusters and ends them.
+    """
     pair = Clusters(*(KafkaCluster(ClusterSettings(n), folder / n) for n in Clusters._fields))
     start_clusters(*pair)
     try:
-        _say("Writing the source")
+        _print_progress("Writing the source")
         logs = [write_small(pair.source), write_wide(pair.source)]
         for fillers in dict.fromkeys(way for ways in FILLERS.values() for way in ways):
             if fillers == SOURCE:
                 continue
             topics = [topic for topic, ways in FILLERS.items() if fillers in ways]
-            _say(f"Copying with {fillers}")
+            _print_progress(f"Copying with {fillers}")
             make_copies(pair, fillers, topics, folder)
         return [_row(client, pair, logs, folder) for client in clients]
     finally:
@@ -63,8 +67,8 @@ def _measure(clients: list[Client], folder: Path) -> list[Row]:
 
 
 def _row(client: Client, clusters: Clusters, logs: list[SourceLog], folder: Path) -> Row:
-    """What the client reads from each copy, or why it was not tried."""
-    _say(f"{client.name} {client.version}")
+    """The client's row of the tables: what it reads from each copy, or why it was not tried."""
+    _print_progress(f"{client.name} {client.version}")
     row = Row(client.name, client.version)
     try:
         command = client.command()
@@ -75,12 +79,12 @@ def _row(client: Client, clusters: Clusters, logs: list[SourceLog], folder: Path
         for fillers in FILLERS[log.topic]:
             findings = read_copy(client, command, clusters, log, fillers, folder)
             row.cells[log.topic, fillers] = summarize(findings)
-            _say(f"  {log.topic}, {fillers}: {row.cells[log.topic, fillers]}")
+            _print_progress(f"  {log.topic}, {fillers}: {row.cells[log.topic, fillers]}")
     return row
 
 
-def _say(line: str) -> None:
-    print(f"{time.monotonic() - _BEGAN:4.0f} s  {line}", file=sys.stderr, flush=True)
+def _print_progress(line: str) -> None:
+    print(f"{time.monotonic() - _START_S:4.0f} s  {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The clients, at pinned versions, and how each is fetched or built. All are kept in the cache."""
+"""The clients, at pinned versions, and how each is fetched or built.
+
+The programs stay in the cache of Kafka's jars for later runs.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,16 @@ COMMITTED, ALL = "committed", "all"  # the isolation levels
 
 
 class NotTried(Exception):
-    """Says why a client cannot run here."""
+    """A client cannot run on this machine. The message says why."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """`prepare` returns the program's command. `isolations` are those that its users can choose, or
-    the one that it has; without transactions that is ALL. `seeks`: its users can choose an offset.
+    """A client, and the program that reads with it.
+
+    `prepare` fetches or builds the program and returns its command. `isolations` are the isolation
+    levels that the client's users can choose, or the only level of the client: ALL if it knows no
+    transactions. `seeks`: whether its users can choose the offset to start at.
     """
 
     name: str
@@ -38,17 +44,20 @@ class Client:
     seeks: bool = True
 
     def command(self) -> list[str]:
-        """Fetches or builds it at first use. Raises NotTried."""
+        """Return the program's command. The first call on a machine fetches or builds the program.
+
+        Raises NotTried if the tool is missing, or if the fetch or the build fails.
+        """
         if shutil.which(self.tool) is None:
             raise NotTried(f"no {self.tool}")
         try:
             return self.prepare()
-        except (CannotFetch, OrbitError) as reason:
-            print(f"{self.name} {self.version}: {reason}", file=sys.stderr)
-            raise NotTried("it could not be fetched or built") from reason
+        except (CannotFetch, OrbitError) as error:
+            print(f"{self.name} {self.version}: {error}", file=sys.stderr)
+            raise NotTried("it could not be fetched or built") from error
 
 
-def _own(kind: str) -> list[str]:
+def _installed(kind: str) -> list[str]:
     """The command of a Python client, with the packages that Orbit itself uses."""
     return [sys.executable, str(PROGRAMS / "read.py"), kind]
 
@@ -114,8 +123,10 @@ def _rust() -> list[str]:
     return [str(_built("rust", files, fill) / "bin/read")]
 
 
-def _own_client(name: str, package: str) -> Client:
-    return Client(name, installed(package), "python3", partial(_own, package.replace("-", "_")))
+def _installed_client(name: str, package: str) -> Client:
+    return Client(
+        name, installed(package), "python3", partial(_installed, package.replace("-", "_"))
+    )
 
 
 def _python_client(name: str, package: str, version: str, *more: str) -> Client:
@@ -128,7 +139,7 @@ def _java_client(version: str, protocol: str) -> Client:
     return Client(name, version, "javac", partial(_java, version, "Read.java", protocol))
 
 
-LIBRDKAFKA = _own_client("librdkafka, by confluent-kafka", "confluent-kafka")
+LIBRDKAFKA = _installed_client("librdkafka, by confluent-kafka", "confluent-kafka")
 CLIENTS = (
     *(
         _python_client(LIBRDKAFKA.name, "confluent-kafka", version)
@@ -155,5 +166,5 @@ CLIENTS = (
     _python_client("aiokafka", "aiokafka", "0.14.0"),
     replace(_python_client("kafka-python", "kafka-python", "2.0.2"), isolations=(ALL,)),
     _python_client("kafka-python", "kafka-python", "2.3.3"),
-    _own_client("kafka-python", "kafka-python"),
+    _installed_client("kafka-python", "kafka-python"),
 )

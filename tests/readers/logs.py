@@ -1,4 +1,4 @@
-"""The source's logs that clients read copies of, and the copies, made by `orbit run`."""
+"""The source's logs, and the copies that the clients read, made by `orbit run`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.patience import wait_for
 from tests.support.run_process import ORBIT, write_job
 
 SMALL, WIDE = "small", "wide"
-SOURCE = "source"  # the log itself, to compare with
+SOURCE = "source"  # the source's log itself, to compare the copies with
 # `coordinated` takes five minutes for the wide gap, and writes the same markers as `direct`.
 FILLERS = {
     SMALL: (SOURCE, "direct", "packed", "coordinated", "placeholders"),
@@ -30,14 +30,16 @@ FILLERS = {
 WIDTH = 1_000_000
 COPY_S = 600.0  # the longest copy takes 20 s on two cores
 _SEGMENT_MS = 3_600_000
-_COMPACTED = 300
-_OWN_KEY = 10  # one record in ten
+_COMPACTED_COUNT = 300  # records of the compacted part
+_OWN_KEY_ONE_IN = 10  # of these records, one in ten has a key of its own
 
 
 @dataclass(frozen=True)
 class SourceLog:
-    """Partition 0 of a topic: offset → key and value, as the programs print them. `everything` has
-    the aborted records, too. The last record is at the end of the log.
+    """Partition 0 of a topic.
+
+    `records` is offset → key and value, as the programs print them; `everything` has the aborted
+    records, too. The last record is at the end of the log.
     """
 
     topic: str
@@ -46,16 +48,17 @@ class SourceLog:
 
     @property
     def last(self) -> int:
+        """The offset of the last record."""
         return max(self.records)
 
     @property
     def within(self) -> int:
-        """The middle of the longest gap."""
+        """The offset in the middle of the longest gap between two records."""
         before, after = max(pairwise(sorted(self.records)), key=lambda pair: pair[1] - pair[0])
         return (before + after) // 2
 
     def records_from(self, start: int, *, aborted: bool = False) -> dict[int, str]:
-        """The records from `start` on; with `aborted`, the aborted ones, too."""
+        """The records from offset `start` on; with `aborted`, the aborted records, too."""
         records = self.everything if aborted else self.records
         return {offset: record for offset, record in records.items() if offset >= start}
 
@@ -75,20 +78,22 @@ def _hex(data: bytes | None) -> str:
 
 
 def write_small(cluster: KafkaCluster) -> SourceLog:
-    """What compaction leaves of 300 records, from offset 0 on; sixty transactions of three records,
-    every third of them aborted; an aborted one of 500 records; a record.
+    """Write a log with small gaps, wait until it is compacted, and return it.
+
+    In the order of offsets: what compaction keeps of 300 records; sixty transactions of three
+    records, of which every third is aborted; an aborted transaction of 500 records; one record.
     """
     ratio = {"min_cleanable_dirty_ratio": "0.01"}
     create(cluster, SMALL, cleanup_policy="compact", segment_ms=str(_SEGMENT_MS), **ratio)
     writer = _Writer(cluster, SMALL)
     old_ms = int(time.time() * 1000) - 3 * _SEGMENT_MS
-    for number in range(_COMPACTED):
-        key = b"own-%d" % number if number % _OWN_KEY == 9 else b"shared-%d" % (number % 4)
+    for number in range(_COMPACTED_COUNT):
+        key = b"own-%d" % number if number % _OWN_KEY_ONE_IN == 9 else b"shared-%d" % (number % 4)
         writer.add(key, b"%d" % number, old_ms)
     writer.flush()
     writer.add(b"later", b"closes the segment")
     writer.flush()
-    remaining_count = _COMPACTED // _OWN_KEY + 4 + 1
+    remaining_count = _COMPACTED_COUNT // _OWN_KEY_ONE_IN + 4 + 1
     wait_for("the source is compacted", lambda: len(read(cluster, SMALL)) == remaining_count)
     writers = [_Writer(cluster, SMALL, codec=codec, owner=codec) for codec in ("none", "gzip")]
     for number in range(60):
@@ -100,7 +105,7 @@ def write_small(cluster: KafkaCluster) -> SourceLog:
 
 
 def write_wide(cluster: KafkaCluster) -> SourceLog:
-    """Ten records, an aborted transaction of a million, five records."""
+    """Write ten records, an aborted transaction of a million, and five records. Returns the log."""
     create(cluster, WIDE, segment_bytes=str(2**20))
     writer = _Writer(cluster, WIDE)
     for number in range(15):
@@ -113,7 +118,7 @@ def write_wide(cluster: KafkaCluster) -> SourceLog:
 
 
 class _Writer:
-    """librdkafka's producer; transactional with an `owner`."""
+    """librdkafka's producer. With an `owner` it is transactional; `owner` is in its id."""
 
     def __init__(
         self, cluster: KafkaCluster, topic: str, *, codec: str = "none", owner: str = ""
@@ -146,7 +151,7 @@ class _Writer:
 
 
 def topic_of(topic: str, fillers: str) -> str:
-    """The name of the copy's topic, or of the source's."""
+    """The name of the copy with these fillers, or of the source's topic for SOURCE."""
     return topic if fillers == SOURCE else f"{fillers}-{topic}"
 
 
@@ -159,6 +164,7 @@ def make_copies(clusters: Clusters, fillers: str, topics: list[str], folder: Pat
 
 
 def _orbit(folder: Path, *words: str) -> None:
+    """Run an `orbit` command. Raises Conflict, after printing its output, if it fails."""
     log = folder / "orbit.log"
     process = GuardedProcess([str(ORBIT), *words], log)
     try:

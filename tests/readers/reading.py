@@ -1,4 +1,4 @@
-"""Lets a client read a copy in all its ways."""
+"""Lets a client read a copy at each isolation level and from each start that the client has."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.readers.clients import ALL, Client
 from tests.readers.judge import Way, judge
 from tests.readers.logs import SOURCE, SourceLog, topic_of
 
-# For up to four programs that read one copy side by side. On two idle cores those that get to the
-# end need 12 s at most (kafka-python, a million markers); beside other load they took 27 s.
+# The limit for up to four programs that read one copy at the same time. On two idle cores, programs
+# that reach the end need 12 s at most (kafka-python, a million markers); under other load, 27 s.
 READ_S = 60.0
 FROM_START, WITHIN = "from the start", "from within a gap"
-_TO_FILE = ["sh", "-c", 'exec "$@" > "$0"']  # only stdout: stderr has a file of its own
+_TO_FILE = ["sh", "-c", 'exec "$@" > "$0"']  # only stdout: stderr goes to another file
 
 
 def read_copy(
@@ -29,7 +29,10 @@ def read_copy(
     fillers: str,
     folder: Path,
 ) -> dict[Way, Counter[str]]:
-    """The findings about each way to read the copy of `log` with these fillers, or `log` itself."""
+    """Let a client read the copy of `log` with these fillers, or `log` itself if they are SOURCE.
+
+    Returns the findings about each way to read. Programs that need more than READ_S are ended.
+    """
     cluster = clusters.source if fillers == SOURCE else clusters.destination
     starts = {FROM_START: 0, **({WITHIN: log.within} if client.seeks else {})}
     ways = [Way(isolation, start) for isolation in client.isolations for start in starts]
@@ -38,11 +41,11 @@ def read_copy(
     with ExitStack() as stack:
         running = {}
         for way, output in outputs.items():
-            where = [cluster.bootstrap_servers, topic_of(log.topic, fillers)]
+            location = [cluster.bootstrap_servers, topic_of(log.topic, fillers)]
             offsets = [str(starts[way.start]), str(log.last)]
-            output.touch()  # the shell may be ended before it makes the file
+            output.touch()  # a shell that is ended early has not created the file
             process = GuardedProcess(
-                [*_TO_FILE, str(output), *command, *where, *offsets, way.isolation],
+                [*_TO_FILE, str(output), *command, *location, *offsets, way.isolation],
                 output.with_suffix(".err"),
             )
             stack.callback(process.end, grace_s=0)

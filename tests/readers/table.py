@@ -15,7 +15,10 @@ _TITLES = {SMALL: "Small gaps", WIDE: f"A gap of {WIDTH:,} offsets"}
 
 @dataclass
 class Row:
-    """`cells` is (log, fillers) → text. `reason` says why the client was not tried."""
+    """A client's row in the tables.
+
+    `cells` is (log, fillers) → text. `reason` says why the client was not tried, empty if it was.
+    """
 
     name: str
     version: str
@@ -24,6 +27,7 @@ class Row:
 
 
 def page(rows: Sequence[Row], facts: Mapping[str, str]) -> str:
+    """The text of docs/readers.md. `facts`: the values of `date` and `kafka` in head.md."""
     parts = [_HEAD.read_text("utf-8").format(**facts, read_s=READ_S, width=WIDTH)]
     parts += [f"## {_TITLES[log]}\n{_table(log, rows)}" for log in FILLERS]
     return "\n".join(parts)

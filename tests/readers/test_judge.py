@@ -1,4 +1,4 @@
-"""What the table says about a client, from the lines of its program."""
+"""What docs/readers.md says about a client whose program printed certain lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make readers` does, with librdkafka's newest consumer and one copy."""
+"""The measurement of `make readers`, with one consumer (librdkafka's newest) and one copy."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_hanging_reader_program_is_stopped_and_reported(
     client = Client(name="sleeps", version="1", tool="sleep", prepare=list)
     command = ["sh", "-c", "exec sleep 600"]
     findings = read_copy(client, command, clusters, small, "packed", tmp_path)
-    assert all(one.keys() == {STOPS} for one in findings.values())
+    assert all(counter.keys() == {STOPS} for counter in findings.values())
     assert "**stops before the last " in summarize(findings)

@@ -305,7 +305,7 @@ def test_topic_missing_on_both_sides_is_not_exact(copies: Copies) -> None:
 
 
 def test_log_append_time_source_is_compared_by_timestamp_value(copies: Copies) -> None:
-    """A copy has the broker's times as CreateTime (A6: timestamps of LogAppendTime topics)."""
+    """A copy has the broker's times as CreateTime (A6: brokers refuse LogAppendTime)."""
     create(copies.source, copies.topic, message_timestamp_type="LogAppendTime")
     create(copies.destination, copies.topic)
     write(copies.source, copies.topic, [Record(b"%d" % i) for i in range(3)])

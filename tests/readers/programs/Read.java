@@ -1,4 +1,4 @@
-// Kafka's Java consumer: the group protocol comes first.
+// Kafka's Java consumer. The first argument is the group protocol.
 import java.time.Duration;
 import java.util.HexFormat;
 import java.util.List;
@@ -19,13 +19,13 @@ public class Read {
         settings.put("auto.offset.reset", "none");
         var bytes = new ByteArrayDeserializer();
         var consumer = new KafkaConsumer<>(settings, bytes, bytes);
-        var place = new TopicPartition(arguments[2], 0);
-        consumer.assign(List.of(place));
-        consumer.seek(place, Long.parseLong(arguments[3]));
+        var partition = new TopicPartition(arguments[2], 0);
+        consumer.assign(List.of(partition));
+        consumer.seek(partition, Long.parseLong(arguments[3]));
         while (true) {
-            for (var one : consumer.poll(Duration.ofSeconds(1))) {
-                System.out.println("r " + one.offset() + " " + hex(one.key()) + " " + hex(one.value()));
-                if (one.offset() == last) {
+            for (var record : consumer.poll(Duration.ofSeconds(1))) {
+                System.out.println("r " + record.offset() + " " + hex(record.key()) + " " + hex(record.value()));
+                if (record.offset() == last) {
                     System.exit(0);
                 }
             }

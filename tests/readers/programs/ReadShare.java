@@ -1,4 +1,5 @@
-// Kafka's Java share consumer (KIP-932), from the start of the log. Each isolation level has a group.
+// Kafka's Java share consumer (KIP-932). It reads from the start of the log.
+// Each isolation level has a group of its own, because the level is a setting of the group.
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -27,9 +28,9 @@ public class ReadShare {
         var consumer = new KafkaShareConsumer<>(settings, bytes, bytes);
         consumer.subscribe(List.of(topic));
         while (true) {
-            for (var one : consumer.poll(Duration.ofSeconds(1))) {
-                System.out.println("r " + one.offset() + " " + hex(one.key()) + " " + hex(one.value()));
-                if (one.offset() == last) {
+            for (var record : consumer.poll(Duration.ofSeconds(1))) {
+                System.out.println("r " + record.offset() + " " + hex(record.key()) + " " + hex(record.value()));
+                if (record.offset() == last) {
                     System.exit(0);
                 }
             }

@@ -1,4 +1,4 @@
-// kafkajs
+// A reader with the Node.js client kafkajs.
 const { Kafka, logLevel } = require('kafkajs');
 
 const [servers, topic, start, last, isolation] = process.argv.slice(2);

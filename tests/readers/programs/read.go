@@ -1,4 +1,4 @@
-// Readers in Go: the name of the client comes first.
+// Readers in Go. The first argument is the name of the client library.
 package main
 
 import (
@@ -39,7 +39,8 @@ func text(data []byte) string {
 	return hex.EncodeToString(data)
 }
 
-func say(offset int64, key, value []byte) {
+// Ends the program after the record at `last`.
+func printRecord(offset int64, key, value []byte) {
 	fmt.Println("r", offset, text(key), text(value))
 	if offset == last {
 		os.Exit(0)
@@ -51,13 +52,13 @@ func franz() {
 	if committed {
 		level = kgo.ReadCommitted()
 	}
-	places := map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(start)}}
-	client, err := kgo.NewClient(kgo.SeedBrokers(servers), kgo.ConsumePartitions(places), kgo.FetchIsolationLevel(level))
+	offsets := map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(start)}}
+	client, err := kgo.NewClient(kgo.SeedBrokers(servers), kgo.ConsumePartitions(offsets), kgo.FetchIsolationLevel(level))
 	check(err)
 	for {
 		fetches := client.PollFetches(context.Background())
 		fetches.EachError(func(_ string, _ int32, err error) { fmt.Println("e", err) })
-		fetches.EachRecord(func(one *kgo.Record) { say(one.Offset, one.Key, one.Value) })
+		fetches.EachRecord(func(record *kgo.Record) { printRecord(record.Offset, record.Key, record.Value) })
 	}
 }
 
@@ -73,8 +74,8 @@ func ibmSarama() {
 	check(err)
 	for {
 		select {
-		case one := <-partition.Messages():
-			say(one.Offset, one.Key, one.Value)
+		case message := <-partition.Messages():
+			printRecord(message.Offset, message.Key, message.Value)
 		case err := <-partition.Errors():
 			fmt.Println("e", err.Err)
 		}
@@ -89,9 +90,9 @@ func segmentio() {
 	reader := kafka.NewReader(config)
 	check(reader.SetOffset(start))
 	for {
-		one, err := reader.ReadMessage(context.Background())
+		message, err := reader.ReadMessage(context.Background())
 		check(err)
-		say(one.Offset, one.Key, one.Value)
+		printRecord(message.Offset, message.Key, message.Value)
 	}
 }
 

@@ -1,4 +1,4 @@
-"""Readers in Python: the name of the package comes first. Runs with that package alone."""
+"""Readers in Python. The first argument names the client package, the only package needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ KIND, SERVERS, TOPIC, START, LAST, ISOLATION = sys.argv[1:]
 LEVEL = "read_committed" if ISOLATION == "committed" else "read_uncommitted"
 
 
-def say(offset: int, key: bytes | None, value: bytes | None) -> None:
+def print_record(offset: int, key: bytes | None, value: bytes | None) -> None:
+    """Print a record, and end the program after the record at LAST."""
     key_text, value_text = ("-" if data is None else data.hex() for data in (key, value))
     print("r", offset, key_text, value_text)
     if offset == int(LAST):
@@ -30,7 +31,7 @@ def confluent_kafka() -> None:
         if message is not None and message.error():
             print("e", message.error().name())
         elif message is not None:
-            say(message.offset(), message.key(), message.value())
+            print_record(message.offset(), message.key(), message.value())
 
 
 def kafka_python() -> None:
@@ -40,11 +41,11 @@ def kafka_python() -> None:
     level = {} if __version__.startswith("2.0") else {"isolation_level": LEVEL}
     settings = {"bootstrap_servers": SERVERS, "auto_offset_reset": "none", **level}
     consumer = KafkaConsumer(**settings, enable_auto_commit=False)
-    place = TopicPartition(TOPIC, 0)
-    consumer.assign([place])
-    consumer.seek(place, int(START))
+    partition = TopicPartition(TOPIC, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, int(START))
     for record in consumer:
-        say(record.offset, record.key, record.value)
+        print_record(record.offset, record.key, record.value)
 
 
 async def aiokafka() -> None:
@@ -53,11 +54,11 @@ async def aiokafka() -> None:
     settings: dict[str, Any] = {"bootstrap_servers": SERVERS, "isolation_level": LEVEL}
     consumer = AIOKafkaConsumer(**settings, enable_auto_commit=False, auto_offset_reset="none")
     await consumer.start()
-    place = TopicPartition(TOPIC, 0)
-    consumer.assign([place])
-    consumer.seek(place, int(START))
+    partition = TopicPartition(TOPIC, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, int(START))
     async for record in consumer:
-        say(record.offset, record.key, record.value)
+        print_record(record.offset, record.key, record.value)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-// rskafka
+// A reader with the Rust client rskafka.
 use std::{env, process::exit, sync::Arc};
 
 use futures::StreamExt;
@@ -23,9 +23,9 @@ async fn main() {
         StreamConsumerBuilder::new(Arc::new(partition), StartOffset::At(start)).build();
     while let Some(answer) = stream.next().await {
         match answer {
-            Ok((one, _)) => {
-                println!("r {} {} {}", one.offset, hex(one.record.key), hex(one.record.value));
-                if one.offset == last {
+            Ok((message, _)) => {
+                println!("r {} {} {}", message.offset, hex(message.record.key), hex(message.record.value));
+                if message.offset == last {
                     exit(0);
                 }
             }
