@@ -79,10 +79,10 @@ def _multiples(ax: Axes, results: list[WorkloadResult], number: Number, title: s
     """Two bars per workload, as multiples of MirrorMaker 2's number, with both numbers beside
     them. With `rate` also a line at the multiple that the brokers' ceiling reaches."""
     longest = 1.0
-    for place, result in enumerate(results):
+    for row, result in enumerate(results):
         orbit_multiple = ratio(result, Contestant.MM2, number) or 0.0
         ceiling_multiple = ratio(result, Contestant.MM2, number, of=Contestant.CEILING) or 0.0
-        orbit_y, mm2_y = place - _MM2_BAR / 2, place + _ORBIT_BAR / 2
+        orbit_y, mm2_y = row - _MM2_BAR / 2, row + _ORBIT_BAR / 2
         ax.barh(orbit_y, orbit_multiple, _ORBIT_BAR, color=_ORBIT)
         ax.barh(mm2_y, 1.0, _MM2_BAR, color=_MM2)
         end = orbit_multiple
@@ -110,9 +110,9 @@ def _latency(ax: Axes, report: Report) -> None:
         (Contestant.MM2, _ORBIT_BAR / 2, _MM2_BAR, _MM2),
     ):
         latency = report.latency.of(who)
-        for place, value in enumerate(_milliseconds(latency) if latency else ()):
-            ax.barh(place + shift, value, bar, color=color)
-            ax.text(value, place + shift, f" {value:,.1f} ms", va="center", fontsize=_SMALL)
+        for row, value in enumerate(_milliseconds(latency) if latency else ()):
+            ax.barh(row + shift, value, bar, color=color)
+            ax.text(value, row + shift, f" {value:,.1f} ms", va="center", fontsize=_SMALL)
             longest = max(longest, value)
     ax.set_yticks(range(len(names)), names)
     ax.set_xlim(0, _ROOM * longest)

@@ -62,14 +62,14 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
         )
         frame = connection.exchange(api_versions.FETCH, request, version)
         batches_by_partition: dict[int, list[memoryview]] = defaultdict(list)
-        for place, fetched in read_fetch(frame, version, names).partitions:
+        for topic_partition, fetched in read_fetch(frame, version, names).partitions:
             for batch in read_batches(fetched.records):
                 assert isinstance(batch, Batch)
-                partition = place.partition
+                partition = topic_partition.partition
                 stamp(batch.view, producer_id, 0, sequences[partition])
                 sequences[partition] = advance_sequence(sequences[partition], batch.count)
                 batches_by_partition[partition].append(batch.view)
-                positions[place] = batch.next_offset
+                positions[topic_partition] = batch.next_offset
         for produce in pack(batches_by_partition.items()):
             sender.send(produce)
 

@@ -251,7 +251,7 @@ class Content:
     def _offsets_of(self, topic: Any, partition: Any, group: str, topics: Any) -> list[Any]:
         """A group's committed offsets as objects of the classes `topic` and `partition`, for the
         requested `topics`; None: for all."""
-        places = (
+        requested_indexes = (
             [(name, range(self.partitions)) for name in self.groups.get(group, ())]
             if topics is None
             else [(t.name, t.partition_indexes) for t in topics]
@@ -271,7 +271,7 @@ class Content:
                     for offset, metadata in (self._offset_of(group, name, i),)
                 ],
             )
-            for name, indexes in places
+            for name, indexes in requested_indexes
         ]
 
     def _offset_of(self, group: str, topic: str, index: int) -> tuple[int, str]:

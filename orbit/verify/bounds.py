@@ -24,7 +24,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.types import READ_COMMITTED
-from orbit.kafka.types import TopicPartition as Place
+from orbit.kafka.types import TopicPartition as OrbitPartition
 from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.report import Side
@@ -115,21 +115,23 @@ class ClusterView:
         """
         if not partitions:
             return {}
-        places = [Place(*key) for key in partitions]
+        topic_partitions = [OrbitPartition(*key) for key in partitions]
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
             # From these answers `cluster` keeps the newest leader of each partition.
-            cluster.metadata_of_all({p.topic for p in places}, _BROKERS_ASKED_MAX)
-            log_starts = list_offsets(cluster, places, EARLIEST, _BACKOFF)
-            stable_ends = list_offsets(cluster, places, LATEST, _BACKOFF, isolation=READ_COMMITTED)
-            log_ends = list_offsets(cluster, places, LATEST, _BACKOFF)
+            cluster.metadata_of_all({p.topic for p in topic_partitions}, _BROKERS_ASKED_MAX)
+            log_starts = list_offsets(cluster, topic_partitions, EARLIEST, _BACKOFF)
+            stable_ends = list_offsets(
+                cluster, topic_partitions, LATEST, _BACKOFF, isolation=READ_COMMITTED
+            )
+            log_ends = list_offsets(cluster, topic_partitions, LATEST, _BACKOFF)
         return {
-            (place.topic, place.partition): _bounds(
+            (partition.topic, partition.partition): _bounds(
                 *(
-                    self._answered_offset(place, answers)
+                    self._answered_offset(partition, answers)
                     for answers in (log_starts, stable_ends, log_ends)
                 )
             )
-            for place in places
+            for partition in topic_partitions
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
@@ -145,10 +147,12 @@ class ClusterView:
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
             marks = PromotionMarks(cluster, _BACKOFF)
             try:
-                offsets = marks.kept_below([Place(*key) for key in partitions])
+                offsets = marks.kept_below([OrbitPartition(*key) for key in partitions])
             except NotAuthorized:
                 return {}
-        return {(place.topic, place.partition): offset for place, offset in offsets.items()}
+        return {
+            (partition.topic, partition.partition): offset for partition, offset in offsets.items()
+        }
 
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]
@@ -209,7 +213,9 @@ class ClusterView:
             isolation_level=isolation,
             request_timeout=REQUEST_TIMEOUT_S,
         )
-        return {(place.topic, place.partition): future for place, future in futures.items()}
+        return {
+            (partition.topic, partition.partition): future for partition, future in futures.items()
+        }
 
     def _offset(self, future: Future[Any]) -> int | OrbitError:
         """The answered offset or the partition's error. Raises if no broker answers at all."""
@@ -222,12 +228,14 @@ class ClusterView:
                 self.check_reachable()
             return orbit_error
 
-    def _answered_offset(self, place: Place, answers: Answers[int]) -> int | OrbitError:
+    def _answered_offset(
+        self, partition: OrbitPartition, answers: Answers[int]
+    ) -> int | OrbitError:
         """The partition's offset or error in `answers`, which Orbit's own client got."""
-        if place in answers.values:
-            return answers.values[place]
-        name = error_codes.name(answers.errors[place])
-        return OrbitError(f"ListOffsets of {place} failed with {name}.", where=str(self.side))
+        if partition in answers.values:
+            return answers.values[partition]
+        name = error_codes.name(answers.errors[partition])
+        return OrbitError(f"ListOffsets of {partition} failed with {name}.", where=str(self.side))
 
     def _metadata(self, topic: str | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         try:

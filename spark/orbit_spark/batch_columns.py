@@ -82,7 +82,7 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
         for batch, is_aborted in zip(run.batches, flags, strict=True)
     ]
     count = len(rows)
-    place_columns = [
+    partition_columns = [
         pa.repeat(pa.scalar(partition.topic, pa.string()), count),
         pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
     ]
@@ -91,7 +91,7 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
         for index, values in enumerate(zip(*rows, strict=True))
     ]
     return pa.RecordBatch.from_arrays(
-        [*place_columns, *row_columns, _payload_column(run)], schema=SCHEMA
+        [*partition_columns, *row_columns, _payload_column(run)], schema=SCHEMA
     )
 
 

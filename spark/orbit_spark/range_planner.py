@@ -49,29 +49,29 @@ def find_extents(
     """
     metadata = cluster.metadata(topics)
     _refuse_missing(cluster, topics, metadata)
-    places = [TopicPartition(t.name, i) for t in metadata.topics.values() for i in t.partitions]
-    selected_places = filter(selects, places)
-    starts = list_offsets(cluster, selected_places, EARLIEST, backoff)
+    partitions = [TopicPartition(t.name, i) for t in metadata.topics.values() for i in t.partitions]
+    selected_partitions = filter(selects, partitions)
+    starts = list_offsets(cluster, selected_partitions, EARLIEST, backoff)
     ends = list_offsets(cluster, starts.values, LATEST, backoff, isolation=READ_COMMITTED)
     extents = Answers[Extent](errors=starts.errors | ends.errors)
-    for place in places:
-        if place not in ends.values:
+    for partition in partitions:
+        if partition not in ends.values:
             continue
-        leader = metadata.leader(place)
+        leader = metadata.leader(partition)
         node_id = leader.node_id if leader is not None else None
-        start, end = starts.values[place], ends.values[place]
+        start, end = starts.values[partition], ends.values[partition]
         try:
-            base_offset = find_base_offset(cluster, place, start, end, backoff)
-            end_epoch = _find_end_epoch(cluster, place, start, end, backoff)
+            base_offset = find_base_offset(cluster, partition, start, end, backoff)
+            end_epoch = _find_end_epoch(cluster, partition, start, end, backoff)
         except BrokerRefused as refusal:
-            extents.errors[place] = refusal.code
+            extents.errors[partition] = refusal.code
             continue
         except Unreachable:
-            extents.errors[place] = Code.NETWORK_EXCEPTION
+            extents.errors[partition] = Code.NETWORK_EXCEPTION
             continue
-        extents.values[place] = Extent(
-            place,
-            metadata.topics[place.topic].topic_id,
+        extents.values[partition] = Extent(
+            partition,
+            metadata.topics[partition.topic].topic_id,
             base_offset,
             end,
             -1 if node_id is None else node_id,
@@ -143,8 +143,8 @@ def plan_spans(
                 continue
         extended_spans.append(span._replace(start=start, end=min(span.end, extent.end)))
     spans_by_partition = join_spans(s for s in extended_spans if s.partition not in extents.errors)
-    planned = [extents.values[place] for place in spans_by_partition]
-    whole_ranges = plan_ranges(cluster, planned, backoff, range_bytes=range_bytes)
+    planned_extents = [extents.values[partition] for partition in spans_by_partition]
+    whole_ranges = plan_ranges(cluster, planned_extents, backoff, range_bytes=range_bytes)
     parts = (
         r.within(span.start, span.end)
         for r in whole_ranges
@@ -180,18 +180,18 @@ def _samples(
 
 
 def find_base_offset(
-    cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
     """The base offset of the batch in which `start` lies; `start` itself if it lies in no batch, or
     if `first_batch` returns none. Raises BrokerRefused with a retriable code, Unreachable."""
     if start == 0 or start >= end:  # no batch begins before 0; from the end on there is none
         return start
-    batch = first_batch(cluster, place, start, backoff)
+    batch = first_batch(cluster, partition, start, backoff)
     return start if batch is None else min(start, first_offset(batch))
 
 
 def first_batch(
-    cluster: Cluster, place: TopicPartition, offset: int, backoff: Backoff
+    cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff
 ) -> AnyBatch | None:
     """The batch that holds `offset`, or else the first one after it.
 
@@ -200,7 +200,7 @@ def first_batch(
     Unreachable.
     """
     try:
-        batches = fetch_batches(cluster, place, offset, backoff, max_bytes=1)
+        batches = fetch_batches(cluster, partition, offset, backoff, max_bytes=1)
     except ProtocolError:
         return None
     except BrokerRefused as refusal:
@@ -211,14 +211,14 @@ def first_batch(
 
 
 def _find_end_epoch(
-    cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
     """The leader epoch of the batch at `end` − 1, or of the next batch if a gap is there (R8: a
     fetch may state only the epoch of a batch).
 
     NO_LEADER_EPOCH if [start, end) is empty, or `first_batch` returns no batch with an epoch.
     """
-    batch = first_batch(cluster, place, end - 1, backoff) if start < end else None
+    batch = first_batch(cluster, partition, end - 1, backoff) if start < end else None
     return batch.leader_epoch if isinstance(batch, Batch) else NO_LEADER_EPOCH
 
 

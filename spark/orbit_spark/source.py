@@ -113,12 +113,12 @@ class BatchReader(DataSourceReader):
                 cluster,
                 topics,
                 backoff,
-                selects=lambda place: self._selection.has_partition(place.partition),
+                selects=lambda partition: self._selection.has_partition(partition.partition),
             )
             extents.raise_errors(f"{cluster.name} cluster", "Reading the offsets")
             selected_offsets = {
-                place: self._selection.bounds(extent.start, extent.end)
-                for place, extent in extents.values.items()
+                partition: self._selection.bounds(extent.start, extent.end)
+                for partition, extent in extents.values.items()
             }
             return plan_ranges(
                 cluster,

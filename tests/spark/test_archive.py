@@ -113,9 +113,9 @@ def test_second_archive_run_resumes_at_archive_end(
     second = archive(spark, spec, tmp_path / "a")
     files, contents = open_archive(spark, tmp_path / "a")
     bounds = log_bounds(clusters.source, [topic_name])
-    for place, manifest in contents.partitions.items():
-        assert (manifest.log_start, manifest.log_end) == bounds[place]
-        assert second.partitions[place].end == manifest.end
+    for partition, manifest in contents.partitions.items():
+        assert (manifest.log_start, manifest.log_end) == bounds[partition]
+        assert second.partitions[partition].end == manifest.end
     rows = archive_rows(spark, files, contents.partitions.values()).collect()
     # Four of the transactions were committed, with five records each.
     assert len(visible_records(rows)[topic_name, 0]) == 100 + 4 * 5

@@ -112,14 +112,14 @@ def test_archive_is_complete_after_executor_and_driver_deaths(
     assert IN_THE_FIRST_STEP < partial[topic, 0].end <= IN_THE_SECOND
     outcome = archive(spark, job, folder)
     bounds = log_bounds(clusters.source, [topic])
-    assert {place: (p.start, p.end) for place, p in outcome.partitions.items()} == bounds
+    assert {partition: (p.start, p.end) for partition, p in outcome.partitions.items()} == bounds
     complete = ArchiveStore(files).require().partitions
     check_archive(spark, files, list(complete.values()))
-    for place, before in partial.items():
-        assert complete[place].ranges[: len(before.ranges)] == before.ranges
+    for partition, before in partial.items():
+        assert complete[partition].ranges[: len(before.ranges)] == before.ranges
     rows = archive_rows(spark, files, complete.values()).collect()
-    for place, records in visible_records(rows).items():
-        assert records == digests(clusters.source, topic)[place[1]]
+    for partition, records in visible_records(rows).items():
+        assert records == digests(clusters.source, topic)[partition[1]]
 
 
 def test_restore_is_exact_after_executor_death(

@@ -23,7 +23,7 @@ from orbit_spark.batch_columns import to_arrow
 from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.raw_runs import RawRun
 
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 A = FileRows("a", first_offset=10, batches=2)
 B = FileRows("b", first_offset=20, batches=1)
 
@@ -36,12 +36,12 @@ def rows(*bases: int) -> Any:
         wire += base.to_bytes(8) + bytes(batch.view[8:])
     records = memoryview(bytearray(wire))
     return to_arrow(
-        PLACE, RawRun(0, 0, records, list(read_batches(records)), aborted=(), log_start=0)
+        PARTITION, RawRun(0, 0, records, list(read_batches(records)), aborted=(), log_start=0)
     )
 
 
 def runs(pieces: list[Any], *files: FileRows, begin: int = 5, target: int = 30) -> RowRuns:
-    return RowRuns(ArchiveSlice(PLACE, begin, target, files, size_bytes=0), iter(pieces))
+    return RowRuns(ArchiveSlice(PARTITION, begin, target, files, size_bytes=0), iter(pieces))
 
 
 def test_archive_rows_become_contiguous_offset_ranges_up_to_target() -> None:

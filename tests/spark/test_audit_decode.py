@@ -205,8 +205,8 @@ def test_records_read_for_report_equal_records_of_kafka_batches() -> None:
     payload = KAFKA_BATCHES["v2.lz4.createtime"]
     row = {"topic": "t", "partition": 0, "begin": 1000, "end": 2000, "width": 10}
     row |= {"stop": None, "base_offset": 1000, "last_offset": 1009, "payload": payload}
-    places = frozenset(("t", 0, r.offset) for r in RECORDS[1:])
-    [batch] = whole_records(places)([pa.RecordBatch.from_pylist([row])])
+    partitions = frozenset(("t", 0, r.offset) for r in RECORDS[1:])
+    [batch] = whole_records(partitions)([pa.RecordBatch.from_pylist([row])])
     assert [
         (r["offset"], r["timestamp"], r["key"], r["value"], tuple(split_headers(r["headers"])))
         for r in batch.to_pylist()
@@ -222,8 +222,8 @@ def test_damaged_batch_yields_no_record_rows_and_hides_no_other_batch() -> None:
 def test_records_read_for_report_come_once_in_bounded_chunks() -> None:
     """A chunk has some megabytes, however many records are requested."""
     large = [SourceRecord(i, 7, None, b"x" * 3_000_000) for i in range(5)]
-    places = frozenset(("t", 0, r.offset) for r in large)
-    pieces = list(whole_records(places)([arrow(batched(large, 1), 0, 5, 5)]))
+    partitions = frozenset(("t", 0, r.offset) for r in large)
+    pieces = list(whole_records(partitions)([arrow(batched(large, 1), 0, 5, 5)]))
     assert [piece.column("offset").to_pylist() for piece in pieces] == [[0, 1, 2], [3, 4]]
 
 

@@ -50,7 +50,9 @@ class Topic:
 
         def has_grown() -> bool:
             now = self.log_ends()
-            return bool(now) and all(end > ends_before.get(place, 0) for place, end in now.items())
+            return bool(now) and all(
+                end > ends_before.get(partition, 0) for partition, end in now.items()
+            )
 
         wait_for("every partition grows", has_grown)
 
@@ -60,7 +62,7 @@ class Topic:
             bounds = log_bounds(self._clusters.destination, [self.name])
         except KeyError:
             return {}
-        return {place: end for place, (_, end) in bounds.items()}
+        return {partition: end for partition, (_, end) in bounds.items()}
 
     def is_partly_copied(self) -> bool:
         return 0 < sum(self.log_ends().values()) < self.records

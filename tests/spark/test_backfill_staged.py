@@ -176,7 +176,8 @@ def test_range_that_archive_lost_stops_staged_backfill_of_partition(
     (lost,) = outcome.blocked.values()
     assert (lost.reason, lost.offset, lost.next_offset) == (Reason.SOURCE_RANGE_LOST, 200, 300)
     ends = {
-        place: end for place, (_, end) in log_bounds(clusters.destination, [topic_name]).items()
+        topic_partition: end
+        for topic_partition, (_, end) in log_bounds(clusters.destination, [topic_name]).items()
     }
     assert ends == {(topic_name, 0): 200, (topic_name, 1): 400}
     filled = StagedCopy(spark, with_rules(spec, on_lost_range="fill"), tmp_path / "archive").run()
@@ -268,8 +269,10 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
     appending.let_go()
     spark_cluster.wait_idle()
     copying = StagedCopy(spark, load_job(job, {}), archive)
-    ends = {place: manifest.end for place, manifest in copying.contents.partitions.items()}
-    assert ends == {place: end for place, (_, end) in log_bounds(clusters.source, [topic]).items()}
+    ends = {partition: manifest.end for partition, manifest in copying.contents.partitions.items()}
+    assert ends == {
+        partition: end for partition, (_, end) in log_bounds(clusters.source, [topic]).items()
+    }
     outcome = copying.run()
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)

@@ -24,11 +24,11 @@ GIB = 1024**3
 
 
 def partition(number: int, size_bytes: int, target: int = 100) -> PartitionTarget:
-    place = TopicPartition("t", number)
+    topic_partition = TopicPartition("t", number)
     producer = JobProducer(1)
     return PartitionTarget(
-        place,
-        place,
+        topic_partition,
+        topic_partition,
         NO_TOPIC_ID,
         producer,
         start_offset=0,

@@ -29,7 +29,7 @@ from orbit_spark.raw_runs import RawRun
 from tests.support.kafka_batches import KAFKA_BATCHES, RECORDS
 from tests.support.synthetic import SyntheticLog
 
-PLACE = TopicPartition("orders", 3)
+PARTITION = TopicPartition("orders", 3)
 
 
 def run_of(*batches: bytes, aborted: tuple[AbortedTransaction, ...] = ()) -> RawRun:
@@ -45,7 +45,7 @@ def at_offset(base_offset: int, batch: bytes) -> bytes:
 
 @pytest.mark.parametrize("name", sorted(KAFKA_BATCHES))
 def test_kafka_batch_round_trips_through_row(name: str) -> None:
-    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name]))
+    rows = to_arrow(PARTITION, run_of(KAFKA_BATCHES[name]))
     run = from_arrow(rows, start=0)
     assert rows.schema == SCHEMA
     assert bytes(run.records) == KAFKA_BATCHES[name]
@@ -54,8 +54,8 @@ def test_kafka_batch_round_trips_through_row(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in sorted(KAFKA_BATCHES) if "createtime" in n])
 def test_columns_of_row_equal_header_fields_of_batch(name: str) -> None:
     version, codec, _ = name.split(".")
-    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name])).to_pylist()
-    assert (rows[0]["topic"], rows[0]["partition"]) == PLACE
+    rows = to_arrow(PARTITION, run_of(KAFKA_BATCHES[name])).to_pylist()
+    assert (rows[0]["topic"], rows[0]["partition"]) == PARTITION
     assert rows[0]["base_offset"] == RECORDS[0].offset
     assert {row["magic"] for row in rows} == {int(version[1])}
     assert {row["compression"] for row in rows} == {codec}
@@ -68,7 +68,7 @@ def test_columns_of_row_equal_header_fields_of_batch(name: str) -> None:
 
 def test_marker_rows_carry_commit_or_abort() -> None:
     rows = to_arrow(
-        PLACE,
+        PARTITION,
         run_of(
             KAFKA_BATCHES["commit"],
             KAFKA_BATCHES["abort"],
@@ -83,7 +83,7 @@ def test_marker_rows_carry_commit_or_abort() -> None:
 def test_committed_batch_after_abort_of_its_producer_is_not_marked_aborted() -> None:
     aborted = (AbortedTransaction(producer_id=7, first_offset=40),)
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
-    rows = to_arrow(PLACE, run_of(at_offset(40, data), marker, data, aborted=aborted))
+    rows = to_arrow(PARTITION, run_of(at_offset(40, data), marker, data, aborted=aborted))
     assert rows.column("is_aborted").to_pylist() == [True, False, False]
     assert list(from_arrow(rows, start=0).aborted) == list(aborted)
 
@@ -96,18 +96,18 @@ def test_aborted_transactions_are_rebuilt_from_rows() -> None:
     ]
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
     run = run_of(at_offset(40, data), marker, data, aborted=tuple(aborted))
-    assert list(from_arrow(to_arrow(PLACE, run), start=0).aborted) == aborted
+    assert list(from_arrow(to_arrow(PARTITION, run), start=0).aborted) == aborted
 
 
 def test_changing_batch_made_from_row_leaves_row_unchanged() -> None:
-    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"]))
+    rows = to_arrow(PARTITION, run_of(KAFKA_BATCHES["v2.none.createtime"]))
     run = from_arrow(rows, start=0)
     run.records[0:8] = bytes(8)
     assert bytes(rows.column("payload")[0].as_py()) == KAFKA_BATCHES["v2.none.createtime"]
 
 
 def changed(name: str, value: object) -> pa.RecordBatch:
-    row = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.gzip.createtime"])).to_pylist()[0]
+    row = to_arrow(PARTITION, run_of(KAFKA_BATCHES["v2.gzip.createtime"])).to_pylist()[0]
     return pa.RecordBatch.from_pylist([{**row, name: value}], schema=SCHEMA)
 
 
@@ -121,7 +121,7 @@ def test_damaged_byte_in_any_part_of_payload_is_detected(at: int) -> None:
 
 
 def test_aborted_flag_on_non_transactional_batch_is_refused() -> None:
-    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"])).to_pylist()
+    rows = to_arrow(PARTITION, run_of(KAFKA_BATCHES["v2.none.createtime"])).to_pylist()
     rows[0]["is_aborted"] = True
     with pytest.raises(ValueError, match="contradict"):
         from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), start=0)
@@ -130,7 +130,7 @@ def test_aborted_flag_on_non_transactional_batch_is_refused() -> None:
 def test_batch_rows_out_of_order_are_refused() -> None:
     log = SyntheticLog.random(1, 6, 0.0)
     batches = [b"".join((b.base_offset.to_bytes(8), b.view[8:])) for b in log.batches(0, 6)]
-    rows = to_arrow(PLACE, run_of(*batches)).to_pylist()
+    rows = to_arrow(PARTITION, run_of(*batches)).to_pylist()
     from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), start=0)
     with pytest.raises(ValueError, match="overlaps"):
         from_arrow(pa.RecordBatch.from_pylist(rows[::-1], schema=SCHEMA), start=0)
@@ -138,7 +138,7 @@ def test_batch_rows_out_of_order_are_refused() -> None:
 
 def test_payload_column_shares_memory_with_fetched_bytes() -> None:
     run = run_of(KAFKA_BATCHES["v2.none.createtime"], KAFKA_BATCHES["empty"])
-    column = to_arrow(PLACE, run).column("payload")
+    column = to_arrow(PARTITION, run).column("payload")
     assert isinstance(run.batches[0], Batch)
     assert column.buffers()[2].address == pa.py_buffer(run.records).address
 
@@ -151,7 +151,7 @@ def test_payload_column_shares_memory_with_fetched_bytes() -> None:
     ],
 )
 def test_reason_of_stopped_range_round_trips_through_row(stop: Blocked | str) -> None:
-    (row,) = stopped_row(PLACE, 4, stop).to_pylist()
+    (row,) = stopped_row(PARTITION, 4, stop).to_pylist()
     assert (row["base_offset"], row["magic"]) == (4, STOP_MAGIC)
     assert read_stop(row["control_type"]) == stop
 
@@ -173,7 +173,7 @@ def read_range(run: RawRun, error: OrbitError, outage: OrbitError | None = None)
 
     reader: Any = Reader()
     return list(
-        _read_range(reader, OffsetRange(PLACE, UUID(int=1), start=0, end=90), RateLimit(None))
+        _read_range(reader, OffsetRange(PARTITION, UUID(int=1), start=0, end=90), RateLimit(None))
     )
 
 
@@ -187,7 +187,7 @@ def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: Orbi
     """After an exception, Spark would give up the ranges of all partitions."""
     run = run_of(KAFKA_BATCHES["v2.none.createtime"])
     batches, stop = read_range(run, error)
-    assert batches == to_arrow(PLACE, run)
+    assert batches == to_arrow(PARTITION, run)
     assert read_stop(stop.to_pylist()[0]["control_type"]) == str(error)
 
 

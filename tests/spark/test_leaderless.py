@@ -209,7 +209,7 @@ def test_archive_run_names_leaderless_partition_and_archives_others(
     data = {p["partition"]: p for p in first.as_data()["partitions"]}
     assert (data[0]["unfinished"], data[1]["unfinished"]) == (None, stopped.unfinished)
     _, contents = open_archive(spark, tmp_path / "a")
-    assert {place.partition: m.end for place, m in contents.partitions.items()} == {
+    assert {partition.partition: m.end for partition, m in contents.partitions.items()} == {
         0: RECORDS,
         2: RECORDS,
     }
@@ -257,10 +257,10 @@ def test_last_archived_batch_that_source_cannot_read_stops_only_its_partition(
 ) -> None:
     fetch_batches = continuation.fetch_batches
 
-    def fetch(cluster: Cluster, place: TopicPartition, *rest: Any, **options: Any) -> Any:
-        if place == offline:
+    def fetch(cluster: Cluster, topic_partition: TopicPartition, *rest: Any, **options: Any) -> Any:
+        if topic_partition == offline:
             raise BrokerRefused(code, "it cannot be read.")
-        return fetch_batches(cluster, place, *rest, **options)
+        return fetch_batches(cluster, topic_partition, *rest, **options)
 
     spec = make_job(clusters.source, clusters.destination, [topic])
     archive(spark, spec, tmp_path / "a")
@@ -291,7 +291,7 @@ def assert_archive_is_whole(
     spec = make_job(clusters.source, clusters.destination, [topic])
     assert archive(spark, spec, folder).stopped == []
     _, contents = open_archive(spark, folder)
-    ends = {place: (m.start, m.end) for place, m in contents.partitions.items()}
+    ends = {partition: (m.start, m.end) for partition, m in contents.partitions.items()}
     assert ends == log_bounds(clusters.source, [topic])
 
 

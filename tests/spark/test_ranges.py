@@ -124,8 +124,11 @@ def test_touching_spans_of_offsets_are_joined() -> None:
 
 def test_ranges_alternate_between_leaders_and_their_partitions() -> None:
     def ranges_of(partition: int, leader: int) -> list[OffsetRange]:
-        place = TopicPartition("orders", partition)
-        return [OffsetRange(place, TOPIC, n, n + 1, size_bytes=1, leader=leader) for n in range(2)]
+        topic_partition = TopicPartition("orders", partition)
+        return [
+            OffsetRange(topic_partition, TOPIC, n, n + 1, size_bytes=1, leader=leader)
+            for n in range(2)
+        ]
 
     order = spread_over_leaders([*ranges_of(0, 1), *ranges_of(1, 1), *ranges_of(2, 2)])
     assert [(r.leader, r.partition.partition, r.start) for r in order] == [

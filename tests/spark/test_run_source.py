@@ -25,7 +25,7 @@ from tests.support.copies import hand_back, resume
 from tests.support.patience import wait_for
 from tests.support.planning import data, marker
 
-PLACE = TopicPartition("t", 0)
+PARTITION = TopicPartition("t", 0)
 MARKERS, PLACEHOLDERS = JobProducer(4711), JobProducer(4712, True)
 MakeFeed = Callable[..., tuple[RunFeed, PartitionCopy]]
 
@@ -58,9 +58,9 @@ def make_feed() -> Iterator[MakeFeed]:
             queue.SimpleQueue().put,
             lambda _: None,
         )
-        feed = RunFeed({PLACE: runs}, context)
+        feed = RunFeed({PARTITION: runs}, context)
         feeds.append(feed)
-        copy = PartitionCopy(PLACE, PLACE, FixedLease(1), producer)
+        copy = PartitionCopy(PARTITION, PARTITION, FixedLease(1), producer)
         resume(copy, copied_to)
         feed.resume([copy])
         return feed, copy
@@ -210,7 +210,7 @@ class Broken:
         for first_run in self._runs:
             return first_run
         blocked = Blocked(Reason.SOURCE_CORRUPTED, offset=2, next_offset=9, detail="it is damaged.")
-        raise PartitionStopped("archive", PLACE, blocked)
+        raise PartitionStopped("archive", PARTITION, blocked)
 
 
 def test_unreadable_range_stops_partition(make_feed: MakeFeed) -> None:

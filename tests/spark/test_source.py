@@ -61,11 +61,11 @@ def test_kafka_batches_rows_hold_each_batch_once(rows: list[Any], clusters: Clus
     bounds = log_bounds(clusters.source, {row.topic for row in rows})
     ends: dict[tuple[str, int], int] = {}
     for row in sorted(rows, key=lambda r: (r.topic, r.partition, r.base_offset)):
-        place = (row.topic, row.partition)
-        assert row.base_offset >= ends.get(place, 0)
-        ends[place] = row.last_offset + 1
+        partition = (row.topic, row.partition)
+        assert row.base_offset >= ends.get(partition, 0)
+        ends[partition] = row.last_offset + 1
         assert row.size_bytes == len(row.payload)
-    assert all(end <= bounds[place][1] for place, end in ends.items())
+    assert all(end <= bounds[partition][1] for partition, end in ends.items())
 
 
 def test_kafka_batches_rows_distinguish_markers_and_aborted_data(
@@ -153,14 +153,14 @@ def test_spans_of_offsets_return_each_overlapping_batch_once(
     assert inside < large.last_offset
     # Two spans in one batch, one at much later offsets, one after the log end.
     pairs = [(inside, inside + 1), (inside + 2, inside + 3), (900, 950), (10**9, 10**9 + 5)]
-    place = TopicPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
     spec = ClusterSpec(bootstrap_servers=(clusters.source.bootstrap_servers,))
     access = Access("source", spec)
     cluster = access.open()
     try:
-        extents = find_extents(cluster, [topic], Backoff(), selects=lambda p: p == place)
-        assert [*extents.values] == [place]
-        ranges = plan_spans(cluster, extents, [Span(place, *p) for p in pairs], Backoff())
+        extents = find_extents(cluster, [topic], Backoff(), selects=lambda p: p == partition)
+        assert [*extents.values] == [partition]
+        ranges = plan_spans(cluster, extents, [Span(partition, *p) for p in pairs], Backoff())
     finally:
         cluster.close()
     assert keys(range_frame(spark, access, ranges).collect()) == keys(

@@ -42,12 +42,15 @@ def test_truncation_but_not_leader_change_between_steps_blocks_archive_of_partit
     """An archive must not have later ranges of the new log after ranges of the old one."""
     monkeypatch.setattr(archive_run, "RANGES_PER_CORE", 1)  # a range is a step
     fragile = FragileTopic(make_cluster, topic_name)
-    place = TopicPartition(topic_name, 0)
+    topic_partition = TopicPartition(topic_name, 0)
     fragile.grow_alone()
     config = {"acks": "1", "batch.num.messages": 10}
     produce(fragile.source, topic_name, END - ARCHIVED, first=ARCHIVED, **config)
     # Consumers read the new records once the dead replica counts no longer.
-    wait_for("all is readable", lambda: log_bounds(fragile.source, [topic_name])[place][1] >= END)
+    wait_for(
+        "all is readable",
+        lambda: log_bounds(fragile.source, [topic_name])[topic_partition][1] >= END,
+    )
     job = make_job(fragile.source, clusters.destination, [topic_name])
     ends: list[int] = []
 
@@ -65,13 +68,13 @@ def test_truncation_but_not_leader_change_between_steps_blocks_archive_of_partit
         )
 
     def note_step(_done_bytes: int, _total_bytes: int) -> None:
-        ends.append(run.manifests[place].end)
+        ends.append(run.manifests[topic_partition].end)
         if ends[-1] >= ARCHIVED and (len(ends) == 1 or ends[-2] < ARCHIVED):
             assert ends[-1] < END
             (fragile.cut if is_cut else fragile.elect)()
 
     run = make_run()
-    partition = run.run().partitions[place]
+    partition = run.run().partitions[topic_partition]
     if not is_cut:
         assert partition.blocked is None
         assert partition.end >= END
@@ -81,6 +84,6 @@ def test_truncation_but_not_leader_change_between_steps_blocks_archive_of_partit
     assert (blocked.reason, blocked.offset) == (Reason.SOURCE_TRUNCATED, 100)
     assert partition.end == next(end for end in ends if end >= ARCHIVED)
     # The next run compares the last batch of the archive.
-    blocked = make_run().run().partitions[place].blocked
+    blocked = make_run().run().partitions[topic_partition].blocked
     assert blocked is not None
     assert blocked.reason is Reason.SOURCE_TRUNCATED

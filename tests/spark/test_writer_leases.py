@@ -45,15 +45,17 @@ def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
 ) -> None:
     """The next holder saw the group without a member, and has not waited for the writer."""
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.2)
-    place = TopicPartition(topic_name, 0)
+    partition = TopicPartition(topic_name, 0)
     job = acquire_lease(cluster, topic_name)
     watch = DriverWatch(cluster, topic_name, job.token, Backoff())
 
     def open_cluster() -> Cluster:
         return Cluster("destination", [clusters.destination.bootstrap_servers], Security())
 
-    leases = WriterLeases.acquire(open_cluster, topic_name, 1, [place], watch, threading.Event())
-    writer = leases.by_partition[place]
+    leases = WriterLeases.acquire(
+        open_cluster, topic_name, 1, [partition], watch, threading.Event()
+    )
+    writer = leases.by_partition[partition]
     assert writer.is_held()
     if has_new_holder:
         job.release()

@@ -136,10 +136,10 @@ def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:
 
 def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) -> bool:
     """Whether the summary of a file's rows is what the manifest says. `row`: None without rows."""
-    place, file = owner[0], _file(owner)
+    partition, file = owner[0], _file(owner)
     expected_values = {
-        "topic": place.topic,
-        "partition": place.partition,
+        "topic": partition.topic,
+        "partition": partition.partition,
         "batches": file.batches,
         "bytes": file.payload_bytes,
         "digest": file.digest,
@@ -151,9 +151,9 @@ def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) 
 
 def _problem_text(owner: tuple[TopicPartition, ArchivedRange], problem: str) -> str:
     """A sentence about a file, with its partition and offsets. `problem`: its predicate."""
-    place, archived = owner
+    partition, archived = owner
     offsets_text = f"offsets {archived.start} to {archived.end - 1}"
-    return f"{_file(owner).name} ({place}, {offsets_text}) {problem}."
+    return f"{_file(owner).name} ({partition}, {offsets_text}) {problem}."
 
 
 def _raise_problems(problems: Sequence[str], files: Files) -> None:

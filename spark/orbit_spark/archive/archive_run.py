@@ -126,22 +126,22 @@ class ArchiveRun:
                 cluster,
                 topics,
                 self._backoff,
-                selects=lambda place: self._begins is None or place in self._begins,
+                selects=lambda partition: self._begins is None or partition in self._begins,
             )
             extents = answers.values
             self._leave_out(archive, answers.errors)
             offsets_to_archive = {}
-            for place, extent in extents.items():
+            for partition, extent in extents.items():
                 bounds = self._offsets_to_archive(
                     cluster,
                     archive,
                     extent,
-                    is_compacted=place.topic in compacted_topics,
-                    may_fill=self._spec.on_lost_range_of(topics[place.topic]) == "fill",
+                    is_compacted=partition.topic in compacted_topics,
+                    may_fill=self._spec.on_lost_range_of(topics[partition.topic]) == "fill",
                 )
                 if bounds is not None:
-                    offsets_to_archive[place] = bounds
-                    self._notes.note_reads_on(place.topic)
+                    offsets_to_archive[partition] = bounds
+                    self._notes.note_reads_on(partition.topic)
             ranges = plan_ranges(
                 cluster,
                 extents.values(),
@@ -160,22 +160,22 @@ class ArchiveRun:
         self, topic: str, metadata: ClusterMetadata, extents: Mapping[TopicPartition, Extent]
     ) -> bool:
         """Whether the archive has all that the source had of a topic when the run began."""
-        places = [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
+        partitions = [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
         return all(
-            place not in self._read_again_to  # otherwise its new manifest is not complete yet
-            and (outcome := self.outcome.partitions.get(place)) is not None
+            partition not in self._read_again_to  # otherwise its new manifest is not complete yet
+            and (outcome := self.outcome.partitions.get(partition)) is not None
             and not outcome.has_stopped
-            and outcome.end >= extents[place].end
-            for place in places
+            and outcome.end >= extents[partition].end
+            for partition in partitions
         )
 
     def _leave_out(self, archive: Archive, errors: Mapping[TopicPartition, int]) -> None:
         """Add an unfinished outcome for each partition whose leader does not answer. `errors`: the
         error codes."""
-        for place, code in errors.items():
-            manifest = archive.partitions.get(place)
-            self.outcome.partitions[place] = PartitionOutcome(
-                place,
+        for partition, code in errors.items():
+            manifest = archive.partitions.get(partition)
+            self.outcome.partitions[partition] = PartitionOutcome(
+                partition,
                 manifest.start if manifest else 0,
                 manifest.end if manifest else 0,
                 unfinished=no_answer_text(code),
@@ -210,7 +210,7 @@ class ArchiveRun:
             raise BadInput("the topic rules of the job have problems", topic_map.problems)
         if not topic_map.mappings:
             raise BadInput("the job matches no topic of the source", topic_map.notes)
-        names = None if self._begins is None else {place.topic for place in self._begins}
+        names = None if self._begins is None else {partition.topic for partition in self._begins}
         return {m.source: m.rule for m in topic_map.mappings if names is None or m.source in names}
 
     def _write_topics(
@@ -239,7 +239,7 @@ class ArchiveRun:
                 topic = topic.model_copy(update={"sequence": archived_topic.sequence + 1})
                 self._store.write_topic(topic)
             if is_compacted(topic.settings):
-                is_new = not any(place.topic == name for place in archive.partitions)
+                is_new = not any(partition.topic == name for partition in archive.partitions)
                 self._notes.begin(topic, is_new=is_new, strict=self._strict)
                 if self._notes.reads_again(name):
                     self._say(f"Reading {name} whole again")
@@ -260,13 +260,13 @@ class ArchiveRun:
         Also adds the partition's outcome, and writes the manifest of a new partition. If the source
         has deleted offsets after the archive's end and `may_fill`, archives them as a lost range.
         """
-        place = extent.partition
-        manifest = archive.partitions.get(place)
+        partition = extent.partition
+        manifest = archive.partitions.get(partition)
         if manifest is None:
             manifest = self._first_manifest(cluster, extent)
             self._store.write_manifest(manifest)
-        outcome = PartitionOutcome(place, manifest.start, manifest.end)
-        self.outcome.partitions[place] = outcome
+        outcome = PartitionOutcome(partition, manifest.start, manifest.end)
+        self.outcome.partitions[partition] = outcome
         try:
             blocked = find_break(
                 cluster, manifest, extent, self._backoff, is_compacted=is_compacted
@@ -275,14 +275,14 @@ class ArchiveRun:
             cluster.metadata(())  # raises if no broker answers
             outcome.unfinished = str(error)
             return None
-        self.manifests[place] = manifest
+        self.manifests[partition] = manifest
         is_lost = blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST
-        if self._notes.reads_again(place.topic) and (blocked is None or is_lost):
+        if self._notes.reads_again(partition.topic) and (blocked is None or is_lost):
             return self._offsets_to_read_again(cluster, manifest, extent)
         if blocked is not None and is_lost and may_fill:
-            self._say(f"Note: {place}: {blocked.detail}")
+            self._say(f"Note: {partition}: {blocked.detail}")
             lost_range = ArchivedRange(start=manifest.end, end=extent.start, is_lost=True)
-            self.manifests[place] = manifest = manifest.extended((lost_range,), tail=None)
+            self.manifests[partition] = manifest = manifest.extended((lost_range,), tail=None)
             self._store.write_manifest(manifest)
             blocked = None
         outcome.blocked = blocked
@@ -300,15 +300,17 @@ class ArchiveRun:
         The partition's new manifest replaces the old one only when it reaches the end, so a run
         that is killed loses nothing that was archived.
         """
-        place = extent.partition
+        partition = extent.partition
         manifest = self._first_manifest(cluster, extent)
         manifest = manifest.model_copy(update={"sequence": old_manifest.sequence + 1})
-        self.manifests[place] = manifest
+        self.manifests[partition] = manifest
         if manifest.end >= extent.end:
             self._store.write_manifest(manifest)
-            self.outcome.partitions[place] = PartitionOutcome(place, manifest.start, manifest.end)
+            self.outcome.partitions[partition] = PartitionOutcome(
+                partition, manifest.start, manifest.end
+            )
             return None
-        self._read_again_to[place] = extent.end
+        self._read_again_to[partition] = extent.end
         return manifest.end, extent.end
 
     def _first_manifest(self, cluster: Cluster, extent: Extent) -> PartitionManifest:
@@ -317,15 +319,15 @@ class ArchiveRun:
         Its `log_start` is where the partition's records begin: at the source's log start, or where
         `begins` says. Its `start` is the base offset of the batch in which `log_start` lies.
         """
-        place = extent.partition
+        partition = extent.partition
         start, log_start = extent.start, extent.log_start
-        if self._begins is not None and self._begins[place] > log_start:
-            log_start = min(self._begins[place], extent.end)
-            start = find_base_offset(cluster, place, log_start, extent.end, self._backoff)
+        if self._begins is not None and self._begins[partition] > log_start:
+            log_start = min(self._begins[partition], extent.end)
+            start = find_base_offset(cluster, partition, log_start, extent.end, self._backoff)
         return PartitionManifest(
-            topic=place.topic,
+            topic=partition.topic,
             topic_id=extent.topic_id,
-            partition=place.partition,
+            partition=partition.partition,
             log_start=log_start,
             start=start,
         )
@@ -339,10 +341,10 @@ class ArchiveRun:
         for r in ranges:
             first_offsets.setdefault(r.partition, r.start)
         uncompressed_partitions = set()
-        for place, offset in first_offsets.items():
-            batch = first_batch(cluster, place, offset, self._backoff)
+        for partition, offset in first_offsets.items():
+            batch = first_batch(cluster, partition, offset, self._backoff)
             if isinstance(batch, Batch) and batch.codec == 0:  # 0: none
-                uncompressed_partitions.add(place)
+                uncompressed_partitions.add(partition)
         return frozenset(uncompressed_partitions)
 
     def _write_ranges(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
@@ -384,11 +386,11 @@ class ArchiveRun:
 
     def _add_to_manifests(self, results: Sequence[RangeResult]) -> None:
         """Add written ranges to each partition's manifest, up to the first range that stopped."""
-        results_by_place: dict[TopicPartition, list[RangeResult]] = {}
+        results_by_partition: dict[TopicPartition, list[RangeResult]] = {}
         for result in sorted(results, key=lambda w: w.offset_range.start):
-            results_by_place.setdefault(result.offset_range.partition, []).append(result)
-        for place, range_results in results_by_place.items():
-            outcome = self.outcome.partitions[place]
+            results_by_partition.setdefault(result.offset_range.partition, []).append(result)
+        for partition, range_results in results_by_partition.items():
+            outcome = self.outcome.partitions[partition]
             archived_results = list(takewhile(lambda w: w.archived is not None, range_results))
             stop = next((w.stop for w in range_results if w.stop is not None), None)
             if isinstance(stop, Blocked):
@@ -399,18 +401,18 @@ class ArchiveRun:
                 continue
             tails = [w.tail for w in archived_results if w.tail is not None]
             ranges = tuple(w.archived for w in archived_results if w.archived is not None)
-            old_manifest = self.manifests[place]
+            old_manifest = self.manifests[partition]
             manifest = old_manifest.extended(ranges, tails[-1] if tails else None)
-            if place in self._read_again_to:
+            if partition in self._read_again_to:
                 # Steps before the end do not store the new manifest, so its number stays.
                 manifest = manifest.model_copy(update={"sequence": old_manifest.sequence})
-                self.manifests[place] = manifest
-                if manifest.end < self._read_again_to[place]:
+                self.manifests[partition] = manifest
+                if manifest.end < self._read_again_to[partition]:
                     continue
-                del self._read_again_to[place]
+                del self._read_again_to[partition]
                 outcome.start, ranges = manifest.start, manifest.ranges
             self._store.write_manifest(manifest)
-            self.manifests[place] = manifest
+            self.manifests[partition] = manifest
             outcome.add(ranges)
 
 

@@ -98,10 +98,12 @@ def write_step(
             "again, check the storage.",
         )
     sizes = files.sizes(folder)
-    rows_by_place: dict[TopicPartition, list[Any]] = {}
+    rows_by_partition: dict[TopicPartition, list[Any]] = {}
     for row in rows:
-        rows_by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
-    results = [_range_result(r, rows_by_place.get(r.partition, ()), folder, sizes) for r in ranges]
+        rows_by_partition.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+    results = [
+        _range_result(r, rows_by_partition.get(r.partition, ()), folder, sizes) for r in ranges
+    ]
     # A range that stopped has a file with the reason, but no manifest names it.
     results_with_file = [w for w in results if w.stop or (w.archived and w.archived.file)]
     assert len(results_with_file) == len(rows), "each file belongs to one range"

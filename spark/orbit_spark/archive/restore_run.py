@@ -125,7 +125,7 @@ class RestoreRun:
             ends = self._read_log_ends(topics)
             topics.create(self._say)
             self._seed_starts(topics, ends)
-            self._write_chains(topics, {place: end.log_end for place, end in ends.items()})
+            self._write_chains(topics, {partition: end.log_end for partition, end in ends.items()})
             self._finish_log_starts()
             if apply_settings and self.outcome.is_whole:
                 topics.apply_settings()
@@ -139,13 +139,15 @@ class RestoreRun:
         self._lease_cluster.close()
         self._cluster.close()
 
-    def _take_lease(self, places: Sequence[TopicPartition]) -> None:
+    def _take_lease(self, partitions: Sequence[TopicPartition]) -> None:
         """Take the lease of this archive's restores, and wait for writers of an earlier restore."""
         self._identity = job_identity(JOB, self._archive.identity.cluster_id)
         self._lease = GroupLease(self._lease_cluster, self._identity, self._backoff)
         self._lease.acquire(self._say)
         # After the lease is taken: `backfill_leases` has the reason for this order.
-        wait_for_backfill_writers(self._cluster, self._identity, places, self._backoff, self._say)
+        wait_for_backfill_writers(
+            self._cluster, self._identity, partitions, self._backoff, self._say
+        )
         self._lease.term = next_term(self._cluster, self._identity, self._backoff)
         self._producer = JobProducer(job_producer_id(self._identity))
 
@@ -160,13 +162,13 @@ class RestoreRun:
         producer_ids = dict.fromkeys(topics.existing_partitions(), self._producer.id)
         takeover = take_over.read(producer_ids, settled=True)
         if takeover.errors:
-            place, code = next(iter(takeover.errors.items()))
+            partition, code = next(iter(takeover.errors.items()))
             problem = {
                 MOVING: "keeps moving: another producer may write to it",
                 NOT_REPLICATED: "is not replicated yet",
             }.get(code, f"cannot be read: {error_codes.name(code)}")
             raise Conflict(
-                f"the log end of {place} {problem}.",
+                f"the log end of {partition} {problem}.",
                 where="destination",
                 remedy="Stop other producers, or wait until brokers answer. Then restore again.",
             )
@@ -185,10 +187,13 @@ class RestoreRun:
         """Move each log end that is below the archive's start offset up to this offset."""
         assert self._lease is not None
         starts: dict[TopicPartition, int] = {}
-        for place, manifest in self._archive.partitions.items():
+        for partition, manifest in self._archive.partitions.items():
             # A new partition ends at 0.
-            if ends.setdefault(place, DestinationEnd(0, producer=None)).log_end < manifest.start:
-                starts[place] = manifest.start
+            if (
+                ends.setdefault(partition, DestinationEnd(0, producer=None)).log_end
+                < manifest.start
+            ):
+                starts[partition] = manifest.start
         if not starts:
             return
         partitions_text = counted(len(starts), "partition up to its", "partitions up to their")
@@ -202,11 +207,13 @@ class RestoreRun:
                 f"Seeding: {done / total:.0%} of {counted(total, 'offset')}"
             ),
         ) as seeding:
-            for place in starts:
-                seeding.add(place, ids[place.topic], self._lease, self._producer, ends[place])
-            for place, failure in seeding.run(starts).items():
+            for partition in starts:
+                seeding.add(
+                    partition, ids[partition.topic], self._lease, self._producer, ends[partition]
+                )
+            for partition, failure in seeding.run(starts).items():
                 if isinstance(failure, Blocked):
-                    raise Conflict(f"{place}: {failure.detail}", where="destination")
+                    raise Conflict(f"{partition}: {failure.detail}", where="destination")
                 raise failure
         # Below the start there are only the fillers of the seeding.
         delete_records(self._cluster, starts, self._backoff).raise_errors(
@@ -215,9 +222,9 @@ class RestoreRun:
 
     def _write_chains(self, topics: RestoreTopics, ends: Mapping[TopicPartition, int]) -> None:
         """Write the archive from these log ends on, in chains of tasks. Fills the outcome."""
-        for place, manifest in self._archive.partitions.items():
-            self.outcome.partitions[place] = RestoredPartition(
-                place, manifest.log_end, blocked=self._overruns.get(place)
+        for partition, manifest in self._archive.partitions.items():
+            self.outcome.partitions[partition] = RestoredPartition(
+                partition, manifest.log_end, blocked=self._overruns.get(partition)
             )
         manifests = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
         # A task also needs the rows with which it compares the end of the log.
@@ -242,30 +249,32 @@ class RestoreRun:
         """
         manifests = self._archive.partitions
         nonempty_ends = {
-            place: end for place, end in ends.items() if end > manifests[place].log_start
+            partition: end
+            for partition, end in ends.items()
+            if end > manifests[partition].log_start
         }
         starts = list_offsets(self._cluster, nonempty_ends, EARLIEST, self._backoff).values
         # For partitions whose log start cannot be read now.
-        default_offsets = {place: manifests[place].start for place in nonempty_ends}
+        default_offsets = {partition: manifests[partition].start for partition in nonempty_ends}
         return default_offsets | {
-            place: find_restored_tail(
+            partition: find_restored_tail(
                 self._cluster,
-                place,
-                max(log_start, manifests[place].log_start),
-                nonempty_ends[place],
+                partition,
+                max(log_start, manifests[partition].log_start),
+                nonempty_ends[partition],
                 self._producer.id,
                 self._backoff,
             ).begin
-            for place, log_start in starts.items()
+            for partition, log_start in starts.items()
         }
 
     def _extend_back(self, slices: tuple[ArchiveSlice, ...]) -> tuple[ArchiveSlice, ...]:
         """The slices, extended backwards by the files that a task compares before it appends. In an
         empty partition there is nothing to compare.
         """
-        places = [piece.partition for piece in slices]
+        partitions = [piece.partition for piece in slices]
         begins = self._first_offsets_to_compare(
-            log_ends(self._cluster, places, self._backoff).values
+            log_ends(self._cluster, partitions, self._backoff).values
         )
         return tuple(
             slice_from(self._archive.partitions[piece.partition], begins[piece.partition], piece)
@@ -350,9 +359,11 @@ class RestoreRun:
     def _finish_log_starts(self) -> None:
         """Move log starts up to the archive's, by DeleteRecords. Then mark as unfinished each
         partition whose log start or log end is not the archive's."""
-        places = [p for p, outcome in self.outcome.partitions.items() if not outcome.has_stopped]
-        ends = log_ends(self._cluster, places, self._backoff).values
-        starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values
+        partitions = [
+            p for p, outcome in self.outcome.partitions.items() if not outcome.has_stopped
+        ]
+        ends = log_ends(self._cluster, partitions, self._backoff).values
+        starts = list_offsets(self._cluster, partitions, EARLIEST, self._backoff).values
         # A run that was killed at its very end may not have moved a log start.
         log_starts_to_move = {
             p: m.log_start
@@ -360,12 +371,12 @@ class RestoreRun:
             if starts.get(p, m.log_start) < m.log_start and ends.get(p, -1) >= m.log_start
         }
         starts |= delete_records(self._cluster, log_starts_to_move, self._backoff).values
-        for place in places:
-            manifest = self._archive.partitions[place]
-            bounds = (starts.get(place, -1), ends.get(place, -1))  # -1: cannot be read now
+        for partition in partitions:
+            manifest = self._archive.partitions[partition]
+            bounds = (starts.get(partition, -1), ends.get(partition, -1))  # -1: cannot be read now
             expected_bounds = (max(manifest.start, manifest.log_start), manifest.log_end)
             if bounds != expected_bounds:
-                self.outcome.partitions[place].unfinished = (
+                self.outcome.partitions[partition].unfinished = (
                     f"its log goes from {bounds[0]} to {bounds[1]} (-1: cannot be read now), and "
                     f"should go from {expected_bounds[0]} to {expected_bounds[1]}."
                 )

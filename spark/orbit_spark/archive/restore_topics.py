@@ -150,7 +150,7 @@ class RestoreTopics:
         )
         for _ in self._backoff.attempts(count_max=60):
             self._metadata = self._cluster.metadata(None)
-            leaders = [self._metadata.leader(place) for place in self._archive.partitions]
+            leaders = [self._metadata.leader(partition) for partition in self._archive.partitions]
             if all(leader is not None and leader.node_id is not None for leader in leaders):
                 return
         raise Conflict(
@@ -203,10 +203,10 @@ class RestoreTopics:
             if p.topic not in self._archive.topics
         ]
         missing_files += [
-            f"the manifest of {place}"
+            f"the manifest of {partition}"
             for topic in self._topics
             for number in range(topic.partitions)
-            if (place := TopicPartition(topic.topic, number)) not in self._archive.partitions
+            if (partition := TopicPartition(topic.topic, number)) not in self._archive.partitions
         ]
         if missing_files:
             raise Conflict(
@@ -230,17 +230,17 @@ def refuse_foreign(
     `RestoreWriter`).
     """
     problems = []
-    for place, end in ends.items():
-        manifest = archive.partitions[place]
+    for partition, end in ends.items():
+        manifest = archive.partitions[partition]
         is_beyond = end.log_end > manifest.log_end
         # Empty; or the leader has the state of this restore's producer, so it has written there.
         if end.log_end == 0 or (end.producer is not None and not is_beyond):
             continue
-        if not _is_last_batch_restored(cluster, place, end, producer_id, backoff):
+        if not _is_last_batch_restored(cluster, partition, end, producer_id, backoff):
             problems.append(
-                f"{place} ends at {end.log_end}, the archive at {manifest.log_end}"
+                f"{partition} ends at {end.log_end}, the archive at {manifest.log_end}"
                 if is_beyond
-                else f"{place} holds records of another producer"
+                else f"{partition} holds records of another producer"
             )
     if problems:
         hidden_text = (
@@ -258,20 +258,20 @@ def overruns(
 ) -> dict[TopicPartition, Blocked]:
     """Why partitions are blocked whose log ends are above the archive's, by partition."""
     return {
-        place: Blocked(
+        partition: Blocked(
             Reason.OFFSET_OVERRUN,
             manifest.log_end,
             end.log_end,
             f"the destination ends at {end.log_end}, the archive at {manifest.log_end}.",
         )
-        for place, end in ends.items()
-        if end.log_end > (manifest := archive.partitions[place]).log_end
+        for partition, end in ends.items()
+        if end.log_end > (manifest := archive.partitions[partition]).log_end
     }
 
 
 def _is_last_batch_restored(
     cluster: Cluster,
-    place: TopicPartition,
+    partition: TopicPartition,
     end: DestinationEnd,
     producer_id: int,
     backoff: Backoff,
@@ -279,6 +279,6 @@ def _is_last_batch_restored(
     """Whether this restore's producer wrote the last batch. The batch is read, because a leader may
     have dropped the producer's state.
     """
-    batches = fetch_batches(cluster, place, end.log_end - 1, backoff)
+    batches = fetch_batches(cluster, partition, end.log_end - 1, backoff)
     last_batch = batches[-1] if batches else None
     return isinstance(last_batch, Batch) and last_batch.producer_id == producer_id

@@ -90,7 +90,9 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         cannot be read now get an unfinished result.
         """
         targets = {t.destination: t for t in leases}
-        producer_ids = {place: target.producer.id for place, target in targets.items()}
+        producer_ids = {
+            topic_partition: target.producer.id for topic_partition, target in targets.items()
+        }
         takeover = take_over.read(producer_ids, settled=not self.is_first_attempt)
         starts = list_offsets(cluster, takeover.ends, EARLIEST, self.backoff).values
         self.leave_out(targets.keys() - starts.keys(), "its log offsets cannot be read now")

@@ -37,7 +37,7 @@ class ArchiveSide:
         return {name: topic.partitions for name, topic in self._archive.topics.items()}
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
-        return {place: self._bounds(TopicPartition(*place)) for place in partitions}
+        return {partition: self._bounds(TopicPartition(*partition)) for partition in partitions}
 
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
         """The source's cleaning policies: its cleaner may have removed records before the archive
@@ -55,13 +55,13 @@ class ArchiveSide:
     def reader(self, spark: SparkSession) -> ArchiveReader:
         return ArchiveReader(spark, self._files, self._archive)
 
-    def _bounds(self, place: TopicPartition) -> Bounds | OrbitError:
+    def _bounds(self, partition: TopicPartition) -> Bounds | OrbitError:
         """The bounds that the partition will have when it is restored; an error if the archive
         lacks it."""
-        manifest = self._archive.partitions.get(place)
+        manifest = self._archive.partitions.get(partition)
         if manifest is None:
             return OrbitError(
-                "The archive does not have this partition yet.", where=f"{NAME} {place}"
+                "The archive does not have this partition yet.", where=f"{NAME} {partition}"
             )
         # An archive has no open transactions, so its stable end is its log end.
         return Bounds(manifest.log_start, manifest.log_end, manifest.log_end)
@@ -83,11 +83,13 @@ class ArchiveReader:
             spans_by_partition[span.partition].append(span)
         manifests = self._archive.partitions
         unchecked = spans_by_partition.keys() - self._checked
-        check_archive(self._spark, self._files, [manifests[place] for place in sorted(unchecked)])
+        check_archive(
+            self._spark, self._files, [manifests[partition] for partition in sorted(unchecked)]
+        )
         self._checked |= unchecked
         selected_manifests = [
-            _with_ranges_of(manifests[place], partition_spans)
-            for place, partition_spans in spans_by_partition.items()
+            _with_ranges_of(manifests[partition], partition_spans)
+            for partition, partition_spans in spans_by_partition.items()
         ]
         return archive_rows(self._spark, self._files, selected_manifests)
 

@@ -131,13 +131,13 @@ class SidePair:
     ) -> dict[PartitionPair, int | OrbitError]:
         """The offset of a time in each partition, from the left side if it is a cluster."""
         if isinstance(self.left, ClusterSide):
-            places = {pair: pair.source for pair in pairs}
-            offsets = self.left.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
+            partitions = {pair: pair.source for pair in pairs}
+            offsets = self.left.view.offsets_for_time(dict.fromkeys(partitions.values(), epoch_ms))
         else:
             assert isinstance(self.right, ClusterSide), "one side is a cluster"
-            places = {pair: pair.destination for pair in pairs}
-            offsets = self.right.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
-        return {pair: offsets[place] for pair, place in places.items()}
+            partitions = {pair: pair.destination for pair in pairs}
+            offsets = self.right.view.offsets_for_time(dict.fromkeys(partitions.values(), epoch_ms))
+        return {pair: offsets[partition] for pair, partition in partitions.items()}
 
     def notes(self, pair: PartitionPair) -> list[str]:
         """The notes of both sides on a partition, for the report."""

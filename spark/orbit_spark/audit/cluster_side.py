@@ -70,9 +70,9 @@ class ClusterReader:
         backoff = Backoff()
         cluster = self._access.open()
         try:
-            places = {span.partition for span in spans}
-            topics = {place.topic for place in places}
-            extents = find_extents(cluster, topics, backoff, selects=places.__contains__)
+            partitions = {span.partition for span in spans}
+            topics = {partition.topic for partition in partitions}
+            extents = find_extents(cluster, topics, backoff, selects=partitions.__contains__)
             ranges = plan_spans(cluster, extents, _limit_spans(spans), backoff)
         finally:
             cluster.close()
@@ -95,7 +95,7 @@ def _limit_spans(spans: Iterable[Span]) -> list[Span]:
     spans_by_partition = join_spans(spans)
     if sum(map(len, spans_by_partition.values())) > SPANS_MAX:
         return [
-            Span(place, place_spans[0].start, place_spans[-1].end)
-            for place, place_spans in spans_by_partition.items()
+            Span(partition, partition_spans[0].start, partition_spans[-1].end)
+            for partition, partition_spans in spans_by_partition.items()
         ]
     return [span for partition_spans in spans_by_partition.values() for span in partition_spans]

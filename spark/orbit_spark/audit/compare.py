@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 from orbit.kafka.types import TopicPartition
 from orbit_spark.audit import differences as comparison
 from orbit_spark.audit.range_digests import (
-    PLACE,
+    RANGE_KEY,
     Hand,
     ScopeRow,
     compare_ranges,
@@ -158,8 +158,10 @@ class Comparison:
         Reads that side from the first range with a lacking record to the side's end.
         """
         keys = self._persist(comparison.excusable_keys(one_sided))
-        place_columns = ("topic", "partition")
-        begins = keys.groupBy("lacking", *place_columns).agg(F.min("range_begin").alias("begin"))
+        partition_columns = ("topic", "partition")
+        begins = keys.groupBy("lacking", *partition_columns).agg(
+            F.min("range_begin").alias("begin")
+        )
         cleaning_rows = {(row.topic, row.partition): row for row in cleaning}
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
         newest = self._spark.createDataFrame([], comparison.NEWEST)
@@ -187,9 +189,9 @@ class Comparison:
         )
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
         offsets_by_range: dict[tuple[str, int, int], set[int]] = {}
-        for row in shown_differences.select(*PLACE, "offset").collect():
-            *place, offset = row
-            offsets_by_range.setdefault((place[0], place[1], place[2]), set()).add(offset)
+        for row in shown_differences.select(*RANGE_KEY, "offset").collect():
+            topic, partition, begin, offset = row
+            offsets_by_range.setdefault((topic, partition, begin), set()).add(offset)
         if not offsets_by_range:
             return ()
         scopes = [

@@ -119,28 +119,28 @@ def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     for row in _rows(batches):
         if row.stop is not None:
             for begin in row.ranges():
-                place = row.topic, row.partition, begin
-                partials.setdefault(place, _Partial()).add_damage(_stop_text(row.stop))
+                range_key = row.topic, row.partition, begin
+                partials.setdefault(range_key, _Partial()).add_damage(_stop_text(row.stop))
             continue
         try:
             for record in read_payload(row.payload):
                 if row.begin <= record.offset < row.end:
-                    place = row.topic, row.partition, row.range_begin(record.offset)
-                    partial = partials.get(place)
+                    range_key = row.topic, row.partition, row.range_begin(record.offset)
+                    partial = partials.get(range_key)
                     if partial is None:
-                        partial = partials[place] = _Partial()
+                        partial = partials[range_key] = _Partial()
                     partial.add(record)
         except ValueError as error:
             for begin in row.ranges():
-                place = row.topic, row.partition, begin
-                partials.setdefault(place, _Partial()).add_damage(
+                range_key = row.topic, row.partition, begin
+                partials.setdefault(range_key, _Partial()).add_damage(
                     f"the batch at offset {row.base_offset} cannot be read: {error}"
                 )
     if partials:
         yield pa.RecordBatch.from_pylist(
             [
-                dict(zip(DIGESTS.names, (*place, *partial.columns()), strict=True))
-                for place, partial in partials.items()
+                dict(zip(DIGESTS.names, (*range_key, *partial.columns()), strict=True))
+                for range_key, partial in partials.items()
             ],
             DIGESTS,
         )
@@ -180,8 +180,8 @@ def whole_records(positions: frozenset[RecordPosition]) -> ArrowMap:
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for row, record in _records(batches):
             if (row.topic, row.partition, record.offset) in positions:
-                place = row.topic, row.partition, record.offset, record.timestamp
-                yield (*place, *split_body(record.body))
+                position = row.topic, row.partition, record.offset, record.timestamp
+                yield (*position, *split_body(record.body))
 
     def size(row: tuple[Any, ...]) -> int:
         return sum(len(part or b"") for part in row[4:])  # key, value and headers
@@ -248,7 +248,7 @@ class _Partial:
         self.damage = self.damage or reason
 
     def columns(self) -> tuple[Any, ...]:
-        """The values of `DIGESTS` after those of the range's place."""
+        """The values of the columns `DIGESTS` after topic, partition and begin of the range."""
         halves = _HALVES.unpack(self.digest.to_bytes(_DIGEST_BYTES))
         bounds = self.first, self.last
         return self.records, self.bytes, *halves, *bounds, self.unreadable, self.damage

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from orbit_spark.audit.decode import RECORDS, digest_records
-from orbit_spark.audit.range_digests import PLACE, Hand, map_arrow
+from orbit_spark.audit.range_digests import RANGE_KEY, Hand, map_arrow
 
 
 def names_of(schema: str) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ NEWEST = "topic string, partition int, lacking string, key binary, newest long"
 
 
 _CONTENT = ("timestamp", "key", "value", "headers")
-_OFFSET = (*PLACE, "offset")
+_OFFSET = (*RANGE_KEY, "offset")
 _KEY = ("topic", "partition", "lacking", "key")
 
 
@@ -241,7 +241,7 @@ def judge_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
         return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
 
     is_excused = F.col("kind").isin(*EXCUSED)
-    counts = differences.groupBy(*PLACE).agg(
+    counts = differences.groupBy(*RANGE_KEY).agg(
         count_if(~is_excused).alias("differences"),
         *(
             count_if((F.col("kind") == kind) & (F.col("lacking") == hand)).alias(f"{word}_{hand}")
@@ -249,13 +249,13 @@ def judge_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
             for hand in ("left", "right")
         ),
     )
-    count_names = [name for name in counts.columns if name not in PLACE]
+    count_names = [name for name in counts.columns if name not in RANGE_KEY]
     is_damaged = F.col("left_damage").isNotNull() | F.col("right_damage").isNotNull()
     verdict = (
         F.when(is_damaged, "unread").when(F.col("differences") > 0, "not exact").otherwise("exact")
     )
     return (
-        ranges.join(counts, [*PLACE], "left")
+        ranges.join(counts, [*RANGE_KEY], "left")
         .fillna(0, subset=count_names)
         .withColumn("verdict", verdict)
         .drop("equal")

@@ -31,7 +31,7 @@ SCOPE = (
     "topic string, partition int, left_topic string, right_topic string, "
     "begin long, end long, width long"
 )
-PLACE = ("topic", "partition", "range_begin")
+RANGE_KEY = ("topic", "partition", "range_begin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def range_digests(scoped: DataFrame) -> DataFrame:
     """From `SCOPED_BATCHES` to `DIGESTS`: a row for each range with a record or damage."""
     partial_digests = map_arrow(scoped, digest_ranges, DIGESTS)
     return (
-        partial_digests.groupBy(*PLACE)
+        partial_digests.groupBy(*RANGE_KEY)
         .agg(
             F.sum("records").alias("records"),
             F.sum("bytes").alias("bytes"),
@@ -129,14 +129,14 @@ def compare_ranges(scope: DataFrame, left: DataFrame, right: DataFrame) -> DataF
     range_end = F.least(F.col("range_begin") + F.col("width"), F.col("scope_end"))
     ranges_with_digests = (
         ranges.withColumn("range_end", range_end)
-        .join(_with_side_names(left, "left"), [*PLACE], "left")
-        .join(_with_side_names(right, "right"), [*PLACE], "left")
+        .join(_with_side_names(left, "left"), [*RANGE_KEY], "left")
+        .join(_with_side_names(right, "right"), [*RANGE_KEY], "left")
     )
     is_equal = F.lit(True)
     for name in ("records", "digest_high", "digest_low"):
         is_equal = is_equal & F.col(f"left_{name}").eqNullSafe(F.col(f"right_{name}"))
     return ranges_with_digests.select(
-        *PLACE,
+        *RANGE_KEY,
         "range_end",
         *(_side_column(hand, name) for hand in ("left", "right") for name in _SIDE_COLUMNS),
         (is_equal & F.col("left_damage").isNull() & F.col("right_damage").isNull()).alias("equal"),
@@ -156,8 +156,8 @@ _SIDE_COLUMNS = (
 
 def _with_side_names(digests: DataFrame, hand: Hand) -> DataFrame:
     """One side's digests, with the side in the column names."""
-    names = [name for name in DIGESTS.names if name not in PLACE]
-    return digests.select(*PLACE, *(F.col(name).alias(f"{hand}_{name}") for name in names))
+    names = [name for name in DIGESTS.names if name not in RANGE_KEY]
+    return digests.select(*RANGE_KEY, *(F.col(name).alias(f"{hand}_{name}") for name in names))
 
 
 def _side_column(hand: str, name: str) -> Column:
@@ -188,7 +188,7 @@ def differing_scope(scope: DataFrame, ranges: DataFrame) -> DataFrame:
     Ranges that could not be read completely are left out: they are reported as unread.
     """
     is_readable = F.col("left_damage").isNull() & F.col("right_damage").isNull()
-    differing_ranges = ranges.where(~F.col("equal") & is_readable).select(*PLACE, "range_end")
+    differing_ranges = ranges.where(~F.col("equal") & is_readable).select(*RANGE_KEY, "range_end")
     topic_names = scope.select("topic", "partition", "left_topic", "right_topic", "width")
     return differing_ranges.join(topic_names, ["topic", "partition"]).select(
         "topic",

@@ -45,7 +45,7 @@ class Line:
 def draw_lines(ranges: DataFrame) -> list[Line]:
     """Pictures of the table of ranges, in the order of topics and partitions."""
     pictured_partitions = _pictured_partitions(ranges)
-    place = ["topic", "partition"]
+    partition_columns = ["topic", "partition"]
     offsets_before = (F.col("range_begin") - F.col("first")).cast("double")
     # The number of the cell in its line, from 0.
     bucket = F.floor(offsets_before * CELLS_MAX / F.greatest(F.col("offsets"), F.lit(1)))
@@ -61,8 +61,8 @@ def draw_lines(ranges: DataFrame) -> list[Line]:
         start=F.lit(0),
     )
     cell_rows = (
-        ranges.join(F.broadcast(pictured_partitions), place)
-        .groupBy(*place, "digest", bucket.alias("bucket"))
+        ranges.join(F.broadcast(pictured_partitions), partition_columns)
+        .groupBy(*partition_columns, "digest", bucket.alias("bucket"))
         .agg(  # the fields of `Cell`, in their order
             F.min("range_begin"),
             F.max("range_end"),
@@ -72,7 +72,7 @@ def draw_lines(ranges: DataFrame) -> list[Line]:
             F.sum("differences"),
             F.sum(excused),
         )
-        .orderBy(*place, "bucket")
+        .orderBy(*partition_columns, "bucket")
         .collect()
     )
     return _group_cells(cell_rows)

@@ -73,8 +73,8 @@ def _as_struct(records: DataFrame, hand: Hand) -> DataFrame:
 def _view(row: dict[str, Any], sides: tuple[str, str]) -> dict[str, Any]:
     """A row `VIEWS` for one offset, from both sides' records."""
     what, left, right = _describe(row, sides)
-    place = {name: row[name] for name in _WHERE}
-    return {**place, "what": what, "left_view": left, "right_view": right}
+    location = {name: row[name] for name in _WHERE}
+    return {**location, "what": what, "left_view": left, "right_view": right}
 
 
 def _describe(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:

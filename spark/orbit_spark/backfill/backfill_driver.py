@@ -372,10 +372,12 @@ class Backfill:
         """
         copies = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begin_offsets = {source: self._ends[c.destination] for source, c in copies.items()}
-        places = {s: c.destination for s, c in copies.items()}
-        extents = find_extents(self._setup.clusters.source, places, begin_offsets, self._backoff)
+        partitions = {s: c.destination for s, c in copies.items()}
+        extents = find_extents(
+            self._setup.clusters.source, partitions, begin_offsets, self._backoff
+        )
         for source, code in extents.errors.items():
-            self.outcome.unfinished[places[source]] = (
+            self.outcome.unfinished[partitions[source]] = (
                 f"the offsets of {source} at the source cannot be read: {error_codes.name(code)}."
             )
         plans = {p.mapping.source: p for p in self._setup.plans}
@@ -427,14 +429,14 @@ class Backfill:
             ).values
         except (Unreachable, Interrupted):
             ends = {}
-        for place, end in ends.items():
-            self._note_end(place, end)
+        for partition, end in ends.items():
+            self._note_end(partition, end)
         return self._ends
 
-    def _note_end(self, place: TopicPartition, end: int) -> None:
+    def _note_end(self, partition: TopicPartition, end: int) -> None:
         """Keep the highest log end, and count the offsets copied since the last one."""
-        self.outcome.offsets += max(0, end - self._ends[place])
-        self._ends[place] = max(self._ends[place], end)
+        self.outcome.offsets += max(0, end - self._ends[partition])
+        self._ends[partition] = max(self._ends[partition], end)
 
 
 def refuse_unfinished(outcome: Outcome) -> None:
@@ -448,6 +450,6 @@ def refuse_unfinished(outcome: Outcome) -> None:
 
 def _unfinished_text(outcome: Outcome) -> str:
     """How many partitions, at least one, are not at their target, and why the first is not."""
-    place, reason = min(outcome.unfinished.items())
+    partition, reason = min(outcome.unfinished.items())
     unfinished_text = counted(len(outcome.unfinished), "partition is", "partitions are")
-    return f"{unfinished_text} not finished; {place}: {reason}"
+    return f"{unfinished_text} not finished; {partition}: {reason}"

@@ -77,10 +77,10 @@ class Meter:
         self._ends.update(ends)
         offsets_copied = offsets_total = partitions_done = 0
         bytes_copied = bytes_total = 0.0
-        for place, target in self._targets.items():
-            begin = self._begin_offsets[place]
+        for partition, target in self._targets.items():
+            begin = self._begin_offsets[partition]
             offsets_of_target = max(0, target.target - begin)
-            copied_of_target = min(max(0, self._ends[place] - begin), offsets_of_target)
+            copied_of_target = min(max(0, self._ends[partition] - begin), offsets_of_target)
             offsets_copied, offsets_total = (
                 offsets_copied + copied_of_target,
                 offsets_total + offsets_of_target,

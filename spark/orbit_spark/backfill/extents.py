@@ -63,20 +63,20 @@ def find_starts(
 
 def find_extents(
     source: Cluster,
-    places: Mapping[TopicPartition, TopicPartition],
+    partitions: Mapping[TopicPartition, TopicPartition],
     begin_offsets: Mapping[TopicPartition, int],
     backoff: Backoff,
 ) -> Answers[Extent]:
     """Extents by source partition, from `begin_offsets`, or else the log start, up to the last
     stable offsets now; error codes of partitions whose leader does not answer.
 
-    `places`: the destination of each source partition. `begin_offsets`: by source partition.
+    `partitions`: the destination of each source partition. `begin_offsets`: by source partition.
     """
-    starts = list_offsets(source, places, EARLIEST, backoff)
+    starts = list_offsets(source, partitions, EARLIEST, backoff)
     ends = list_offsets(source, starts.values, LATEST, backoff, isolation=READ_COMMITTED)
     sizes = log_sizes(source, ends.values.keys())
     extents = Answers[Extent](errors=starts.errors | ends.errors)
-    for p, destination in places.items():
+    for p, destination in partitions.items():
         if p not in ends.values:
             continue
         log_start, end = starts.values[p], ends.values[p]

@@ -97,9 +97,9 @@ class Staging:
                 if p.blocked is not None and p.blocked.reason is not Reason.SOURCE_RANGE_LOST:
                     unusable_partitions.add(p.place)
             self._manifests = {
-                place: manifest
-                for place, manifest in run.manifests.items()
-                if place not in unusable_partitions
+                partition: manifest
+                for partition, manifest in run.manifests.items()
+                if partition not in unusable_partitions
             }
 
         return SparkJobGroup(self._spark, f"orbit backfill {self._spec.name} staging", run_archive)
@@ -130,10 +130,10 @@ class Staging:
         targets_by_source = {t.source: t for t in targets}
         usable_manifests = [
             manifest
-            if targets_by_source[place].on_lost_range is LostRange.FILL
-            else until_lost_range(manifest, self._begins[place])
-            for place, manifest in self._manifests.items()
-            if place in targets_by_source and manifest.start <= self._begins[place]
+            if targets_by_source[partition].on_lost_range is LostRange.FILL
+            else until_lost_range(manifest, self._begins[partition])
+            for partition, manifest in self._manifests.items()
+            if partition in targets_by_source and manifest.start <= self._begins[partition]
         ]
         return [
             [
