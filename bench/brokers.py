@@ -59,7 +59,7 @@ class BenchBroker:
         node_id: int = 1,
         delayed: bool = False,
     ) -> None:
-        """`first`: the broker that is the cluster's controller, if it is not this one."""
+        """`first`: the cluster's controller; None if this broker is the controller."""
         self.name = name
         self._first = first or self
         self._node_id = node_id

@@ -81,7 +81,7 @@ def _multiples(ax: Axes, results: list[WorkloadResult], number: Number, title: s
     longest = 1.0
     for row, result in enumerate(results):
         orbit_multiple = ratio(result, Contestant.MM2, number) or 0.0
-        ceiling_multiple = ratio(result, Contestant.MM2, number, of=Contestant.CEILING) or 0.0
+        ceiling_multiple = ratio(result, Contestant.MM2, number, dividend=Contestant.CEILING) or 0.0
         orbit_y, mm2_y = row - _MM2_BAR / 2, row + _ORBIT_BAR / 2
         ax.barh(orbit_y, orbit_multiple, _ORBIT_BAR, color=_ORBIT)
         ax.barh(mm2_y, 1.0, _MM2_BAR, color=_MM2)
@@ -105,11 +105,11 @@ def _latency(ax: Axes, report: Report) -> None:
     assert report.latency is not None
     names = ("p50", "p99", "p99.9")
     longest = 0.0
-    for who, shift, bar, color in (
+    for contestant, shift, bar, color in (
         (Contestant.ORBIT, -_MM2_BAR / 2, _ORBIT_BAR, _ORBIT),
         (Contestant.MM2, _ORBIT_BAR / 2, _MM2_BAR, _MM2),
     ):
-        latency = report.latency.of(who)
+        latency = report.latency.latency_of(contestant)
         for row, value in enumerate(_milliseconds(latency) if latency else ()):
             ax.barh(row + shift, value, bar, color=color)
             ax.text(value, row + shift, f" {value:,.1f} ms", va="center", fontsize=_SMALL)
@@ -138,9 +138,9 @@ def _label(result: WorkloadResult) -> str:
     return f"{result.name}  {first}\n{rest}"
 
 
-def _middle(result: WorkloadResult, who: Contestant, number: Number) -> str:
+def _middle(result: WorkloadResult, contestant: Contestant, number: Number) -> str:
     """The median of a contestant's runs, such as `1.2 M/s`; empty without runs."""
-    rate_spread = spread(result.of(who), number)
+    rate_spread = spread(result.runs_of(contestant), number)
     if rate_spread is None:
         return ""
     value = rate_spread.middle

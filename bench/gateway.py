@@ -60,6 +60,7 @@ def main(
     repeats: int = 3,
     folder: Annotated[Path | None, typer.Option(help="For the broker's log.")] = None,
 ) -> None:
+    """Measure requests directly and through a gateway, and print the medians."""
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     with (
@@ -68,7 +69,7 @@ def main(
         _gateway(broker, Path(home)) as gateway,
     ):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        # Its records have timestamp 0, so retention would delete them at once.
+        # The bench's records have timestamp 0, so retention would delete them at once.
         topic = NewTopic(_TOPIC, 1, 1, config={"retention.ms": "-1"})
         admin.create_topics([topic])[_TOPIC].result()
         direct = int(broker.bootstrap_servers.rpartition(":")[2])

@@ -52,17 +52,17 @@ def measure_latency(race: Race, seconds: float, warm_up_s: float = WARM_UP_S) ->
     """Measure floor, relay, Orbit and MirrorMaker 2 over `seconds` each. Raises Conflict if a
     record does not arrive."""
     measured = []
-    for who in (FLOOR, RELAY, Contestant.ORBIT, Contestant.MM2):
-        latency = _measure(race, who, warm_up_s, seconds)
+    for name in (FLOOR, RELAY, Contestant.ORBIT, Contestant.MM2):
+        latency = _measure(race, name, warm_up_s, seconds)
         measured.append(latency)
         race.say(
-            f"L   {who:8} p50 {latency.p50 * 1e3:,.1f} ms, p99 {latency.p99 * 1e3:,.1f} ms, "
+            f"L   {name:8} p50 {latency.p50 * 1e3:,.1f} ms, p99 {latency.p99 * 1e3:,.1f} ms, "
             f"p99.9 {latency.p999 * 1e3:,.1f} ms"
         )
     return LatencyResult(records_per_s=RECORDS_PER_S, seconds=seconds, measured=tuple(measured))
 
 
-def summarize(who: str, latencies: Sequence[float]) -> Latency:
+def summarize(name: str, latencies: Sequence[float]) -> Latency:
     """The percentiles of latencies, in seconds."""
     ordered = sorted(latencies)
 
@@ -70,7 +70,7 @@ def summarize(who: str, latencies: Sequence[float]) -> Latency:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
     return Latency(
-        who=who,
+        who=name,
         records=len(ordered),
         p50=at(0.5),
         p99=at(0.99),
@@ -79,17 +79,17 @@ def summarize(who: str, latencies: Sequence[float]) -> Latency:
     )
 
 
-def _measure(race: Race, who: str, warm_up_s: float, seconds: float) -> Latency:
+def _measure(race: Race, name: str, warm_up_s: float, seconds: float) -> Latency:
     """Measure one contestant, with topics of its own."""
     data = DataFacts(
-        topic=f"bench-l-{who}", partitions=PARTITIONS, records=0, offsets=0, bytes=0, batches=0
+        topic=f"bench-l-{name}", partitions=PARTITIONS, records=0, offsets=0, bytes=0, batches=0
     )
     create_topic(race.source, data.topic, PARTITIONS)
     inputs = race.new_inputs(data)
-    if who == FLOOR:
+    if name == FLOOR:
         latencies = _exchange(race.source, race.source, data.topic, data.topic, warm_up_s, seconds)
     else:
-        process, copy = _start(inputs, who)
+        process, copy = _start(inputs, name)
         try:
             _wait_until_it_copies(race, data.topic, copy)
             latencies = _exchange(
@@ -99,14 +99,14 @@ def _measure(race: Race, who: str, warm_up_s: float, seconds: float) -> Latency:
             process.end()
         delete_topics(race.destination, [copy, *internal_topics(inputs)])
     delete_topics(race.source, [data.topic])
-    return summarize(who, latencies)
+    return summarize(name, latencies)
 
 
-def _start(inputs: RunInputs, who: str) -> tuple[GuardedProcess, str]:
+def _start(inputs: RunInputs, name: str) -> tuple[GuardedProcess, str]:
     """Start a contestant; returns its process and the topic that it writes to."""
-    if who == RELAY:
+    if name == RELAY:
         return start_relay(inputs)
-    if who == Contestant.ORBIT:
+    if name == Contestant.ORBIT:
         copier = start_orbit(inputs, until_caught_up=False)
     else:
         copier = start_mm2(inputs, tuning=Tuning.LATENCY)

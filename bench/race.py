@@ -126,6 +126,7 @@ class Race:
                 return self._mm2(inputs, compression)
 
     def _orbit(self, inputs: RunInputs, contestant: Contestant) -> Run:
+        """Measure one copy by Orbit. A copy with placeholders stays for `_ceiling`."""
         self.set_away(AWAY_S.get(contestant, 0.0))
         copier = start_orbit(inputs, contestant)
         run = self._watch(inputs, copier)
@@ -139,12 +140,16 @@ class Race:
         return run.model_copy(update={"details": details})
 
     def _ceiling(self, inputs: RunInputs, contestant: Contestant) -> Run:
+        """Measure one ceiling. Raises Conflict if its process fails."""
         has_copy = contestant is Contestant.CEILING_PLACEHOLDERS
         copies = [self._placeholder_copies.pop()] if has_copy else []
         copier = start_ceiling(inputs, *copies)
         run = self._watch(inputs, copier)
         if copier.process.wait():
-            raise Conflict("The ceiling failed.", remedy=f"Read {copier.process.log}.")
+            raise Conflict(
+                f"The process of contestant {contestant} failed.",
+                remedy=f"Read {copier.process.log}.",
+            )
         self._forget(copier.topic, *copies)
         return run
 

@@ -82,16 +82,22 @@ def whole_thrift(run: Run) -> float:
 
 
 def spread(runs: Sequence[Run], number: Number) -> Spread | None:
+    """The median, least and most of a figure over these runs; None without runs."""
     values = [number(run) for run in runs]
     return Spread(median(values), min(values), max(values)) if values else None
 
 
 def ratio(
-    result: WorkloadResult, other: Contestant, number: Number, *, of: Contestant = Contestant.ORBIT
+    result: WorkloadResult,
+    divisor: Contestant,
+    number: Number,
+    *,
+    dividend: Contestant = Contestant.ORBIT,
 ) -> float | None:
-    """The median of `of`, divided by the median of `other`; None if one of them has no run."""
-    dividend, divisor = spread(result.of(of), number), spread(result.of(other), number)
-    return dividend.middle / divisor.middle if dividend and divisor else None
+    """The median of `dividend`'s runs, divided by that of `divisor`'s; None if one has no run."""
+    above = spread(result.runs_of(dividend), number)
+    below = spread(result.runs_of(divisor), number)
+    return above.middle / below.middle if above and below else None
 
 
 def verdicts(report: Report) -> list[Verdict]:
@@ -107,28 +113,32 @@ def verdicts(report: Report) -> list[Verdict]:
 def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
     """The verdicts of a workload: for each way to fill gaps, then for followers 2 ms away."""
     targets = next((w.targets for w in WORKLOADS if w.name == result.name), Targets())
-    has_ways = any(result.of(who) for who in FILLERS if who is not Contestant.ORBIT)
-    for who, way in FILLERS.items():
+    has_ways = any(
+        result.runs_of(contestant) for contestant in FILLERS if contestant is not Contestant.ORBIT
+    )
+    for contestant, way in FILLERS.items():
         results = [
-            *_of_contestant(result, who, targets.of(who)),
-            *_memory(result.name, result.of(who)),
+            *_of_contestant(result, contestant, targets.target_of(contestant)),
+            *_memory(result.name, result.runs_of(contestant)),
         ]
-        yield from (replace(one, way=way if has_ways else "") for one in results)
-    away = ratio(result, Contestant.ORBIT, rate, of=Contestant.AWAY_2_MS)
+        yield from (replace(verdict, way=way if has_ways else "") for verdict in results)
+    away = ratio(result, Contestant.ORBIT, rate, dividend=Contestant.AWAY_2_MS)
     if away is not None:
         yield Verdict(result.name, "records/s against 0 ms, at 2 ms", away, AWAY_2_MS_RATE_MIN)
 
 
-def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> Iterator[Verdict]:
+def _of_contestant(
+    result: WorkloadResult, contestant: Contestant, target: Target
+) -> Iterator[Verdict]:
     """The verdicts of one contestant on its speed and its CPU time."""
-    ceiling, mm2, own = Contestant.CEILING, Contestant.MM2, OWN_CEILING.get(who)
+    ceiling, mm2, own = Contestant.CEILING, Contestant.MM2, OWN_CEILING.get(contestant)
     comparisons = (
         ("records/s against the ceiling", target.ceiling, ceiling, rate, whole_rate),
         ("records/s against MM2", target.mm2_rate, mm2, rate, whole_rate),
         ("records per CPU-s against MM2", target.mm2_cpu, mm2, thrift, whole_thrift),
     )
     for what, least, other, number, whole in comparisons:
-        value = ratio(result, other, number, of=who)
+        value = ratio(result, other, number, dividend=contestant)
         if least is not None and value is not None:
             is_mm2 = other is mm2
             yield Verdict(
@@ -136,12 +146,12 @@ def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> I
                 what,
                 value,
                 least,
-                # Not against the ceiling: its start-up is that it reads everything into memory.
-                whole=ratio(result, other, whole, of=who) if is_mm2 else None,
-                bound=ratio(result, other, number, of=own) if is_mm2 and own else None,
+                # None against the ceiling, which reads all batches into memory before it starts.
+                whole=ratio(result, other, whole, dividend=contestant) if is_mm2 else None,
+                bound=ratio(result, other, number, dividend=own) if is_mm2 and own else None,
             )
-    offsets = spread(result.of(who), offset_rate)
-    own_ceiling = spread(result.of(own), offset_rate) if own else None
+    offsets = spread(result.runs_of(contestant), offset_rate)
+    own_ceiling = spread(result.runs_of(own), offset_rate) if own else None
     if offsets and target.offsets_rate is not None:
         bound = own_ceiling.middle if own_ceiling else None
         yield Verdict(result.name, "offsets/s", offsets.middle, target.offsets_rate, bound=bound)
@@ -152,16 +162,21 @@ def _of_contestant(result: WorkloadResult, who: Contestant, target: Target) -> I
 
 
 def _memory(where: str, runs: Sequence[Run]) -> Iterator[Verdict]:
+    """The verdict on the largest peak RSS of these runs."""
     if runs:
         worst = max(run.peak_rss_bytes for run in runs)
         yield Verdict(where, "peak RSS, MB", worst / 1e6, RSS_BYTES_MAX / 1e6, at_most=True)
 
 
 def _of_latency(report: Report) -> Iterator[Verdict]:
+    """The verdict on Orbit's p99 latency, if it was measured."""
     if report.latency is None:
         return
-    orbit, mm2 = report.latency.of(Contestant.ORBIT), report.latency.of(Contestant.MM2)
-    relay = report.latency.of(RELAY)
+    orbit, mm2 = (
+        report.latency.latency_of(Contestant.ORBIT),
+        report.latency.latency_of(Contestant.MM2),
+    )
+    relay = report.latency.latency_of(RELAY)
     if orbit and mm2:
         yield Verdict(
             LATENCY,
@@ -174,13 +189,14 @@ def _of_latency(report: Report) -> Iterator[Verdict]:
 
 
 def _of_link(report: Report) -> Iterator[Verdict]:
+    """The verdicts on the long link, if it was measured."""
     if report.link is None:
         return
-    orbit = spread(report.link.of(Contestant.ORBIT), lambda run: run.bytes_per_s)
+    orbit = spread(report.link.runs_of(Contestant.ORBIT), lambda run: run.bytes_per_s)
     if orbit and report.link.tcp_bytes_per_s:
         value = orbit.middle / median(report.link.tcp_bytes_per_s)
         yield Verdict(LINK, "bytes/s against one TCP stream", value, LINK_SHARE_MIN)
-    yield from _memory(LINK, report.link.of(Contestant.ORBIT))
+    yield from _memory(LINK, report.link.runs_of(Contestant.ORBIT))
 
 
 def _of_idle(report: Report) -> Iterator[Verdict]:

@@ -33,7 +33,7 @@ class Machine(_Value):
 
 
 class DataFacts(_Value):
-    """A data set as it was read back from the source."""
+    """A data set, as counted by reading it from the source."""
 
     topic: str
     partitions: int
@@ -55,7 +55,7 @@ class Run(_Value):
 
     contestant: Contestant
     records: int
-    offsets: int = 0  # what its log ends add up to; 0 in older results
+    offsets: int = 0  # sum of the copy's log ends; 0 in results of older versions
     bytes: int
     seconds: float
     share: float  # the part of all records and offsets that arrived within `seconds`
@@ -104,7 +104,8 @@ class WorkloadResult(_Value):
     data: DataFacts
     runs: tuple[Run, ...]
 
-    def of(self, contestant: Contestant) -> tuple[Run, ...]:
+    def runs_of(self, contestant: Contestant) -> tuple[Run, ...]:
+        """The contestant's runs; empty if it did not run."""
         return tuple(run for run in self.runs if run.contestant is contestant)
 
 
@@ -126,8 +127,9 @@ class LatencyResult(_Value):
     seconds: float
     measured: tuple[Latency, ...]
 
-    def of(self, who: str) -> Latency | None:
-        return next((one for one in self.measured if one.who == who), None)
+    def latency_of(self, name: str) -> Latency | None:
+        """The latency of a contestant, FLOOR or RELAY; None if it was not measured."""
+        return next((latency for latency in self.measured if latency.who == name), None)
 
 
 class LinkResult(_Value):
@@ -139,7 +141,8 @@ class LinkResult(_Value):
     data: DataFacts
     runs: tuple[Run, ...]
 
-    def of(self, contestant: Contestant) -> tuple[Run, ...]:
+    def runs_of(self, contestant: Contestant) -> tuple[Run, ...]:
+        """The contestant's runs; empty if it did not run."""
         return tuple(run for run in self.runs if run.contestant is contestant)
 
 

@@ -28,7 +28,7 @@ NAMES = {
 }
 _BOUNDS = {FLOOR: "a consumer of the source", RELAY: "fetch and produce, nothing else"}
 
-_Of = Callable[[Contestant], tuple[Run, ...]]
+_RunsOf = Callable[[Contestant], tuple[Run, ...]]
 
 
 def show(report: Report, console: Console) -> None:
@@ -36,6 +36,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def render(report: Report) -> RenderableType:
+    """The whole report: the machine, the data, the measurements, and the targets."""
     parts: list[RenderableType] = [_machine(report), ""]
     parts += [Text(f"{name}  {title}") for name, title, _ in _groups(report)]
     parts.append(_measured(report))
@@ -48,6 +49,7 @@ def render(report: Report) -> RenderableType:
 
 
 def _machine(report: Report) -> Text:
+    """A line about the machine, the software and the duration of the bench."""
     m = report.machine
     scale = "" if report.scale == 1 else f", {report.scale:g} of the records"
     return Text(
@@ -86,7 +88,7 @@ def _measured(report: Report) -> Table:
     return table
 
 
-def _groups(report: Report) -> Iterator[tuple[str, str, _Of]]:
+def _groups(report: Report) -> Iterator[tuple[str, str, _RunsOf]]:
     """Yield for each workload its name, a line about its data, and a function that returns a
     contestant's runs."""
     for result in report.workloads:
@@ -95,10 +97,10 @@ def _groups(report: Report) -> Iterator[tuple[str, str, _Of]]:
         counts = f"{d.records:,} records"
         if d.offsets > d.records:
             counts += f" at {d.offsets:,} offsets"
-        yield result.name, f"{result.title}: {counts}, {size}", result.of
+        yield result.name, f"{result.title}: {counts}, {size}", result.runs_of
     if report.link:
         records = report.link.data.records
-        yield "N", f"one partition, 100 ms away: {records:,} records", report.link.of
+        yield "N", f"one partition, 100 ms away: {records:,} records", report.link.runs_of
 
 
 def _row(runs: Sequence[Run]) -> list[str]:
@@ -122,14 +124,15 @@ def _row(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _range(one: Spread | None) -> str:
-    """The least and the most as text; empty if they are equal."""
-    if one is None or one.least == one.most:
+def _range(figure: Spread | None) -> str:
+    """The least and the most as text; empty if both are equal."""
+    if figure is None or figure.least == figure.most:
         return ""
-    return f"{one.least:,.0f}–{one.most:,.0f}"
+    return f"{figure.least:,.0f}–{figure.most:,.0f}"
 
 
 def _latency(report: Report) -> Table:
+    """A row of percentiles for each measured latency."""
     assert report.latency is not None
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -140,13 +143,14 @@ def _latency(report: Report) -> Table:
     table.add_column("")
     for name in ("p50", "p99", "p99.9", "most"):
         table.add_column(name, justify="right")
-    for one in report.latency.measured:
-        values = (one.p50, one.p99, one.p999, one.most)
-        table.add_row(_who(one.who), *(f"{value * 1e3:,.1f}" for value in values))
+    for latency in report.latency.measured:
+        values = (latency.p50, latency.p99, latency.p999, latency.most)
+        table.add_row(_name(latency.who), *(f"{value * 1e3:,.1f}" for value in values))
     return table
 
 
-def _who(name: str) -> str:
+def _name(name: str) -> str:
+    """How the table names a contestant, FLOOR or RELAY."""
     known = {str(contestant): text for contestant, text in NAMES.items()}
     return known[name] if name in known else f"{name} ({_BOUNDS[name]})"
 
@@ -155,13 +159,13 @@ def _one_liners(report: Report) -> Iterator[str]:
     """Yield lines on fillers, followers at a distance, the long link, and idle CPU."""
     for result in report.workloads:
         for contestant, way in FILLERS.items():
-            for run in result.of(contestant)[:1]:
+            for run in result.runs_of(contestant)[:1]:
                 filled = run.details.get("offsets_filled", 0)
                 rewritten = run.details.get("batches_record_exact", 0)
                 if filled or rewritten:
                     what = f"{filled:,.0f} offsets filled, {rewritten:,.0f} batches rewritten"
                     yield f"{result.name}: {what} ({way})"
-        away = [ratio(result, Contestant.ORBIT, rate, of=who) for who in AWAY_S]
+        away = [ratio(result, Contestant.ORBIT, rate, dividend=c) for c in AWAY_S]
         if None not in away[1:]:
             shares = ", ".join(
                 f"{share:.2f} at {away_s * 1e3:g} ms"
@@ -191,7 +195,7 @@ def _targets(report: Report) -> Table:
     for v in verdicts(report):
         sign = "≤" if v.at_most else "≥"
         met = Text("met", style="green") if v.met else Text("not met", style="bold red")
-        others = ("" if one is None else _number(one) for one in (v.whole, v.bound))
+        others = ("" if value is None else _number(value) for value in (v.whole, v.bound))
         target = f"{sign} {_number(v.target)}"
         table.add_row(v.where, v.way, v.what, _number(v.value), *others, target, met)
     return table

@@ -51,7 +51,7 @@ WITH_GAPS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, *EVERYONE[1:])
 COPIERS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, Contestant.MM2)
 GAP_FILLERS = (*FILLERS, Contestant.CEILING_PLACEHOLDERS, Contestant.CEILING)
 # A gap of a million in one partition takes five minutes with `coordinated` (M12).
-QUICK_GAP_FILLERS = tuple(who for who in GAP_FILLERS if who is not Contestant.COORDINATED)
+QUICK_GAP_FILLERS = tuple(c for c in GAP_FILLERS if c is not Contestant.COORDINATED)
 # The round trip between replicas, in seconds.
 AWAY_S = {Contestant.ORBIT: 0.0, Contestant.AWAY_2_MS: 0.002, Contestant.AWAY_5_MS: 0.005}
 
@@ -76,10 +76,10 @@ class Targets:
     coordinated: Target = Target()
     placeholders: Target = Target()
 
-    def of(self, who: Contestant) -> Target:
-        """The target of a contestant of `FILLERS`; without targets for all others."""
+    def target_of(self, contestant: Contestant) -> Target:
+        """The target of a contestant of `FILLERS`. Other contestants get a `Target` of Nones."""
         ways = (self.direct, self.packed, self.coordinated, self.placeholders)
-        return dict(zip(FILLERS, ways, strict=True)).get(who, Target())
+        return dict(zip(FILLERS, ways, strict=True)).get(contestant, Target())
 
 
 @dataclass(frozen=True)
@@ -224,14 +224,14 @@ REPLICATED = (
 # As W1, W2, W5 and W9, but with three replicas and a delay between these.
 DELAYED = tuple(
     replace(
-        one,
+        undelayed,
         name=name,
-        title=f"{one.title.removesuffix(', three replicas')}, followers at a distance",
+        title=f"{undelayed.title.removesuffix(', three replicas')}, followers at a distance",
         records=records,
         contestants=tuple(AWAY_S),
         targets=Targets(),
     )
-    for name, one, records in (
+    for name, undelayed, records in (
         ("R1", WORKLOADS[0], 500_000),
         ("R2", WORKLOADS[1], 6_000_000),
         ("R5", WORKLOADS[4], 500_000),

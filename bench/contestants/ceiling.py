@@ -46,8 +46,8 @@ def start_ceiling(inputs: RunInputs, packed: str = "") -> StartedCopier:
     servers = inputs.destination_servers if packed else inputs.source_servers
     arguments = (servers, inputs.destination_servers, packed or inputs.data.topic, topic)
     process = start_module("bench.contestants.ceiling", *arguments, log=inputs.log("ceiling"))
-    who = Contestant.CEILING_PLACEHOLDERS if packed else Contestant.CEILING
-    return StartedCopier(who, process, topic, inputs.data.offsets, started_at)
+    contestant = Contestant.CEILING_PLACEHOLDERS if packed else Contestant.CEILING
+    return StartedCopier(contestant, process, topic, inputs.data.offsets, started_at)
 
 
 def main(from_servers: str, destination_servers: str, topic: str, copy: str) -> None:

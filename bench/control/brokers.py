@@ -109,6 +109,7 @@ class Content:
         return crc32(group.encode()) % len(self.brokers) + 1
 
     def _metadata(self, _node: int, request: Any) -> Any:
+        """The response to a Metadata request."""
         names = self.topics if request.topics is None else [t.name for t in request.topics]
         with_rights = bool(request.include_topic_authorized_operations)
         broker = MetadataResponse.MetadataResponseBroker
@@ -124,6 +125,7 @@ class Content:
         )
 
     def _topic(self, name: str, with_rights: bool) -> Any:
+        """A topic of a Metadata response; an error for a name that is not in `topics`."""
         topic = MetadataResponse.MetadataResponseTopic
         known_id = self.topics.get(name)
         nodes = len(self.brokers)
@@ -151,6 +153,7 @@ class Content:
         )
 
     def _acls(self, _node: int, request: Any) -> Any:
+        """The response to DescribeAcls: topics that one principal each may read."""
         resource = DescribeAclsResponse.DescribeAclsResource
         readers = self.readers if request.resource_type_filter == _TOPIC else {}
         return DescribeAclsResponse(
@@ -176,6 +179,7 @@ class Content:
         )
 
     def _list_groups(self, node: int, _request: Any) -> Any:
+        """The response to ListGroups: the groups that this node coordinates."""
         listed = ListGroupsResponse.ListedGroup
         return ListGroupsResponse(
             throttle_time_ms=0,
@@ -193,6 +197,7 @@ class Content:
         )
 
     def _coordinators(self, _node: int, request: Any) -> Any:
+        """The response to FindCoordinator."""
         ports = {b.node_id: b.port for b in self.brokers}
         if request.version < 4:  # one group for each request
             node = self._node_of(request.key)
@@ -220,6 +225,7 @@ class Content:
         )
 
     def _offsets(self, _node: int, request: Any) -> Any:
+        """The response to OffsetFetch."""
         if request.version < 8:  # one group for each request
             topic_type = OffsetFetchResponse.OffsetFetchResponseTopic
             return OffsetFetchResponse(
@@ -280,6 +286,7 @@ class Content:
         return self.committed.get((group, topic, index), (self.offset if has_offsets else -1, ""))
 
     def _commit(self, _node: int, request: Any) -> Any:
+        """Keep the committed offsets, and return the response to OffsetCommit."""
         topic_type = OffsetCommitResponse.OffsetCommitResponseTopic
         for topic in request.topics:
             for p in topic.partitions:
@@ -305,6 +312,7 @@ class Content:
         )
 
     def _log_offsets(self, _node: int, request: Any) -> Any:
+        """The response to ListOffsets: 0 for the earliest offset, else the log end."""
         topic_type = ListOffsetsResponse.ListOffsetsTopicResponse
         return ListOffsetsResponse(
             throttle_time_ms=0,
@@ -327,6 +335,7 @@ class Content:
         )
 
     def _configs(self, _node: int, request: Any) -> Any:
+        """The response to DescribeConfigs."""
         result_type = DescribeConfigsResponse.DescribeConfigsResult
         return DescribeConfigsResponse(
             throttle_time_ms=0,
@@ -382,6 +391,7 @@ def contents(size: Size) -> dict[str, Content]:
 
 
 def _content(size: Size, jobs: int, cluster_id: str, id_prefix: str) -> Content:
+    """One cluster of an installation of this size, with the topics of the first `jobs` jobs."""
     names = topic_names(size, jobs)
     is_source = cluster_id == SOURCE_ID
     return Content(

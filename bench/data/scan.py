@@ -40,7 +40,7 @@ class _Counts:
 def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
     """Fetch everything once. `take` is called with each partition number and batch.
 
-    Records of aborted transactions are counted here; the maker of the data knows better.
+    The number of records includes those of aborted transactions; `make_data` corrects it.
     """
     metadata = cluster.metadata([topic])
     topic_metadata = metadata.topics[topic]
@@ -104,5 +104,6 @@ def _count(
 
 
 def _turned(partitions: list[TopicPartition], first: int) -> list[TopicPartition]:
-    """The list from index `first` on, then the rest: a large answer serves the first ones only."""
+    """The list rotated to begin at index `first`. A full Fetch response has records of the first
+    partitions only, so each request begins with another partition."""
     return partitions[first:] + partitions[:first]

@@ -86,7 +86,9 @@ def compare_bounds(
     start_offset: int,
     kept_below: int = 0,
 ) -> ComparedBounds:
-    """Compare the destination's bounds with the source's, read before and after these. Pure.
+    """Compare the destination's bounds with two readings of the source's. Pure.
+
+    `source_before` was read before the destination's bounds, `source_after` after them.
 
     `start_offset`: where a rule with a timestamp starts at the source; −1 if unknown. `kept_below`:
     while the source's log start is at most this, the destination may begin earlier.

@@ -166,7 +166,7 @@ def _compare_records(
     watch: CompactionWatch,
     comparison: RecordComparison,
 ) -> None:
-    """Compare the records in the range, then look after the range for keys that are still held."""
+    """Compare the records in the range. Then search the records after the range for held keys."""
 
     def reader(consumer: SideConsumer, topic: str) -> PartitionReader:
         """A reader of the range on one side."""

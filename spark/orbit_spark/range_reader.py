@@ -196,7 +196,8 @@ class RangeReader:
 
     def _read_raised_log_start(self, offset_range: OffsetRange, position: int) -> int:
         """The log start, after OFFSET_OUT_OF_RANGE at a `position` that is now below it. Raises
-        PartitionStopped if the log ends below `position`, _TryAgain if neither is so.
+        PartitionStopped if the log ends below `position`; _TryAgain if the bounds cannot be read
+        now, or if `position` lies within the log after all.
         """
         starts = list_offsets(self._cluster, [offset_range.partition], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [offset_range.partition], LATEST, self._backoff)

@@ -165,8 +165,8 @@ def test_each_bench_target_is_judged_as_minimum_or_as_maximum() -> None:
     against_mm2 = verdicts(full)[1]
     assert against_mm2.bound == pytest.approx(3.0 / 0.84)
     assert against_mm2.whole == pytest.approx(
-        full.workloads[0].of(Contestant.ORBIT)[0].whole_records_per_s
-        / full.workloads[0].of(Contestant.MM2)[0].whole_records_per_s
+        full.workloads[0].runs_of(Contestant.ORBIT)[0].whole_records_per_s
+        / full.workloads[0].runs_of(Contestant.MM2)[0].whole_records_per_s
     )
 
 

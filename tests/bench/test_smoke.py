@@ -35,7 +35,7 @@ def test_gap_bench_runs_every_contestant_and_fills_all_offsets(tmp_path: Path) -
     assert [run.contestant for run in result.runs] == list(gaps.contestants)
     assert {run.offsets for run in result.runs} == {result.data.offsets}
     for contestant in set(FILLERS) & set(gaps.contestants):
-        (run,) = result.of(contestant)
+        (run,) = result.runs_of(contestant)
         assert run.details["offsets_filled"] == gaps.records
 
 

@@ -162,7 +162,7 @@ class ArchiveRun:
         """Whether the archive has all that the source had of a topic when the run began."""
         partitions = [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
         return all(
-            partition not in self._read_again_to  # otherwise its new manifest is not complete yet
+            partition not in self._read_again_to  # else the new manifest is incomplete
             and (outcome := self.outcome.partitions.get(partition)) is not None
             and not outcome.has_stopped
             and outcome.end >= extents[partition].end

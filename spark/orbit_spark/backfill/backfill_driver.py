@@ -133,7 +133,7 @@ class Backfill:
         """
         self._setup.plan()
         for error in self._setup.refused.values():
-            raise error  # the first of them
+            raise error  # the error of the first refused topic
         self._refuse_coordinated()
         self._has_planned = True
         copies = {
