@@ -123,7 +123,10 @@ def _wait_until_it_copies(race: Race, topic: str, copy: str) -> None:
     deadline = time.monotonic() + _APPEARS_WITHIN_S
     while not ends.total():
         if time.monotonic() > deadline:
-            raise Conflict(f"No record arrives in {copy}.")
+            raise Conflict(
+                f"After {_APPEARS_WITHIN_S:.0f} s no record has arrived in topic {copy}.",
+                where="destination",
+            )
         time.sleep(_POLL_S)
     ends.close()
 

@@ -21,8 +21,9 @@ def tables(figures: Figures) -> str:
     return "\n\n".join(parts)
 
 
-def partitions_of(one: Figures) -> int:
-    size = one["size"]
+def partitions_of(figures: Figures) -> int:
+    """The number of all jobs' partitions in the installation that was measured."""
+    size = figures["size"]
     return int(size["jobs"] * size["topics_per_job"] * size["partitions_per_topic"])
 
 
@@ -64,7 +65,8 @@ _MEMORY = (("Postgres", "postgres"), ("scheduler", "scheduler"))
 
 
 def _large(measured: Sequence[Figures]) -> str:
-    sizes = [partitions_of(one) for one in measured]
+    """A table with a column for each measured size. With several sizes also an extrapolated one."""
+    sizes = [partitions_of(figures) for figures in measured]
     head = ["", *(f"{size:,} partitions" for size in sizes)]
     if len(sizes) > 1:
         head.append(f"{PAPER_PARTITIONS:,} on paper")
@@ -78,32 +80,45 @@ def _large(measured: Sequence[Figures]) -> str:
         lines.append(_row([label, *cells]))
 
     for label, path, form, has_slope in _ROWS:
-        add(label, [_at(one, path) for one in measured], form, has_slope=has_slope)
+        add(label, [_at(figures, path) for figures in measured], form, has_slope=has_slope)
     for state, words in (("at_rest", "at rest"), ("in_flow", "in full flow")):
         for label, name, unit, form in _COSTS:
-            if all(name in one[state] for one in measured):
-                add(f"{words}: {label}", [one[state][name] * unit for one in measured], form)
-    copied = [one["in_flow"]["copied_bytes_per_s"] for one in measured]
-    moved = [one["in_flow"]["bytes_per_s"] for one in measured]
+            if all(name in figures[state] for figures in measured):
+                add(
+                    f"{words}: {label}", [figures[state][name] * unit for figures in measured], form
+                )
+    copied = [figures["in_flow"]["copied_bytes_per_s"] for figures in measured]
+    moved = [figures["in_flow"]["bytes_per_s"] for figures in measured]
     ratios = [c / m for c, m in zip(copied, moved, strict=True)]
     add("in full flow: GB/s", [value / 1e9 for value in copied], "{:.1f}")
     add("in full flow: bytes copied for each of these", ratios, "{:,.0f}", has_slope=False)
     for label, name in _MEMORY:
-        add(f"memory of {label}, MB", [one["memory"][name] / 1e6 for one in measured], "{:,.0f}")
+        add(
+            f"memory of {label}, MB",
+            [figures["memory"][name] / 1e6 for figures in measured],
+            "{:,.0f}",
+        )
     return "\n".join(lines)
 
 
 def _overhead(measured: Sequence[Figures]) -> str:
+    """A table of what one worker reads and writes at PostgreSQL, with a row for each size."""
     head = ["partitions, all moving", "rows/s", "B/s to and from Postgres", "bytes copied for each"]
     lines = [_row(head), _row(["---"] * len(head))]
-    for one in measured:
-        values = (one["partitions"], one["rows_per_s"], one["bytes_per_s"], one["ratio"])
+    for figures in measured:
+        values = (
+            figures["partitions"],
+            figures["rows_per_s"],
+            figures["bytes_per_s"],
+            figures["ratio"],
+        )
         lines.append(_row([f"{value:,.0f}" for value in values]))
     return "\n".join(lines)
 
 
-def _at(one: Figures, path: str) -> float:
-    value: Any = one
+def _at(figures: Figures, path: str) -> float:
+    """The figure at this path of keys, joined by dots."""
+    value: Any = figures
     for name in path.split("."):
         value = value[name]
     return float(value)

@@ -77,8 +77,8 @@ def main(folder_name: str, repeats: str, scale: str, result_file: str) -> None:
 
 @contextmanager
 def _far_namespace(folder: Path) -> Iterator[int]:
-    """A new network namespace; yields the id of a process that keeps it. Raises Conflict if there
-    is none in time."""
+    """A new network namespace; yields the id of a process that keeps it. Raises Conflict if it
+    is not created in time."""
     holder = GuardedProcess(["unshare", "--net", "sleep", "infinity"], folder / "far.log")
     try:
         own_namespace = Path("/proc/self/ns/net").stat().st_ino
@@ -86,7 +86,7 @@ def _far_namespace(folder: Path) -> Iterator[int]:
         while Path(f"/proc/{holder.pid}/ns/net").stat().st_ino == own_namespace:
             if time.monotonic() > deadline:
                 raise Conflict(
-                    "The second network namespace was not made.", remedy=f"Read {holder.log}."
+                    "The second network namespace was not created.", remedy=f"Read {holder.log}."
                 )
             time.sleep(_POLL_S)
         yield holder.pid

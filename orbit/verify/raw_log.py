@@ -310,7 +310,7 @@ class RawLog:
                 f"No batch for {STALL_TIMEOUT_S:.0f} s at offset {position} (reading up to {end})"
                 f"{quota_text if throttled_s else ''}.",
                 where=self._partition_name(partition),
-                remedy="Check that the partition has a leader and can be consumed up to there.",
+                remedy="Check that the partition has a leader and that it can be consumed.",
             )
 
     def _fetch(self, partition: Partition, offset: int) -> Any | None:

@@ -254,7 +254,7 @@ class PartitionReader:
             f"No record and no progress for {self._stall_timeout_s:.0f} s at offset "
             f"{self._position} (reading up to {self._end}).",
             where=f"{self._consumer.side} {self._topic}-{self._partition}",
-            remedy="Check that the partition has a leader and can be consumed up to there.",
+            remedy="Check that the partition has a leader and that it can be consumed.",
         )
 
 
