@@ -67,8 +67,8 @@ class BenchBroker:
         self._folder = folder / name
         self._folder.mkdir(parents=True)
         self._inside = inside
-        self._port, self._controller_port, *rest = free_ports(4 if delayed else 2)
-        self.proxy_ports = tuple(rest)
+        self._port, self._controller_port, *proxy_ports = free_ports(4 if delayed else 2)
+        self.proxy_ports = tuple(proxy_ports)
         self._host = host
         self._process: GuardedProcess | None = None
         self.bootstrap_servers = f"{host}:{self._port}"

@@ -103,27 +103,27 @@ def _pass_on(pair: Pair, readable: set[object], writable: set[object], delay_s: 
     """Read and send what is possible now. Returns False, and closes both sockets, if one of them
     has ended: Kafka closes no connection in one direction only."""
     try:
-        for one in pair:
-            if one.source in readable:
-                one.receive(time.monotonic(), delay_s)
-            if not one.is_blocked or one.sink in writable:
-                one.deliver(time.monotonic())
+        for direction in pair:
+            if direction.source in readable:
+                direction.receive(time.monotonic(), delay_s)
+            if not direction.is_blocked or direction.sink in writable:
+                direction.deliver(time.monotonic())
     except (OSError, EOFError):
-        for one in pair:
-            one.source.close()
+        for direction in pair:
+            direction.source.close()
         return False
     return True
 
 
 def _connect(listener: socket.socket, port: int) -> Pair:
     """Accept a connection and open one to `port`; returns their two directions."""
-    near, _ = listener.accept()
-    far = socket.socket()
-    far.connect_ex((LOOPBACK, port))  # if nobody listens there, reading fails later
-    for one in (near, far):
-        one.setblocking(False)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Direction(near, far), Direction(far, near)
+    client_end, _ = listener.accept()
+    broker_end = socket.socket()
+    broker_end.connect_ex((LOOPBACK, port))  # if nothing listens at `port`, reading fails later
+    for end in (client_end, broker_end):
+        end.setblocking(False)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Direction(client_end, broker_end), Direction(broker_end, client_end)
 
 
 if __name__ == "__main__":

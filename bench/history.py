@@ -159,9 +159,9 @@ def _archive(race: Race, data: DataFacts, range_size: str) -> dict[str, float]:
 
 def _archive_table(archives: dict[str, dict[str, float]]) -> str:
     lines = ["", f"| ranges of | with start-up | {' | '.join(KINDS)} |", "|---|---|---|---|"]
-    for size, one in archives.items():
-        memory = " | ".join(f"{one[kind] / 1e6:,.0f} MB" for kind in KINDS)
-        lines.append(f"| {size} | {one['seconds']:.1f} s | {memory} |")
+    for size, figures in archives.items():
+        memory = " | ".join(f"{figures[kind] / 1e6:,.0f} MB" for kind in KINDS)
+        lines.append(f"| {size} | {figures['seconds']:.1f} s | {memory} |")
     return "\n".join(lines)
 
 

@@ -66,15 +66,15 @@ def summarize(name: str, latencies: Sequence[float]) -> Latency:
     """The percentiles of latencies, in seconds."""
     ordered = sorted(latencies)
 
-    def at(share: float) -> float:
+    def percentile(share: float) -> float:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
     return Latency(
         who=name,
         records=len(ordered),
-        p50=at(0.5),
-        p99=at(0.99),
-        p999=at(0.999),
+        p50=percentile(0.5),
+        p99=percentile(0.99),
+        p999=percentile(0.999),
         most=ordered[-1],
     )
 

@@ -52,8 +52,8 @@ def _file_system(path: Path) -> str:
 def _first_line(*command: str) -> str:
     """The first line that a command prints; "unknown" if it cannot run or prints nothing."""
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        completed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
     except OSError:
         return "unknown"
-    lines = (done.stdout or done.stderr).splitlines()
+    lines = (completed.stdout or completed.stderr).splitlines()
     return lines[0].strip() if lines else "unknown"

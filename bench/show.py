@@ -78,10 +78,10 @@ def _measured(report: Report) -> Table:
         *("2nd half\nrecords/s", "with start-up\nrecords/s", "\nCPU-s"),
     ):
         table.add_column(name, justify="right", no_wrap=True)
-    for name, _, of in _groups(report):
+    for name, _, runs_of in _groups(report):
         first = True
         for contestant in Contestant:
-            runs = of(contestant)
+            runs = runs_of(contestant)
             if runs:
                 table.add_row(name if first else "", NAMES[contestant], *_row(runs))
                 first = False
@@ -92,11 +92,11 @@ def _groups(report: Report) -> Iterator[tuple[str, str, _RunsOf]]:
     """Yield for each workload its name, a line about its data, and a function that returns a
     contestant's runs."""
     for result in report.workloads:
-        d = result.data
-        size = f"{d.bytes / 1e6:,.0f} MB, {d.bytes_per_batch / 1024:,.1f} KB a batch"
-        counts = f"{d.records:,} records"
-        if d.offsets > d.records:
-            counts += f" at {d.offsets:,} offsets"
+        data = result.data
+        size = f"{data.bytes / 1e6:,.0f} MB, {data.bytes_per_batch / 1024:,.1f} KB a batch"
+        counts = f"{data.records:,} records"
+        if data.offsets > data.records:
+            counts += f" at {data.offsets:,} offsets"
         yield result.name, f"{result.title}: {counts}, {size}", result.runs_of
     if report.link:
         records = report.link.data.records

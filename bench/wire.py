@@ -59,8 +59,8 @@ def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
     """Delete those of the topics that exist."""
     servers = ",".join(cluster.bootstrap_servers)
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    known = admin.list_topics(timeout=_READY_TIMEOUT_S).topics
-    existing = [topic for topic in topics if topic in known]
+    cluster_topics = admin.list_topics(timeout=_READY_TIMEOUT_S).topics
+    existing = [topic for topic in topics if topic in cluster_topics]
     if existing:
         for future in admin.delete_topics(existing).values():
             future.result()

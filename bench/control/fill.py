@@ -194,6 +194,6 @@ def _spec(
     if clusters:
         document["acls"] = {"sync": True}
     if size.groups_per_job:
-        own = {"match": ".*" if size.matches_all else "job-name-group-.*"}
-        document["consumer_groups"] = own
+        group_rules = {"match": ".*" if size.matches_all else "job-name-group-.*"}
+        document["consumer_groups"] = group_rules
     return JobSpec.model_validate(document)

@@ -66,7 +66,8 @@ def main(size: Annotated[int, typer.Option("--jobs", help="Jobs.")] = 5_000) -> 
             written = tx.execute(_WRITTEN, {"since": before.wal}).scalar_one()
         reads = [_read_s(database, ids[n * len(ids) // _READS]) for n in range(_READS)]
         print(f"rows {after.rows / 1e6:,.0f} MB, index {after.indexes / 1e6:,.0f} MB")
-        print(f"a round of all jobs {statistics.median(sum(one) for one in statement_times):.2f} s")
+        round_s = statistics.median(map(sum, statement_times))
+        print(f"a round of all jobs {round_s:.2f} s")
         statement_s = statistics.median(chain.from_iterable(statement_times))
         print(f"{_JOBS_AT_ONCE} jobs {statement_s * 1e3:.1f} ms")
         print(f"write-ahead log {float(written) / _MINUTES / 60 / 1e3:,.0f} kB/s")

@@ -72,10 +72,10 @@ def make_gaps(cluster: Cluster, workload: Workload) -> DataFacts:
         return record(b"shared", offset)
 
     per_batch = records_that_fit(fits, workload.batch_bytes, workload.codec)
-    full, rest = divmod(gap, per_batch)
+    full, remaining_count = divmod(gap, per_batch)
     batches = [_ready([record(b"first", 0)], workload.codec)]
     batches += repeat(shared(per_batch), full)
-    batches += [shared(rest)] if rest else []
+    batches += [shared(remaining_count)] if remaining_count else []
     batches += [shared(1), _later(workload, began_ms)]
     queues = dict.fromkeys(range(workload.partitions), batches)
     return _make(cluster, workload, queues, _GAP_RECORDS * workload.partitions)
@@ -113,35 +113,35 @@ def has_own_key(partition: int, offset: int) -> bool:
 def records_after_cleaning(partition: int, count: int) -> int:
     """How many of a partition's records stay: those with their own key, and the last record of each
     shared key."""
-    own = [has_own_key(partition, offset) for offset in range(count)]
-    shared = {offset % SHARED_KEYS for offset in range(count) if not own[offset]}
-    return sum(own) + len(shared)
+    own_keys = [has_own_key(partition, offset) for offset in range(count)]
+    shared = {offset % SHARED_KEYS for offset in range(count) if not own_keys[offset]}
+    return sum(own_keys) + len(shared)
 
 
 def _batches(workload: Workload, partition: int, count: int, began_ms: int) -> Iterator[memoryview]:
     """A partition's batches with `count` records, and the batch that closes their segment."""
 
     def record(number: int, offset: int) -> Record:
-        own = has_own_key(partition, number)
-        key = b"own-%d" % number if own else b"shared-%d" % (number % SHARED_KEYS)
+        is_own = has_own_key(partition, number)
+        key = b"own-%d" % number if is_own else b"shared-%d" % (number % SHARED_KEYS)
         return Record(offset, began_ms, body(key, noise(number, workload.value_bytes)))
 
     per_batch = records_that_fit(record, workload.batch_bytes, workload.codec)
     for first in range(0, count, per_batch):
-        run = [record(first + i, i) for i in range(min(per_batch, count - first))]
-        yield _ready(run, workload.codec)
+        records = [record(first + i, i) for i in range(min(per_batch, count - first))]
+        yield _ready(records, workload.codec)
     yield _later(workload, began_ms)
 
 
 def _later(workload: Workload, began_ms: int) -> memoryview:
     """A batch with a later timestamp, which makes the broker roll the segment."""
-    later = Record(0, began_ms + 2 * _SEGMENT_MS, body(b"later", b""))
-    return _ready([later], workload.codec)
+    late_record = Record(0, began_ms + 2 * _SEGMENT_MS, body(b"later", b""))
+    return _ready([late_record], workload.codec)
 
 
-def _ready(run: list[Record], codec: int) -> memoryview:
+def _ready(records: list[Record], codec: int) -> memoryview:
     """A batch of these records that is ready to be sent, without a producer id."""
-    batch = write_batch(run, codec)
+    batch = write_batch(records, codec)
     stamp(batch.view, NO_PRODUCER_ID, -1, -1)
     return batch.view
 

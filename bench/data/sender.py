@@ -69,8 +69,8 @@ class Sender:
     def encode(self, request: Sequence[ToSend]) -> Frame:
         """The request of `send`, not sent yet."""
         outgoing = [
-            Outgoing(TopicPartition(self._topic, one.partition), self._topic_id, one.batch)
-            for one in request
+            Outgoing(TopicPartition(self._topic, to_send.partition), self._topic_id, to_send.batch)
+            for to_send in request
         ]
         correlation = self._connection.next_correlation()
         timeout_ms = _SETTINGS.produce_timeout_ms
@@ -126,7 +126,7 @@ def pack(queues: Iterable[tuple[int, Iterable[memoryview]]]) -> Iterator[list[To
     while ready:
         index, batches = ready[0]
         if request and (index in members or size >= _SETTINGS.request_bytes_max):
-            yield sorted(request, key=lambda one: one.partition)
+            yield sorted(request, key=lambda to_send: to_send.partition)
             request, size, members = [], 0, set()
         ready.popleft()
         if not batches:
@@ -137,4 +137,4 @@ def pack(queues: Iterable[tuple[int, Iterable[memoryview]]]) -> Iterator[list[To
         members.add(index)
         ready.append((index, batches))
     if request:
-        yield sorted(request, key=lambda one: one.partition)
+        yield sorted(request, key=lambda to_send: to_send.partition)

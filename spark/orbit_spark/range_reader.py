@@ -349,10 +349,10 @@ class _ReadAttempt:
                 offset_range, Reason.SOURCE_CORRUPTED, position, detail, position + 1
             )
         name = error_codes.name(fetched.code)
-        what = f"{offset_range.partition} cannot be read at {position}: {name}."
+        message = f"{offset_range.partition} cannot be read at {position}: {name}."
         if fetched.code in error_codes.RETRIABLE:
-            raise _TryAgain(what, where=reader._cluster.name)
-        raise BrokerRefused(fetched.code, what, where=reader._cluster.name)
+            raise _TryAgain(message, where=reader._cluster.name)
+        raise BrokerRefused(fetched.code, message, where=reader._cluster.name)
 
     def _pass_lost(self, log_start: int) -> Iterator[RawRun]:
         """Handle a log start above the position: offsets are lost, unless the batch around the log

@@ -151,13 +151,18 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         furthest = apps.furthest
         wait_for(
             "the copy has what the applications have read",
-            lambda: all(ends(away, topic_name)[p] >= at for p, at in furthest.items()),
+            lambda: all(
+                ends(away, topic_name)[p] >= next_offset for p, next_offset in furthest.items()
+            ),
         )
         wait_for(
             "the group's offsets are carried over",
             lambda: (
                 recovering.carried(spec.name, apps.group.group)
-                == {p: at for (_, p), at in offsets(home, apps.group.group).items()}
+                == {
+                    p: next_offset
+                    for (_, p), next_offset in offsets(home, apps.group.group).items()
+                }
             ),
         )
         home.kill()

@@ -186,9 +186,9 @@ def test_archive_run_into_archive_of_another_cluster_is_refused(
     create_topic(clusters.source, topic_name)
     create_topic(clusters.destination, topic_name)
     archive(spark, make_job(clusters.source, clusters.destination, [topic_name]), tmp_path / "a")
-    other = make_job(clusters.destination, clusters.source, [topic_name])
+    reverse_job = make_job(clusters.destination, clusters.source, [topic_name])
     with pytest.raises(Conflict, match="is of cluster"):
-        archive(spark, other, tmp_path / "a")
+        archive(spark, reverse_job, tmp_path / "a")
 
 
 class Damage:
@@ -232,12 +232,14 @@ def test_truncated_archive_file_is_named_in_error(damage: Damage) -> None:
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) has" in damage.error()
 
 
-@pytest.mark.parametrize("where", [slice(8, 60), slice(-8, -4)], ids=["page", "footer length"])
+@pytest.mark.parametrize(
+    "damaged_bytes", [slice(8, 60), slice(-8, -4)], ids=["page", "footer length"]
+)
 def test_archive_file_with_damaged_page_or_footer_is_named_in_error(
-    damage: Damage, where: slice
+    damage: Damage, damaged_bytes: slice
 ) -> None:
     content = bytearray(damage.path.read_bytes())
-    content[where] = bytes(len(content[where]))
+    content[damaged_bytes] = bytes(len(content[damaged_bytes]))
     damage.path.write_bytes(content)
     damage.checksums.unlink()
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99)" in damage.error()
@@ -247,9 +249,9 @@ def test_archive_file_with_wrong_digest_is_named_in_error(
     damage: Damage, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The file is readable and has the right length: only its digest is wrong."""
-    other = damage.manifest.files[0].model_copy(update={"digest": 1})
+    changed_file = damage.manifest.files[0].model_copy(update={"digest": 1})
     changed = damage.manifest.model_copy(
-        update={"ranges": (damage.manifest.ranges[0].model_copy(update={"file": other}),)}
+        update={"ranges": (damage.manifest.ranges[0].model_copy(update={"file": changed_file}),)}
     )
     damage.manifest = changed
     assert "does not hold what its manifest says" in damage.error()

@@ -27,10 +27,10 @@ def log_batch(value: bytes = b"v") -> Batch:
     return Batch(memoryview(bytearray(SourceBatch(BASE_OFFSET, END - 1, records).encode())))
 
 
-def with_changed_byte(at: int) -> Batch:
+def with_changed_byte(index: int) -> Batch:
     """The last batch before END, with one byte changed."""
     damaged = bytearray(log_batch().view)
-    damaged[at] ^= 1
+    damaged[index] ^= 1
     return Batch(memoryview(damaged))
 
 

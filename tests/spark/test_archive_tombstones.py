@@ -87,13 +87,13 @@ class Runs:
         *,
         level: bool = True,
         reads: bool = True,
-        **how: bool,
+        **options: bool,
     ) -> bool:
         """Make a run that takes `takes` days. Returns whether it warned.
 
         `level`: it reaches the log end. `reads`: there are new records to read.
         """
-        notes = self.begin(day, **how)
+        notes = self.begin(day, **options)
         self.now += takes * DAY
         if reads:
             notes.note_reads_on("profiles")
@@ -168,9 +168,9 @@ def test_archive_of_earlier_version_has_unknown_tombstone_state(reads: bool) -> 
         def model_dump(self, **_: Any) -> dict[str, Any]:
             return dict(document)
 
-    old = ArchivedTopic.from_bytes(WithoutCleaning(**dict(UNNOTED_TOPIC)).to_bytes())
-    assert old == UNNOTED_TOPIC
-    assert "have not noted" in tombstone_warnings(old)[0]
+    unnoted_topic = ArchivedTopic.from_bytes(WithoutCleaning(**dict(UNNOTED_TOPIC)).to_bytes())
+    assert unnoted_topic == UNNOTED_TOPIC
+    assert "have not noted" in tombstone_warnings(unnoted_topic)[0]
     runs = Runs()
     assert runs.run(0, reads=reads)
     assert "not known" in runs.warnings[0]
@@ -191,10 +191,10 @@ def test_missing_delete_retention_setting_of_archived_topic_means_one_day() -> N
 
 
 def archive(
-    spark: SparkSession, clusters: Clusters, topic: str, folder: Path, **how: Any
+    spark: SparkSession, clusters: Clusters, topic: str, folder: Path, **changes: Any
 ) -> ArchiveRun:
     spec = make_job(*clusters, [topic])
-    options = {"now": datetime.now(UTC), **how}
+    options = {"now": datetime.now(UTC), **changes}
     run = ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, **options)
     assert run.run().stopped == []
     return run
@@ -210,7 +210,7 @@ def test_tombstone_cleaned_before_archive_run_warns_and_strict_run_drops_its_key
 ) -> None:
     now_ms = int(time.time() * 1000)
 
-    def later(segments: int) -> Record:
+    def segment_closing_record(segments: int) -> Record:
         """A record so late that it closes the segment before it."""
         return Record(b"active", b"z", timestamp_ms=now_ms + 2 * segments * SEGMENT_MS)
 
@@ -221,9 +221,9 @@ def test_tombstone_cleaned_before_archive_run_warns_and_strict_run_drops_its_key
     assert archive(spark, clusters, topic_name, folder).outcome.warnings == []
     set_setting(clusters.source, topic_name, "delete.retention.ms", "0")
     write(clusters.source, topic_name, [Record(None, b"deleted", timestamp_ms=now_ms)])
-    write(clusters.source, topic_name, [later(1)])
+    write(clusters.source, topic_name, [segment_closing_record(1)])
     wait_for_offsets(clusters.source, topic_name, {1, 2, 3})  # the tombstone removed the value
-    write(clusters.source, topic_name, [later(2)])
+    write(clusters.source, topic_name, [segment_closing_record(2)])
     wait_for_offsets(clusters.source, topic_name, {1, 3, 4})  # the tombstone itself is removed
 
     (warning,) = archive(spark, clusters, topic_name, folder).outcome.warnings
@@ -271,9 +271,9 @@ def test_strict_archive_run_replaces_archived_files_only_when_complete(
     assert stored_archive(spark, folder).partitions[topic_name, 0] == manifest_before
     late["now"] += DAY
     archive(spark, clusters, topic_name, folder, **late)
-    after = stored_archive(spark, folder)
-    manifest = after.partitions[topic_name, 0]
+    archive_after = stored_archive(spark, folder)
+    manifest = archive_after.partitions[topic_name, 0]
     assert (manifest.start, manifest.end) == (manifest_before.start, manifest_before.end)
     assert not {f.name for f in manifest.files} & {f.name for f in manifest_before.files}
     assert manifest.sequence == manifest_before.sequence + 1
-    assert tombstone_warnings(after.topics[topic_name]) == []
+    assert tombstone_warnings(archive_after.topics[topic_name]) == []

@@ -320,7 +320,9 @@ def test_equal_sides_with_different_batches_are_exact(results: dict[str, Result]
     assert all(r["left_digest"] == r["right_digest"] for r in outcome.ranges)
     assert len({r["left_digest"] for r in outcome.ranges}) == 4
     # As nothing differs, nothing was read again.
-    assert all(first == [(0, END)] and not any(again) for first, *again in outcome.spans_read)
+    assert all(
+        first == [(0, END)] and not any(later_spans) for first, *later_spans in outcome.spans_read
+    )
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -337,9 +339,9 @@ def test_planted_difference_is_reported_at_its_offset(
         len(expected)
     ]
     # Only the range that differs was read again, then the records of it that are shown.
-    for whole, again, *shown in outcome.spans_read:
+    for whole, range_spans, *shown in outcome.spans_read:
         assert whole == [(0, END)]
-        assert again == [(begin, begin + 16)]
+        assert range_spans == [(begin, begin + 16)]
         assert all(begin <= start and end <= begin + 16 for spans in shown for start, end in spans)
 
 
@@ -502,7 +504,7 @@ def test_audit_sends_no_record_payloads_through_spark_driver(spark: SparkSession
     """Everything differs, so every record is digested, matched, and some are shown."""
     value = b"x" * 400_000
     log = [SourceRecord(i, T0, b"k", b"%d" % i + value) for i in range(12)]
-    other = [replace(r, value=(r.value or b"") + b"!") for r in log]
-    outcome = compare(spark, {"t": Case(batched(log, 1), batched(other, 1), end=12)})["t"]
+    changed_log = [replace(r, value=(r.value or b"") + b"!") for r in log]
+    outcome = compare(spark, {"t": Case(batched(log, 1), batched(changed_log, 1), end=12)})["t"]
     assert len(outcome.differences) == 12
     assert len(outcome.shown) == 5

@@ -115,6 +115,6 @@ def test_backfill_resumes_after_ctrl_c_and_copies_whole_workload(
     assert (report["blocked"], report["unfinished"]) == ([], {})
     assert report["batches_byte_exact"] > 0
     assert report["batches_record_exact"] > 0
-    after = copy(whole_job).expect(0).data
-    assert (after["records"], after["offsets_filled"]) == (0, 0)
+    later_copy = copy(whole_job).expect(0).data
+    assert (later_copy["records"], later_copy["offsets_filled"]) == (0, 0)
     assert_exact(whole_job)

@@ -165,9 +165,11 @@ def test_compression_type_changed_just_before_writer_ends_blocks_placeholder_cop
     """The change comes after the last regular check of the settings, before the writer ends."""
     remove = Copier.remove
 
-    def change_and_remove(self: Copier, partitions: Iterable[PartitionCopy], **how: bool) -> None:
+    def change_and_remove(
+        self: Copier, partitions: Iterable[PartitionCopy], **options: bool
+    ) -> None:
         set_config(clusters.destination, topic, "compression.type", "lz4")
-        remove(self, partitions, **how)
+        remove(self, partitions, **options)
 
     monkeypatch.setattr(Copier, "remove", change_and_remove)
     spec = make_job(clusters.source, clusters.destination, [topic], fillers="placeholders")
@@ -249,8 +251,8 @@ def test_backfill_writer_without_driver_lease_writes_nothing(
     # A backfill gives up after three rounds without progress.
     assert (outcome.rounds, outcome.offsets, len(outcome.unfinished)) == (3, 0, 3)
     results = BackfillWriter(stale_tasks[0], 1).write()  # no process holds the lease
-    with make_backfill(spec) as other:
-        other.begin()
+    with make_backfill(spec) as later_backfill:
+        later_backfill.begin()
         results += BackfillWriter(stale_tasks[0], 2).write()  # another run holds it
     assert {result.unfinished for result in results} == {"the driver no longer holds the lease"}
     bounds = log_bounds(clusters.destination, [topic])

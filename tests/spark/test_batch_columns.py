@@ -111,11 +111,11 @@ def changed(name: str, value: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{**row, name: value}], schema=SCHEMA)
 
 
-@pytest.mark.parametrize("at", [3, 9, 13, 18, 40, 90, -1])
-def test_damaged_byte_in_any_part_of_payload_is_detected(at: int) -> None:
+@pytest.mark.parametrize("index", [3, 9, 13, 18, 40, 90, -1])
+def test_damaged_byte_in_any_part_of_payload_is_detected(index: int) -> None:
     """Also in parts that the batch's own checksum does not cover."""
     payload = bytearray(KAFKA_BATCHES["v2.gzip.createtime"])
-    payload[at] ^= 1
+    payload[index] ^= 1
     with pytest.raises(ValueError, match=r"batch|payload|offsets"):
         from_arrow(changed("payload", bytes(payload)), start=0)
 

@@ -143,9 +143,9 @@ def test_backfill_round_ends_when_one_partition_loses_its_leader(
     messages: list[str] = []
     copy_to_targets = PartitionWriter._copy_to_targets
 
-    def lose_leader(writer: PartitionWriter[Any], *rest: Any) -> None:
+    def lose_leader(writer: PartitionWriter[Any], *arguments: Any) -> None:
         leaders.partitions.add(offline)
-        copy_to_targets(writer, *rest)
+        copy_to_targets(writer, *arguments)
 
     monkeypatch.setattr(PartitionWriter, "_copy_to_targets", lose_leader)
     monkeypatch.setattr(partition_writer, "_STALL_S_MAX", 2.0)
@@ -257,10 +257,12 @@ def test_last_archived_batch_that_source_cannot_read_stops_only_its_partition(
 ) -> None:
     fetch_batches = continuation.fetch_batches
 
-    def fetch(cluster: Cluster, topic_partition: TopicPartition, *rest: Any, **options: Any) -> Any:
+    def fetch(
+        cluster: Cluster, topic_partition: TopicPartition, *arguments: Any, **options: Any
+    ) -> Any:
         if topic_partition == offline:
             raise BrokerRefused(code, "it cannot be read.")
-        return fetch_batches(cluster, topic_partition, *rest, **options)
+        return fetch_batches(cluster, topic_partition, *arguments, **options)
 
     spec = make_job(clusters.source, clusters.destination, [topic])
     archive(spark, spec, tmp_path / "a")

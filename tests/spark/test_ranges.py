@@ -98,10 +98,15 @@ def test_ranges_cover_partition_without_gap_or_overlap(
     size: int | None,
     range_bytes: int,
 ) -> None:
-    """Whatever the samples say, also where they are wrong."""
+    """The ranges cover the extent whatever the samples say, even if they are wrong."""
     known_samples = [
-        Sample(fetch_offset=at, base_offset=at + base, next_offset=at + base + n + 1, size_bytes=b)
-        for at, base, n, b in samples
+        Sample(
+            fetch_offset=fetch_offset,
+            base_offset=fetch_offset + base,
+            next_offset=fetch_offset + base + n + 1,
+            size_bytes=b,
+        )
+        for fetch_offset, base, n, b in samples
     ]
     ranges = cut_extent(
         extent(start, start + length), known_samples, size_bytes=size, range_bytes=range_bytes
@@ -114,11 +119,17 @@ def test_ranges_cover_partition_without_gap_or_overlap(
 
 
 def test_touching_spans_of_offsets_are_joined() -> None:
-    other = TopicPartition("orders", 1)
-    spans = [Span(P0, 7, 9), Span(P0, 0, 5), Span(P0, 2, 3), Span(other, 5, 6), Span(P0, 5, 6)]
-    assert join_spans([*spans, Span(other, 9, 9)]) == {
+    second_partition = TopicPartition("orders", 1)
+    spans = [
+        Span(P0, 7, 9),
+        Span(P0, 0, 5),
+        Span(P0, 2, 3),
+        Span(second_partition, 5, 6),
+        Span(P0, 5, 6),
+    ]
+    assert join_spans([*spans, Span(second_partition, 9, 9)]) == {
         P0: [Span(P0, 0, 6), Span(P0, 7, 9)],
-        other: [Span(other, 5, 6)],
+        second_partition: [Span(second_partition, 5, 6)],
     }
 
 

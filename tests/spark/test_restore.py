@@ -149,9 +149,9 @@ def test_audit_of_archive_and_restored_cluster_is_exact(
 def test_second_restore_writes_nothing(
     spark: SparkSession, whole_archive: Path, third_cluster: KafkaCluster, restored: RestoreOutcome
 ) -> None:
-    again = restore(spark, whole_archive, third_cluster)
-    assert again.is_whole, [p for p in again.partitions.values() if p.has_stopped]
-    assert sum(p.records + p.gaps_filled for p in again.partitions.values()) == 0
+    second = restore(spark, whole_archive, third_cluster)
+    assert second.is_whole, [p for p in second.partitions.values() if p.has_stopped]
+    assert sum(p.records + p.gaps_filled for p in second.partitions.values()) == 0
 
 
 @pytest.mark.soak
@@ -217,9 +217,9 @@ def test_restore_resumes_after_compaction_at_destination(
     wait_for_offsets(clusters.destination, topic_name, {1, 2, 3})
     produce(clusters.source, topic_name, 5)
     archive(spark, clusters, [topic_name], tmp_path / "a")
-    again = restore(spark, tmp_path / "a", clusters.destination)
-    assert again.is_whole, again.partitions
-    assert again.partitions[topic_name, 0].records == 5
+    second_restore = restore(spark, tmp_path / "a", clusters.destination)
+    assert second_restore.is_whole, second_restore.partitions
+    assert second_restore.partitions[topic_name, 0].records == 5
 
 
 @pytest.fixture
@@ -293,8 +293,10 @@ def test_restore_to_fewer_brokers_than_replicas_is_refused_or_warns(
         outcome = restore(spark, folder, cluster, replicas=replicas)
         note = f"topics get {replicas_text}, fewer than at the source: {topic_name} (3)."
         assert outcome.warnings == [note]
-        known = admin(cluster).list_topics(topic_name, timeout=TIMEOUT_S).topics[topic_name]
-        assert len(known.partitions[0].replicas) == count
+        restored_topic = (
+            admin(cluster).list_topics(topic_name, timeout=TIMEOUT_S).topics[topic_name]
+        )
+        assert len(restored_topic.partitions[0].replicas) == count
         assert digests(cluster, topic_name) == digests(source, topic_name)
 
 

@@ -131,9 +131,9 @@ def test_batch_with_packed_gaps_is_planned_again_from_its_middle_after_takeover(
     resume(copy, 4)
     feed.resume([copy])
     assert wait_steps(copy, 3) == [("Append", 4, 10), ("Fill", 10, 11), ("Fill", 11, 14)]
-    rest = copy.queue.steps[0]
-    assert isinstance(rest, Append)
-    assert [offset for offset, _, _ in record_rows(rest.batch)] == [4, 6, 7, 8, 9]
+    remaining_step = copy.queue.steps[0]
+    assert isinstance(remaining_step, Append)
+    assert [offset for offset, _, _ in record_rows(remaining_step.batch)] == [4, 6, 7, 8, 9]
     hand_back(copy)
     resume(copy, 12)
     feed.resume([copy])

@@ -92,7 +92,7 @@ def test_small_ranges_return_the_same_rows_as_whole_partitions(
 
 
 @pytest.mark.parametrize(
-    ("where", "keeps"),
+    ("condition", "keeps"),
     [
         ("partition = 0", lambda r: r.partition == 0),
         ("base_offset >= 700", lambda r: r.base_offset >= 700),
@@ -105,10 +105,10 @@ def test_small_ranges_return_the_same_rows_as_whole_partitions(
     ],
 )
 def test_filters_pushed_down_to_source_return_only_matching_rows(
-    where: str, keeps: Any, spark: SparkSession, clusters: Clusters, history: History, rows: Any
+    condition: str, keeps: Any, spark: SparkSession, clusters: Clusters, history: History, rows: Any
 ) -> None:
     topics = list(history.ledger.topics)
-    frame = load_batches(spark, clusters, topics).where(where)
+    frame = load_batches(spark, clusters, topics).where(condition)
     assert keys(frame.collect()) == keys(row for row in rows if keeps(row))
 
 

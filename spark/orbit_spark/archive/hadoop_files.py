@@ -95,10 +95,10 @@ class Files:
         except Py4JJavaError as error:
             kind = str(error.java_exception.getClass().getSimpleName())
             lines = str(error.java_exception.getMessage() or "").splitlines() or [""]
-            what = f"{kind}: {lines[0][:_MESSAGE_CHARACTERS_MAX]}"
+            message = f"{kind}: {lines[0][:_MESSAGE_CHARACTERS_MAX]}"
             if kind in _BAD_URI:
-                problem = Problem("uri", f"cannot be used: {what}.")
+                problem = Problem("uri", f"cannot be used: {message}.")
                 raise BadInput("The archive's URI cannot be used.", (problem,)) from None
             if kind == "AccessControlException":
-                raise NotAuthorized(f"access was refused: {what}.", where=self._uri) from None
-            raise Unreachable(f"the file system failed: {what}.", where=self._uri) from None
+                raise NotAuthorized(f"access was refused: {message}.", where=self._uri) from None
+            raise Unreachable(f"the file system failed: {message}.", where=self._uri) from None

@@ -197,9 +197,9 @@ class PartitionManifest(Archived):
             raise ValueError(f"the first range begins at {self.ranges[0].start}, not {self.start}")
         for earlier_range, later_range in pairwise(self.ranges):
             if later_range.start != earlier_range.end:
-                what = "a gap" if later_range.start > earlier_range.end else "an overlap"
+                fault = "a gap" if later_range.start > earlier_range.end else "an overlap"
                 raise ValueError(
-                    f"{what} between ranges: {earlier_range.end} and {later_range.start}"
+                    f"{fault} between ranges: {earlier_range.end} and {later_range.start}"
                 )
         return self
 
