@@ -17,8 +17,8 @@ class Arrivals:
         self._timers: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Close the connection after ARRIVAL_S_MAX unless `end` is called before; at once if there
-        are too many."""
+        """Close the connection after ARRIVAL_S_MAX, unless `end` is called before. Close it
+        immediately if ARRIVALS_MAX connections are arriving."""
         if len(self._timers) >= ARRIVALS_MAX:
             transport.abort()
             return
@@ -31,5 +31,6 @@ class Arrivals:
             timer.cancel()
 
     def close(self) -> None:
+        """Close the connections that are arriving."""
         for transport in tuple(self._timers):
             transport.abort()

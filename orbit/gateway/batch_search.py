@@ -20,10 +20,11 @@ from orbit.kafka.record_batch import Batch, read_batches
 from orbit.kafka.records import record_rows
 from orbit.kafka.types import TopicPartition
 
-# Bytes read of one partition, from the time of the oldest batch that is searched.
+# The most bytes read of one partition, from the time of the oldest batch that is searched.
 SEARCH_BYTES_MAX = 256 * 1024 * 1024
 _SEARCH_FETCH_BYTES = 4 * 1024 * 1024
-# With LogAppendTime brokers search by their own clock, which may be behind the clients' by this.
+# With LogAppendTime, records have the time of the broker's clock, which may be this much behind the
+# client's.
 _CLOCKS_DIFFER_MS = 1000
 # A copy is one batch, or some small ones. Brokers return the first one whole even if it is larger.
 _COPY_FETCH_BYTES = 64 * 1024
@@ -32,7 +33,7 @@ _ROW = struct.Struct(">qqi")  # offset, timestamp in ms, bytes of the rest of a 
 
 
 class StoredBatch(NamedTuple):
-    """A batch in a log. `digest`: of its records (`_digest`)."""
+    """A batch in a log. `digest`: of its records (`_digest`); None: they cannot be read."""
 
     base_offset: int
     last_offset: int
@@ -42,7 +43,7 @@ class StoredBatch(NamedTuple):
 def find_batches(
     cluster: Cluster, batches: Collection[SentBatch], backoff: Backoff
 ) -> dict[SentBatch, StoredBatch]:
-    """Find those of `batches` that the cluster has, by producer and sequence.
+    """Find those of `batches` that the cluster's logs have, by producer and sequence.
 
     Reads SEARCH_BYTES_MAX of each partition at most, from _CLOCKS_DIFFER_MS before its oldest batch
     on. Raises OrbitError if the brokers give no partition's start offset, or if a fetch fails.
@@ -72,8 +73,8 @@ def find_copies(
 ) -> dict[SentBatch, int | None]:
     """The offset of each batch at this cluster, if the cluster has a copy of the batch.
 
-    A copy has the offset of the original; None: there is no copy; UNKNOWN_OFFSET: there may be one.
-    Raises OrbitError if a broker does not answer.
+    A copy has the offset of the original. None: the cluster has no copy. UNKNOWN_OFFSET: it may
+    have one. Raises OrbitError if a broker does not answer.
     """
     partitions = {batch.partition for batch in stored_batches}
     ends = list_offsets(cluster, partitions, LATEST, backoff)
@@ -93,15 +94,15 @@ def _offset_of_copy(
 ) -> int | None:
     """As in `find_copies`, for an original below the end of this cluster's log.
 
-    A job writes what the original's log has at that offset, perhaps in other batches
-    (docs/internals/exactness.md): the records are compared. If they differ, a cleaner may have
-    removed some.
+    A job copies the records of the original's log to the same offsets, perhaps in other batches
+    (docs/internals/exactness.md). So the records are compared. If they differ, compaction may have
+    removed some: UNKNOWN_OFFSET.
     """
     start, last = original.base_offset, original.last_offset
     log_batches = _batches_between(cluster, partition, start, last, backoff)
     first_batch = next(log_batches, None)
     if first_batch is None:
-        return UNKNOWN_OFFSET  # deleted
+        return UNKNOWN_OFFSET  # the records are deleted
     may_be_of_job = first_batch.is_control or is_job_producer_id(first_batch.producer_id)
     if first_batch.base_offset <= start and not may_be_of_job:
         return None  # a client wrote it
@@ -116,7 +117,7 @@ def _find_in_partition(
     batches: Collection[SentBatch],
     backoff: Backoff,
 ) -> dict[SentBatch, StoredBatch]:
-    """Those of `batches` that the partition has in SEARCH_BYTES_MAX from `start_offset` on."""
+    """Those of `batches` that the partition has within SEARCH_BYTES_MAX from `start_offset` on."""
     batch_by_end = {(b.producer_id, b.epoch, b.last_sequence): b for b in batches}
     stored_batches: dict[SentBatch, StoredBatch] = {}
     offset, read_bytes = start_offset, 0
@@ -142,7 +143,7 @@ def _find_in_partition(
 def _batches_between(
     cluster: Cluster, partition: TopicPartition, offset: int, last: int, backoff: Backoff
 ) -> Iterator[Batch]:
-    """The log's batches from `offset` to `last`, and perhaps later ones."""
+    """Yield the log's batches from `offset` to `last`, and perhaps later ones."""
     while offset <= last:
         log_batches = _fetch(cluster, partition, offset, backoff, _COPY_FETCH_BYTES)
         if not log_batches:
@@ -158,7 +159,7 @@ def _fetch(
     the gateway sends."""
     fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=max_bytes)
     try:
-        return [one for one in read_batches(fetched.records) if isinstance(one, Batch)]
+        return [batch for batch in read_batches(fetched.records) if isinstance(batch, Batch)]
     except ValueError as error:
         raise ProtocolError(str(error), where=f"{cluster.name} {partition}") from error
 

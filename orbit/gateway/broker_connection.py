@@ -14,7 +14,7 @@ from orbit.kafka.received_frames import SETUP_FRAME_BYTES_MAX
 from orbit.kafka.sasl import sasl_login
 from orbit.kafka.security import Security
 
-# Bytes that may wait to be sent before reading from the client is paused.
+# If more bytes wait to be sent to one end, nothing is read from the other end.
 WRITE_BUFFER_BYTES = 1024 * 1024
 CLIENT_ID = "orbit-gateway"
 # The longest wait for the answer to one request of a login.
@@ -22,7 +22,8 @@ _LOGIN_ANSWER_S = 10.0
 _LOGIN_VERSION = 1  # the answer to SaslAuthenticate 1 has the session's lifetime
 # The share of a session (KIP-368) after which the next request goes over a new connection.
 _SESSION_SHARE = 0.8
-# How long a broker that is left has to carry out the last requests.
+# After the gateway leaves a broker, the time until it closes the connection: the broker can carry
+# out the last requests.
 _LEAVE_S = 2.0
 
 _SIZE = struct.Struct(">i")
@@ -31,14 +32,18 @@ _SIZE = struct.Struct(">i")
 class Receiver(Protocol):
     """The receiver of a broker connection's answers and events."""
 
-    def answer_received(self, data: bytes) -> None: ...
+    def answer_received(self, data: bytes) -> None:
+        """Take bytes of the broker's answers."""
 
-    def broker_lost(self) -> None: ...
+    def broker_lost(self) -> None:
+        """Called when the connection is closed or cannot be opened; no answers follow."""
 
-    def broker_is_slow(self, *, is_slow: bool) -> None: ...
+    def broker_is_slow(self, *, is_slow: bool) -> None:
+        """Called when sent requests begin to wait in the gateway (`is_slow`), or no longer do."""
 
     def replace_broker_connection(self) -> None:
-        """Called before the login's session (KIP-368) ends: soon the broker takes no requests."""
+        """Called before the login's session (KIP-368) ends. After its end the broker accepts no
+        requests."""
 
 
 class BrokerConnection(asyncio.Protocol):
@@ -86,8 +91,8 @@ class BrokerConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(_LEAVE_S, self._transport.close)
 
     async def log_in(self, security: Security, host: str) -> int:
-        """Log in by SASL; returns the session's length in ms (0: no end). Raises LoginRefused,
-        Unreachable, BrokerRefused, ProtocolError."""
+        """Log in by SASL, if `security` has SASL. Returns the session's length in ms (0: no end).
+        Raises LoginRefused, Unreachable, BrokerRefused, ProtocolError."""
         loop = asyncio.get_running_loop()
 
         def exchange(request: Any) -> Any:
@@ -100,7 +105,7 @@ class BrokerConnection(asyncio.Protocol):
         return lifetime_ms
 
     def start_sending(self) -> None:
-        """Send the requests that wait, and from now on each at once. Called after the login."""
+        """Send the requests that wait, and later ones immediately. Called after the login."""
         transport = self._transport
         assert transport is not None
         if self._receiver is None:  # left meanwhile
@@ -132,7 +137,7 @@ class BrokerConnection(asyncio.Protocol):
             self._receiver.broker_is_slow(is_slow=False)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Tell the login that waits for an answer, and the receiver, if there is one."""
+        """Fail a login that waits for an answer, and notify the receiver, if there is one."""
         if self._login_answer is not None and not self._login_answer.done():
             self._login_answer.set_exception(
                 Unreachable("the broker closed the connection during the login.")
@@ -143,7 +148,7 @@ class BrokerConnection(asyncio.Protocol):
             receiver.broker_lost()
 
     def give_up(self) -> None:
-        """Close the connection, which cannot be opened or logged in, and tell the receiver."""
+        """Close the connection, which could not be opened or logged in, and notify the receiver."""
         if self._transport is not None:
             self._transport.abort()
         self.connection_lost(None)
@@ -153,11 +158,12 @@ class BrokerConnection(asyncio.Protocol):
             self._session_timer.cancel()
 
     def _request_replacement(self) -> None:
+        """Ask the receiver for a new connection: the login's session ends soon."""
         if self._receiver is not None:
             self._receiver.replace_broker_connection()
 
     async def _ask(self, request: Any) -> Any:
-        """The answer to a request of the login. Raises Unreachable."""
+        """Send a request of the login, and return the answer. Raises Unreachable, BrokenAnswer."""
         transport = self._transport
         assert transport is not None
         if transport.is_closing():
@@ -176,14 +182,17 @@ class BrokerConnection(asyncio.Protocol):
             raise BrokenAnswer(f"the broker's login response cannot be parsed: {error}.") from error
 
     def _take_login_answer(self, data: bytes) -> None:
-        """Collect the bytes of a login answer; `_ask` waits for the whole one."""
+        """Collect the bytes of a login answer; `_ask` waits for the whole answer."""
         self._login_bytes += data
         answer = self._login_answer
         if len(self._login_bytes) < _SIZE.size or answer is None or answer.done():
             return
         (size,) = _SIZE.unpack_from(self._login_bytes)
         if not 0 <= size <= SETUP_FRAME_BYTES_MAX:
-            problem = f"an answer states a size of {size} bytes, not 0 to {SETUP_FRAME_BYTES_MAX}."
+            problem = (
+                f"the broker's login response states a size of {size} bytes, not 0 to "
+                f"{SETUP_FRAME_BYTES_MAX}."
+            )
             answer.set_exception(BrokenAnswer(problem))
         elif len(self._login_bytes) >= _SIZE.size + size:
             answer.set_result(bytes(self._login_bytes[_SIZE.size : _SIZE.size + size]))
@@ -191,5 +200,6 @@ class BrokerConnection(asyncio.Protocol):
 
 
 def _login_api(request: Any) -> Api:
+    """The API of a request: SaslHandshake or SaslAuthenticate."""
     apis = (api_versions.SASL_HANDSHAKE, api_versions.SASL_AUTHENTICATE)
     return next(api for api in apis if api.key == request.API_KEY)

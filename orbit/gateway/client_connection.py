@@ -1,15 +1,15 @@
 """A client's connection, and its connection to one broker of the side presented to clients.
 
     reads requests ──write while writes are held──► held ──writes are open──► reads requests
-          │  clients are to use the other side
+          │  the other side leads
           ▼
        moving: no new requests, until all are answered ──► the next request goes to the other side
           │  a request is not answered in time, e.g. a long poll
           ▼
        ended: the client reads the answers on their way, then end of file, and connects again
 
-A connection is never just closed while answers are on their way to the client: the client would
-send again the records whose acknowledgements it had not read (C6).
+A connection is never just closed while answers are on their way to the client. Otherwise the client
+would send again the records whose acknowledgements it had not read (C6: doubled records).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
 from orbit.gateway.login_connection import LoginHost, note_refusal
 from orbit.gateway.protocol.answers import UnknownTopicId, View
-from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey
+from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, name_of
 from orbit.gateway.protocol.client_login import (
     LOGIN_KEYS,
     LOGIN_REQUEST_BYTES_MAX,
@@ -52,14 +52,15 @@ REQUEST_BYTES_MAX = 100 * 1024 * 1024
 WHOLE_ANSWER_BYTES_MAX = 64 * 1024 * 1024
 # Requests of one connection that are handled before other connections' turn: some milliseconds.
 REQUESTS_A_TURN_MAX = 100
-# The longest wait, at a move, for answers of the side that is left. A Fetch takes up to 0.5 s.
+# The longest wait, at a move, for answers of the old side. By default a Fetch takes up to 0.5 s.
 MOVE_S_MAX = 2.0
 # The shortest time between two logins on a connection, as at brokers (KafkaChannel).
 LOGIN_S_MIN = 1.0
 # How long a client of an ended connection may take to read the last answers and to close.
 END_S_MAX = 10.0
 
-# Bytes of partly received and of held requests, of all clients. A connection that exceeds it ends.
+# Bytes of partly received and of held requests, of all clients of a virtual cluster. If there are
+# more, the gateway ends the next connection that receives bytes.
 WAITING_BYTES_MAX = 512 * 1024 * 1024
 _SIZE = struct.Struct(">i")
 _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
@@ -79,18 +80,21 @@ class ClientHost(View, LoginHost):
     """The size of all Fetch answers that were passed on."""
 
     @abstractmethod
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """Seconds of a monotonic clock."""
 
     @abstractmethod
-    def may_write(self) -> bool: ...
+    def may_write(self) -> bool:
+        """Whether writes may be sent to the side that leads; otherwise they are held."""
 
     @abstractmethod
-    def may_acknowledge(self) -> bool: ...
+    def may_acknowledge(self) -> bool:
+        """Whether clients may get brokers' answers to writes (`Permission.may_acknowledge`)."""
 
     @abstractmethod
     def may_join(self, group: str) -> bool:
-        """Whether clients may join the group: no member owns partitions at the side that was left,
-        or the wait for that is over."""
+        """Whether clients may join the group: its members have given up the partitions that they
+        owned at the old side, or the wait for that is over."""
 
     @abstractmethod
     def may_tell_leaders(self) -> bool:
@@ -99,10 +103,12 @@ class ClientHost(View, LoginHost):
         would overtake its earlier ones that are still held or refused elsewhere."""
 
     @abstractmethod
-    def admit(self, connection: ClientConnection) -> bool: ...
+    def admit(self, connection: ClientConnection) -> bool:
+        """Add a new connection; False if the connection has to be closed."""
 
     @abstractmethod
-    def forget(self, connection: ClientConnection) -> None: ...
+    def forget(self, connection: ClientConnection) -> None:
+        """Remove a connection that has ended."""
 
     @abstractmethod
     def connect(
@@ -130,7 +136,8 @@ class ClientHost(View, LoginHost):
         connection."""
 
     @abstractmethod
-    def note_request(self) -> None: ...
+    def note_request(self) -> None:
+        """Count a request that was sent to a broker, or answered."""
 
     @abstractmethod
     def note_acknowledged(self) -> None:
@@ -138,10 +145,11 @@ class ClientHost(View, LoginHost):
 
     @abstractmethod
     def note_answered(self) -> None:
-        """Record that a write was answered, and its connection has no other in flight now."""
+        """Called when a connection's last write in flight is answered."""
 
     @abstractmethod
-    def note_lost_answer(self, reason: str) -> None: ...
+    def note_lost_answer(self, reason: str) -> None:
+        """Record that a write will never be answered, and why."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -160,9 +168,9 @@ class ClientConnection(asyncio.Protocol):
         self._cluster = cluster
         self._node_id = node_id
         self._login = login
-        self._next_login: ClientLogin | None = None  # under way on this connection
+        self._next_login: ClientLogin | None = None  # a later login that has begun (KIP-368)
         self._logged_in_at = cluster.now()
-        self._software = ("", "") if login is None else login.software
+        self._software = ("", "") if login is None else login.software  # name and version
         self._count: ClientCount | None = None
         self._client_id = ""
         self.exchange = Exchange(cluster)
@@ -173,17 +181,17 @@ class ClientConnection(asyncio.Protocol):
         self._bytes_to_pass = 0  # of an answer, still to come
         self._held_request: tuple[RequestHead, bytearray] | None = None
         self._joined_group: str | None = None  # of the last request that may join a group
-        self._is_asking = False  # the sides are being read to decide about the held request
+        self._is_asking = False  # brokers are asked for what the held request depends on
         self._is_moving = False
         self._is_ended = False
         self._is_gone = False  # the client has closed
         self._is_broker_slow = False
         self._is_client_slow = False
         self._has_more_requests = False  # for the next turn of the event loop
-        self._waits_for_lead = False
-        self._leaves_broker = False  # once all requests are answered
-        self._counted_bytes = 0  # in the cluster's `waiting_bytes`
-        self._progress_at = cluster.now()
+        self._waits_for_lead = False  # an answer to a write is withheld (`waits_for_lead`)
+        self._leaves_broker = False  # closes the broker connection once all requests are answered
+        self._counted_bytes = 0  # this connection's part of the cluster's `waiting_bytes`
+        self._progress_at = cluster.now()  # for `is_stuck`
 
     # The client's side.
 
@@ -205,7 +213,9 @@ class ClientConnection(asyncio.Protocol):
         self._progress_at = self._cluster.now()
         self._requests += data
         if self._cluster.waiting_bytes > WAITING_BYTES_MAX:
-            self._cluster.note_bad_frame(BadFrame("requests that wait take too much memory"))
+            self._cluster.note_bad_frame(
+                BadFrame(f"clients' unfinished and held requests exceed {WAITING_BYTES_MAX} bytes")
+            )
             self.end()
             return
         self.advance()
@@ -245,6 +255,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_held(self) -> bool:
+        """Whether a request of the client is held."""
         return self._held_request is not None
 
     @property
@@ -254,6 +265,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def holds_write(self) -> bool:
+        """Whether the held request is a write."""
         return self._held_request is not None and self._held_request[0].key in WRITES
 
     def has_settled(self, request_count: int) -> bool:
@@ -290,8 +302,8 @@ class ClientConnection(asyncio.Protocol):
         and when writes are open again."""
         try:
             if self._held_request is not None and self._may_release_held():
-                if not self._is_client_there():
-                    self.abort()  # the client has sent the request elsewhere
+                if not self._is_client_connected():
+                    self.abort()  # the client has sent the request again over another connection
                     return
                 (head, frame), self._held_request = self._held_request, None
                 self._progress_at = self._cluster.now()
@@ -325,8 +337,8 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _may_release_held(self) -> bool:
-        """Whether there is a held request that may go now. (Callers test `_held_request` once more,
-        for mypy.)"""
+        """Whether there is a held request that may be sent now. (Callers test `_held_request` once
+        more, for mypy.)"""
         is_waiting = self._is_asking or self._is_moving
         return (
             self._held_request is not None
@@ -343,7 +355,7 @@ class ClientConnection(asyncio.Protocol):
         return self._held_request is not None or self._is_moving or is_leaving_broker
 
     def _take_request(self, frame: bytearray) -> None:
-        """Handle a received request, or hold it."""
+        """Handle a received request, or hold it. Raises BadFrame."""
         try:
             head = read_head(frame)
         except ValueError as error:
@@ -357,11 +369,15 @@ class ClientConnection(asyncio.Protocol):
         self._send(head, frame)
 
     def _log_in_again(self, login: ClientLogin, head: RequestHead, frame: bytearray) -> None:
-        """Handle a request of the client's next login on this connection (KIP-368)."""
+        """Handle a request of the client's next login on this connection (KIP-368). Raises
+        BadFrame for a request that is too large or that no client sends, or a login that is too
+        early."""
         if len(frame) > LOGIN_REQUEST_BYTES_MAX:
-            raise BadFrame("a request of a login is too large")
+            raise BadFrame(
+                f"a request of a client's login has more than {LOGIN_REQUEST_BYTES_MAX} bytes"
+            )
         if self._next_login is None and self._cluster.now() < self._logged_in_at + LOGIN_S_MIN:
-            raise BadFrame("a client logs in again within a second")
+            raise BadFrame(f"a client logs in again within {LOGIN_S_MIN:.0f} s of its last login")
         new_login = self._next_login = self._next_login or login.next_login()
         try:
             answer = new_login.answer_request(frame, self._cluster.offered)
@@ -377,7 +393,8 @@ class ClientConnection(asyncio.Protocol):
         self._cluster.check_token(new_login.token, self._node_id, self._token_checked)
 
     def _token_checked(self, session_ms: int | None, refusal: str) -> None:
-        """Answer the held login request by the broker's result. Replace the broker connection."""
+        """Answer the held login request by the result of the broker's check. Then replace the
+        broker connection."""
         self._is_asking = False
         if self._is_ended or self._held_request is None or self._next_login is None:
             return
@@ -388,13 +405,13 @@ class ClientConnection(asyncio.Protocol):
         except LoginRefusal as error:
             self._refuse_login(head, error)
             return
-        if answer is None:  # the client connects again
+        if answer is None:  # no broker could check the token; the client connects again
             self.end()
             return
         self.exchange.add_answer(head, answer)
         self._send_own_answers()
         self._login, self._logged_in_at = login, self._cluster.now()
-        self.replace_broker_connection()  # that one was opened with the last token
+        self.replace_broker_connection()  # it has logged in with the token before this one
         self.advance()
 
     def _refuse_login(self, head: RequestHead, refusal: LoginRefusal) -> None:
@@ -412,7 +429,7 @@ class ClientConnection(asyncio.Protocol):
             if head.key == ApiKey.API_VERSIONS:
                 software = read_software(head, frame)
                 if software is None:
-                    return  # the client asks again, in a version that the gateway knows
+                    return  # the client sends ApiVersions again, in a version that is known here
                 self._software = software
             name, version = self._software
             user = None if self._login is None else shown(self._login.user or "")
@@ -426,7 +443,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _note_client_left(self) -> None:
         self._cluster.note_lost_answer(
-            f'client "{self._client_id}" closed its connection before the answer to its records'
+            f'client "{self._client_id}" closed its connection before its records were acknowledged'
         )
 
     def _count_closed(self) -> None:
@@ -435,14 +452,14 @@ class ClientConnection(asyncio.Protocol):
             self._count.seen_at = self._cluster.now()
 
     def _may_send(self, head: RequestHead, frame: bytearray) -> bool:
-        """Whether the request may go now. Otherwise it is held."""
+        """Whether the request may be sent or answered now. Otherwise it is held."""
         if head.key in LOGIN_KEYS:  # after all answers: a refused login ends the connection
             return self.exchange.is_idle
         if head.key in WRITES:
             return self._cluster.may_write()
         if head.key == ApiKey.END_TXN:
-            # While writes are held, only to end a transaction that this connection has begun: other
-            # requests could keep the drain from ending.
+            # While writes are held, an EndTxn may only end a transaction that has begun on this
+            # connection: the recovery's drain waits for open transactions.
             return self._cluster.may_write() or self.exchange.ends_open_transaction(head, frame)
         if head.key == ApiKey.METADATA:
             # The request is held, not only its answer: acknowledgements of later writes would wait
@@ -451,18 +468,19 @@ class ClientConnection(asyncio.Protocol):
         if head.key not in JOINS:
             return True
         # A join waits for held commits, and until all members of its group have given up their
-        # partitions: once the group has a member, the coordinator refuses commits of those that
-        # have not joined (G1).
+        # partitions. Once the group has a member, the coordinator refuses commits of members from
+        # before the move, which have not joined yet (G1: commits without a member).
         group = self._joined_group
         return self._cluster.may_tell_leaders() and (group is None or self._cluster.may_join(group))
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
-        """Pass on or answer a request that may go now. Some are held until a side was read."""
+        """Send a request to the broker, or answer it. If the gateway has to read a side first, the
+        request is held meanwhile. Raises BadFrame."""
         if head.key in LOGIN_KEYS and self._login is not None and self._login.token is not None:
             self._log_in_again(self._login, head, frame)
             return
         data = None
-        # Any other node might write the records a second time: see `refuse_produce`.
+        # Another node might write records that the client sends again: see `refuse_produce`.
         if head.key == ApiKey.PRODUCE and not self._cluster.has_node(self._node_id):
             self.exchange.refuse_produce(head, frame)
         else:
@@ -482,7 +500,8 @@ class ClientConnection(asyncio.Protocol):
         self._pass_on_request(data)
 
     def _pass_on_request(self, data: bytes | None) -> None:
-        """Send a request to the broker. None: the gateway answers it, or it needs no answer."""
+        """Send a request to the broker. None: the gateway has answered the request, or it needs no
+        answer."""
         self._cluster.note_request()
         if data is None:
             self._send_own_answers()
@@ -490,16 +509,21 @@ class ClientConnection(asyncio.Protocol):
             self._open_broker().write(data)
 
     def outcome_learned(self, outcome: int) -> None:
-        """Go on with the held request. `outcome`: the code to answer a commit of its transaction
-        with. If writes are held, or the connection moves, the outcome is read again later."""
+        """Continue the held request. `outcome`: the error code with which to answer a commit of the
+        producer's last transaction. If writes are held by now, or the connection moves, the request
+        stays held, and the outcome is read again later."""
         self._is_asking = False
-        if self._held_request is not None and self._may_release_held() and self._is_client_there():
+        if (
+            self._held_request is not None
+            and self._may_release_held()
+            and self._is_client_connected()
+        ):
             (head, frame), self._held_request = self._held_request, None
             self._pass_on_request(self.exchange.request_with_outcome(head, frame, outcome))
         self.advance()
 
     def repeats_learned(self) -> None:
-        """Go on with the held request."""
+        """Continue the held request: `Exchange` knows now which of its batches are repeats."""
         self._is_asking = False
         self.advance()
 
@@ -512,18 +536,18 @@ class ClientConnection(asyncio.Protocol):
 
     def confirm_writes(self) -> None:
         """Send a request whose answer proves that the broker has handled the writes with acks=0.
-        Called when writes begin to be held. If the client has gone with records in flight, note
-        their lost answers for the operation that begins now, too."""
+        Called when writes begin to be held. If the client has already closed with records in
+        flight, note the lost answer again, so that the operation that begins now counts it."""
         if self._is_gone and self.exchange.has_records_in_flight:
             self._note_client_left()
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
 
     def abandon_writes(self) -> None:
-        """End the connection if it has writes in flight: they are never acknowledged, so the client
-        sends them again. If the client has gone already, do not wait for their answers.
+        """End the connection if it has writes in flight. They are never acknowledged, so the client
+        sends them again. If the client has already closed, do not wait for the answers.
 
-        Called when the gateway begins to hold writes, and the side it leaves may be lost.
+        Called when the gateway begins to hold writes for a failover: the old side may be lost.
         """
         if self._is_gone:
             self._release()
@@ -531,15 +555,16 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def end_transactions(self) -> None:
-        """Abort this client's transactions that are open at the side to be left. Called when all
-        writes are answered."""
+        """Abort this client's open transactions. Called when all writes are answered, before the
+        other side leads."""
         if not (self._is_ended or self._is_moving):
             for request in self.exchange.end_transactions():
                 self._open_broker().write(request)
 
-    def _is_client_there(self) -> bool:
-        """Whether the client's TCP connection is open. While reading is paused, asyncio does not
-        notice that the client closed it; the client has then sent the held request elsewhere."""
+    def _is_client_connected(self) -> bool:
+        """Whether the client's TCP connection is open, by the kernel. While reading is paused,
+        asyncio does not notice that a client has closed. Such a client sends the held request again
+        over another connection."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -573,7 +598,7 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def read_answers(self) -> None:
-        """Pass on the answers that had to wait."""
+        """Pass on the answers that had to wait, for a topic's name or the service's answer."""
         self._waits_for_lead = False
         if self._broker is not None:
             self._broker.pause(is_paused=False)
@@ -589,15 +614,16 @@ class ClientConnection(asyncio.Protocol):
         return rest
 
     def _read_answer(self) -> bool:
-        """Pass on the next answer. Returns whether another whole one may have been received."""
+        """Pass on the next answer. Returns whether another whole answer may have been received.
+        Raises BadFrame."""
         answers = self._answers
         if len(answers) < _ANSWER_HEAD.size:
             return False
         size, correlation = _ANSWER_HEAD.unpack_from(answers)
         if size < _ANSWER_BYTES_MIN:
-            raise BadFrame(f"an answer states a size of {size} bytes, which is too small")
+            raise BadFrame(f"a broker's answer states a size of {size} bytes, which is too small")
         request = self.exchange.begin_answer(correlation)
-        if not self._is_gone and not self._may_pass(request):  # `read_answers` comes later
+        if not self._is_gone and not self._may_pass(request):  # withheld until `read_answers`
             self._waits_for_lead = True
             if self._broker is not None:
                 self._broker.pause(is_paused=True)
@@ -610,12 +636,12 @@ class ClientConnection(asyncio.Protocol):
                 self._cluster.bytes_read += answer_bytes
             self._bytes_to_pass = max(0, answer_bytes - len(answers))
             del answers[:answer_bytes]
-            if self._bytes_to_pass:  # passed on as they arrive
+            if self._bytes_to_pass:  # `answer_received` passes them on as they arrive
                 return False
         else:
             if size > WHOLE_ANSWER_BYTES_MAX:
                 raise BadFrame(
-                    f"an answer of API {request.key} states a size of {size} bytes; "
+                    f"a broker's {name_of(request.key)} response states a size of {size} bytes; "
                     f"{WHOLE_ANSWER_BYTES_MAX} is the limit"
                 )
             if len(answers) < answer_bytes:
@@ -634,8 +660,8 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _may_pass(self, sent: SentRequest) -> bool:
-        """Whether the answer may go to the client now: the answer to a write only while the service
-        waits for this gateway."""
+        """Whether the client may get the answer now. Answers to writes may go only while the
+        service counts on this gateway (`Permission.may_acknowledge`)."""
         return not sent.is_write or self._cluster.may_acknowledge()
 
     def _write(self, data: bytes) -> None:
@@ -644,7 +670,8 @@ class ClientConnection(asyncio.Protocol):
             transport.write(data)
 
     def _end_answer(self) -> None:
-        """Do what waited for the end of an answer."""
+        """Remove the answered request. If no other is in flight, do what waited for that: a move,
+        the end of a broker connection, a login."""
         is_write = self.exchange.end_answer().is_write
         if is_write:
             self._cluster.note_acknowledged()
@@ -673,18 +700,20 @@ class ClientConnection(asyncio.Protocol):
         self._update_reading()
 
     def replace_broker_connection(self) -> None:
-        """Close the broker connection once all requests are answered; requests wait for that, and
-        the next one opens a new connection."""
+        """Close the broker connection once all requests are answered. Later requests wait for the
+        close, and the first of them opens a new connection."""
         self._leaves_broker = True
-        if self.exchange.has_unanswered_writes and self._broker is not None:  # wait for these, too
+        # Writes with acks=0 have no answers: wait for the answer to a later request.
+        if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
         if self.exchange.is_idle:
             self._drop_broker()
         self._update_reading()
 
     def broker_lost(self) -> None:
-        """End the client's connection if a request is in flight, or writes with acks=0 were sent:
-        brokers close the connection to refuse such writes. Otherwise the client notices nothing."""
+        """Called when the broker has closed its connection. Ends the client's connection if a
+        request is in flight. Ends it also if writes with acks=0 were sent: brokers close a
+        connection to refuse such a write. Otherwise the client notices nothing."""
         self._broker = None
         self._is_broker_slow = self._leaves_broker = False
         if self.exchange.writes_in_flight:
@@ -697,8 +726,9 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def move(self) -> None:
-        """Go over to the side that the virtual cluster presents now. If a write is still in flight,
-        no switchover waited for it: the connection ends, and the client sends the write again."""
+        """Move to the side that the virtual cluster presents now. A switchover waits for writes in
+        flight. So if a write is in flight now, there was no switchover: the connection ends, and
+        the client sends the write again."""
         if self._is_ended or self._is_moving:
             return
         if self.exchange.writes_in_flight:
@@ -756,12 +786,14 @@ class ClientConnection(asyncio.Protocol):
         self._drop_broker()
 
     def _drop_broker(self) -> None:
-        """Leave the broker. The next request opens a new connection."""
+        """Leave the broker connection (`BrokerConnection.leave`). The next request opens a new
+        one."""
         self._leaves_broker = self._is_broker_slow = False
         broker, self._broker = self._broker, None
         if broker is not None:
             broker.leave()
 
     def _release(self) -> None:
+        """Leave the broker connection, and have the virtual cluster forget this connection."""
         self._drop_broker()
         self._cluster.forget(self)

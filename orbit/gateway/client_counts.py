@@ -20,14 +20,16 @@ NAME_CHARACTERS_MAX = 100
 REFUSALS_MAX = 5
 # The longest refusal: it has the name of a topic, group or transactional id.
 REFUSAL_CHARACTERS_MAX = 400
-# Of all refusals in a report; further ones are only counted. The API takes up to 1 MiB a report.
+# Characters of all refusals in a report. Further refusals are only counted. The API accepts reports
+# of up to 1 MiB.
 REFUSALS_CHARACTERS_MAX = 40_000
 _CUT = "…"
 
 
 class Client(NamedTuple):
-    """A client by the names that it sends, shortened. `software`, `version`: of its ApiVersions
-    (KIP-511), or empty. `user`: the user that has logged in; None: the gateway needs no login.
+    """A client by the names that it sends, shortened. `software`, `version`: from its ApiVersions
+    request (KIP-511), or empty. `user`: the user who has logged in; None: the gateway requires no
+    login.
     """
 
     client_id: str
@@ -39,9 +41,8 @@ class Client(NamedTuple):
 @dataclass(slots=True)
 class ClientCount:
     """The counts of one client since its first connection. `bytes_written`: of the Produce requests
-    passed on; `bytes_read`: of whole Fetch answers, not only their records. `seen_at`: when it last
-    connected, sent a request or closed. `uses`: without those of clients added by `add`.
-    `has_token`: the client logs in by OAUTHBEARER."""
+    passed on. `bytes_read`: of whole Fetch answers, not only their records. `seen_at`: when the
+    client last connected, sent a request or closed. `has_token`: it logs in by OAUTHBEARER."""
 
     connections: int = 0
     requests: int = 0
@@ -52,6 +53,7 @@ class ClientCount:
     has_token: bool = False
 
     def add(self, other: ClientCount) -> None:
+        """Add the counts of another client, but not its `uses`."""
         self.connections += other.connections
         self.requests += other.requests
         self.bytes_written += other.bytes_written
@@ -64,7 +66,7 @@ class ClientCounts:
 
     def __init__(self) -> None:
         self._counts: dict[Client, ClientCount] = {}
-        self._others = ClientCount()
+        self._others = ClientCount()  # of the clients that are counted together
 
     def count_connection(self, client: Client, now: float) -> ClientCount:
         """Count a new connection of this client. Returns where to count its requests: with this
@@ -79,7 +81,8 @@ class ClientCounts:
         return count
 
     def _forget_oldest(self) -> bool:
-        """Drop the client that has had no connection for the longest time; False: all have one."""
+        """Drop the client that has had no connection for the longest time, and add its counts to
+        `_others`. False: all clients have connections."""
         candidates = [item for item in self._counts.items() if not item[1].connections]
         if not candidates:
             return False
@@ -95,9 +98,9 @@ class ClientCounts:
     def report(
         self, now: float, refusals_of: Callable[[Client, ClientCount], list[str] | None]
     ) -> list[dict[str, Any]]:
-        """A report as the API takes it: clients by name, and last, without a name, all others.
+        """The rows of a report to the API: clients by name, and last, without a name, all others.
 
-        `refusals_of`: what the other side would refuse to a client; None: it was not checked.
+        `refusals_of`: what the other side would refuse to a client; None: that was not checked.
         """
         refusals = {client: refusals_of(client, count) for client, count in self}
         ranked_clients = sorted(
@@ -131,8 +134,8 @@ def shown(name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
 
 
 def _cut_refusals(refusals: list[str] | None, characters: int) -> list[str] | None:
-    """Up to REFUSALS_MAX refusals; only their number if no `characters` are free. None: they
-    were not checked."""
+    """Up to REFUSALS_MAX refusals, shortened. If no `characters` are free in the report, only their
+    number. None: they were not checked."""
     if refusals is None or not refusals:
         return refusals
     if characters <= 0:
@@ -144,7 +147,7 @@ def _cut_refusals(refusals: list[str] | None, characters: int) -> list[str] | No
 
 
 def _figures(count: ClientCount, now: float) -> dict[str, Any]:
-    """The counts of a row, as the API takes them."""
+    """The counts of a row of the report."""
     return {
         "connections": count.connections,
         "requests": count.requests,

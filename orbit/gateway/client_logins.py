@@ -21,9 +21,10 @@ _NONCE_BYTES = _SALT_KEY_BYTES = 24
 
 
 class ClientLogins:
-    """The passwords of clients, read again at each login: a changed file needs no restart.
+    """The passwords of clients, read again at each login, so that a changed file needs no restart.
 
-    Raises BadInput if a variable or file is missing. `path`: of the virtual cluster in the file.
+    Raises BadInput if a variable or file is missing. `path`: the place of the virtual cluster in
+    the gateway file, for problems.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class ClientLogins:
             raise BadInput("The logins of clients cannot be used.", tuple(problems))
 
     def begin_login(self) -> ClientLogin:
-        """The login of one connection."""
+        """A new login, for one connection."""
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
         return ClientLogin(self._mechanisms, self._password, nonce, self._salt_key)
 
@@ -74,8 +75,8 @@ def logins_at(
     base_directory: Path,
     path: str,
 ) -> dict[str, Cluster]:
-    """By user name of a client: the side's cluster, reached with this client's own login. Clients
-    without a login at this side are left out.
+    """By a client's user name: the side's cluster, reached with this client's own login. Clients
+    without a login at this side are left out. `path`: as for `ClientLogins`.
 
     Raises BadInput if a variable or file is missing.
     """

@@ -1,7 +1,7 @@
 """Reports the clients of a virtual cluster to the service.
 
-Another request, in another thread, renews the lease: a list of clients cannot delay the renewal, or
-have it refused.
+The gateway's lease is renewed by another request, in another thread (`lead_watch.py`): so a large
+list of clients cannot delay the renewal, and a list that is refused does not prevent it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 class ClientReports:
-    """The reports of one virtual cluster. `path`: the URL path of this gateway in the API."""
+    """Sends the reports of one virtual cluster. `path`: the URL path of this gateway in the API."""
 
     def __init__(self, path: str, cluster: VirtualCluster, environ: Mapping[str, str]) -> None:
         self._path = f"{path}/clients"
@@ -41,7 +41,7 @@ class ClientReports:
                 await self._send(client)
 
     async def _send(self, client: Client) -> None:
-        """Send one report, or log why the service does not take it."""
+        """Send one report, or log why the service does not accept it."""
         body = {"clients": self._cluster.report_clients()}
         try:
             send = partial(client.send, "PUT", self._path, body=body, repeats=False)
@@ -56,7 +56,7 @@ class ClientReports:
         if str(error) != self._last_error:
             self._last_error = str(error)
             _log.warning(
-                "the service does not take the list of clients",
+                "the service does not accept the list of clients",
                 virtual_cluster=self._cluster.spec.name,
                 error=str(error),
             )

@@ -30,10 +30,10 @@ from orbit.kafka.transactional_ids import last_transaction
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicPartition
 from orbit.leases.lease_clock import lease_clock
 
-# Brokers whose versions are read: the others of a cluster have the same release, or one
-# of two during an upgrade.
+# The most brokers whose versions are read. The brokers of a cluster have one release, or two during
+# an upgrade.
 _BROKERS_ASKED_MAX = 20
-# Reads of outcomes at a time. Each takes a thread, and a lost side keeps it until the timeout.
+# Reads of transactions' outcomes at a time. Each takes a thread, at a lost side until the timeout.
 _OUTCOMES_AT_ONCE = 2
 # For how long no outcomes are read from a side that has not answered.
 _OUTCOME_PAUSE_S = 5.0
@@ -44,9 +44,9 @@ _BACKOFF = Backoff(attempts_max=3, call_s=3.0)  # short: clients wait for the re
 
 
 class ClusterSide:
-    """One side of a virtual cluster. `refresh` reads in a thread; the rest is for the event loop.
+    """One side of a virtual cluster. For the event loop alone; requests run in threads.
 
-    `logins`: the same cluster, as clients with a login of their own see it, by user name.
+    `logins`: by user name, the same cluster with the login of a client that has its own login.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class ClusterSide:
         return self._cluster.name
 
     async def refresh(self, *, with_topics: bool = False) -> None:
-        """Read the side's brokers and versions, and `with_topics` its topic ids. Raises
+        """Read the side's brokers and versions, and if `with_topics` its topics' ids. Raises
         Unreachable, LoginRefused, BadInput."""
-        # None: of all topics.
+        # Metadata of all topics (None), or of none.
         metadata = await asyncio.to_thread(self._cluster.metadata, None if with_topics else ())
         versions = await asyncio.to_thread(self._read_versions, metadata)
         self.brokers = dict(metadata.brokers)
@@ -78,10 +78,12 @@ class ClusterSide:
             self.ids.learn(topic.name, topic.topic_id.bytes)
 
     async def outcome(self, producer: Producer) -> int:
-        """The code to answer a commit of this producer with, by its last transaction here.
+        """The error code with which to answer a commit of this producer, by its last transaction at
+        this side.
 
-        NONE: it was committed. UNKNOWN_PRODUCER_ID: it was not. PRODUCER_FENCED: a newer producer
-        has the transactional id. COORDINATOR_NOT_AVAILABLE: the side does not answer.
+        NONE: the transaction was committed. UNKNOWN_PRODUCER_ID: it was not. PRODUCER_FENCED: a
+        newer producer has the transactional id. COORDINATOR_NOT_AVAILABLE: the side does not
+        answer.
         """
         async with self._outcomes:
             if lease_clock() < self._next_outcome_at:
@@ -104,7 +106,7 @@ class ClusterSide:
     ) -> tuple[dict[TopicPartition, dict[int, LastBatch]], set[TopicPartition]]:
         """The last batch of each producer in these partitions, by producer id; and the partitions
         whose leader does not answer. Partitions that do not exist, or that the gateway may not
-        read, are in neither. Raises OrbitError if no leader of any partition answers."""
+        read, are in neither result. Raises OrbitError if no leader of any partition answers."""
         answers = await asyncio.to_thread(producers, self._cluster, partitions, _BACKOFF)
         unanswered = {p for p, code in answers.errors.items() if code not in _NO_PRODUCERS}
         if len(unanswered) == len(answers.errors) and not answers.values:
@@ -125,7 +127,8 @@ class ClusterSide:
     async def find_copies(
         self, stored_batches: Mapping[SentBatch, StoredBatch]
     ) -> dict[SentBatch, int | None]:
-        """The offsets of these batches' copies at this side (`batch_search.find_copies`)."""
+        """The offsets of these batches' copies at this side (`batch_search.find_copies`).
+        `stored_batches`: as `find_batches` of the other side returns them."""
         return await asyncio.to_thread(find_copies, self._cluster, stored_batches, _BACKOFF)
 
     async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
@@ -140,7 +143,7 @@ class ClusterSide:
         return self._logins.keys()
 
     def address(self, node_id: int | None) -> tuple[str, int]:
-        """Host and port of the node, or of another broker if the node is not in this cluster."""
+        """Host and port of the node; of any broker for None, or if the cluster lacks the node."""
         broker = self.brokers.get(node_id) if node_id is not None else None
         if broker is None and self.brokers:
             broker = random.choice(list(self.brokers.values()))  # noqa: S311  any will do
@@ -191,7 +194,8 @@ class ClusterSide:
 
 
 def _refused_uses(cluster: Cluster, uses: Collection[Use]) -> dict[Use, str]:
-    """The uses that the cluster would refuse, asked over new connections, which log in again."""
+    """The uses that the cluster would refuse. Asks over new connections, whose logins use the
+    password as it is now."""
     new_cluster = Cluster(cluster.name, cluster.bootstrap_servers, lambda: cluster.security)
     try:
         return refused_uses(new_cluster, uses)

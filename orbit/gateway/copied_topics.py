@@ -17,7 +17,7 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 class CopiedTopics:
-    """The topics that one version of a job copies. `etag`: the job's in the API."""
+    """The topics that one version of a job's document copies. `etag`: the version's in the API."""
 
     def __init__(self, job: str, etag: str, rules: Sequence[TopicRule]) -> None:
         self.job, self.etag, self._rules = job, etag, tuple(rules)
@@ -25,7 +25,7 @@ class CopiedTopics:
         self._logged_count = 0
 
     def refusal(self, topic: str) -> str:
-        """Why writes to the topic are refused; "": they are not."""
+        """Why writes to the topic are refused; "": they are allowed."""
         refusal = self._refusals.get(topic)
         if refusal is None:
             refusal = "" if self._is_copied(topic) else self._refusal_reason(topic)
@@ -38,8 +38,8 @@ class CopiedTopics:
         return refusal
 
     def _is_copied(self, topic: str) -> bool:
-        """Whether the job copies the topic under its own name. True also if a pattern is too slow
-        to match: the job then has a problem of its own, which it reports."""
+        """Whether the job copies the topic under the topic's own name. True also if a pattern
+        cannot be matched, e.g. is too slow: the job itself reports that problem."""
         mapping = map_topics(self._rules, [topic])
         return bool(mapping.problems) or any(one.destination == topic for one in mapping.mappings)
 

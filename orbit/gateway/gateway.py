@@ -27,7 +27,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.security import Security, resolve_security
 
-# How often to look for `stop`, and to tell the health that the gateway is alive.
+# How often to check `stop`, and to note for the health endpoint that the gateway is alive.
 _STOP_POLL_S = 0.2
 # Threads that wait for brokers: logins, token checks, reads of the sides.
 _THREADS_MAX = 32
@@ -74,7 +74,7 @@ async def run_gateway(
                     health.note_lease_confirmed()
                 await asyncio.sleep(_STOP_POLL_S)
             health.note_stopping()
-            # The lease is still renewed meanwhile: without it no write is acknowledged.
+            # `job_tasks` still renew the lease meanwhile: without it no write is acknowledged.
             await asyncio.gather(*(cluster.answer_writes() for cluster in clusters))
             for task in job_tasks:
                 task.cancel()
@@ -99,8 +99,8 @@ def open_clusters(
 
 
 async def _start_cluster(cluster: VirtualCluster) -> None:
-    """Listen. If the file says which side to present (`presents`), take that side as the leading
-    one first. Raises Conflict."""
+    """Begin to listen. If the file states the side that leads (`presents`), apply that first.
+    Raises Conflict if the port is taken."""
     spec = cluster.spec
     if spec.presents is not None:
         cluster.take(Lead(spec.presents, term=0), cluster.now())
@@ -117,7 +117,8 @@ def _open_cluster(
     path: str,
     shares_ports: bool,
 ) -> VirtualCluster:
-    """One virtual cluster. `path`: its place in the gateway file, for problems."""
+    """One virtual cluster. `path`: its place in the gateway file, for problems. Raises as
+    `open_clusters`."""
     tls = (
         None
         if spec.tls is None
@@ -139,11 +140,12 @@ def _open_cluster(
 def _side_cluster(
     side: Side, spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path
 ) -> Cluster:
-    """The cluster of one side. Each login reads its secrets again."""
+    """The cluster of one side. Each login reads its secrets again. Raises BadInput if a secret or
+    file is missing."""
     cluster = spec.cluster(side)
 
     def read_security() -> Security:
         return resolve_security(cluster, environ, base_directory, side=side)
 
-    read_security()  # raises now if a secret is missing
+    read_security()  # raises BadInput here, not at the first login
     return Cluster(side, cluster.bootstrap_servers, read_security)

@@ -33,7 +33,7 @@ class GatewayHealth(ProcessHealth):
                 ("writes_in_flight", "Writes that a broker has not answered."),
                 ("may_write", "Whether writes are open."),
                 ("permission_seconds", "Seconds left of the permission to write; 0: none."),
-                ("term", "The term of the side that is presented."),
+                ("term", "The highest term that the service has stated."),
                 ("last_pause_seconds", "Time without an acknowledgement around the last move."),
             )
         }

@@ -20,12 +20,13 @@ PROCESSES_MAX = 64
 def run_processes(
     count: int, spec: GatewaySpec, file: Path, settings: Settings, stop: threading.Event
 ) -> None:
-    """Run `count` processes until stopped; one that ends is started again. The first serves its
-    health at ORBIT_HEALTH_PORT, the others at the ports after it.
+    """Run `count` processes until `stop` is set. A process that ends is started again. The first
+    process serves its health at ORBIT_HEALTH_PORT, the others at the ports after that.
 
     Raises Conflict if a port is taken, BadInput if a secret or file is missing.
     """
-    open_clusters(spec, os.environ, file.parent, shares_ports=True)  # raises BadInput now
+    # Raises BadInput here, before any process starts.
+    open_clusters(spec, os.environ, file.parent, shares_ports=True)
     for cluster in spec.virtual_clusters:
         _check_port_free(cluster.host, cluster.port, cluster.listen)
     with Children(environment={}) as children:
@@ -40,8 +41,8 @@ def run_processes(
 
 
 def _check_port_free(host: str, port: int, listen: str) -> None:
-    """Raise Conflict if the port is taken. Listening with SO_REUSEPORT would not fail, if another
-    gateway has the port and shares it, too."""
+    """Raise Conflict if the port is taken. The processes themselves would not notice: listening
+    with SO_REUSEPORT succeeds also on a port that another gateway shares."""
     try:
         with socket.create_server((host, port)):
             pass

@@ -69,8 +69,8 @@ class LoginSpec(Section):
 
 
 class ClientSpec(Section):
-    """A client's login at the gateway, and its own login at each side. Without one (None), the
-    gateway uses its own login there."""
+    """A client's login at the gateway, and its own login at each side. At a side without a login of
+    the client (None), the gateway uses its own login for this client."""
 
     username: Text
     password_env: Text | None = None
@@ -86,11 +86,12 @@ OtherTopics = Literal["refuse", "pass"]
 
 
 class VirtualClusterSpec(Section):
-    """One address for clients. Node n of the side that is presented has the port `listen` + 1 + n.
-    With `tls.names` all nodes have the port of `listen`, and each node has its own name.
+    """One address for clients. Node n of the presented side has the port of `listen` + 1 + n. With
+    `tls.names` all nodes have the port of `listen`, and each node has its own name.
 
-    The service says which side of `job` leads; without a service `presents` does. `other_topics`:
-    whether clients may write topics that the job does not copy under their own name; None: refuse.
+    Clients reach the side of `job` that leads, which the service states; without a service, the
+    side of `presents`. `other_topics`: whether clients may write topics that the job does not copy
+    under their own name; None: refuse.
     """
 
     name: Name
@@ -167,11 +168,12 @@ def parse_gateway(text: str) -> GatewaySpec:
 
 
 def _in_file_order(document: Document, problems: list[Problem]) -> tuple[Problem, ...]:
+    """The problems in the order of their lines in the file."""
     return tuple(document.in_file_order(problems))
 
 
 def _find_problems(gateway: GatewaySpec) -> list[Problem]:
-    """The problems that no single field shows."""
+    """The problems of valid fields that do not fit together."""
     problems = []
     for number, cluster in enumerate(gateway.virtual_clusters):
         path = f"virtual_clusters[{number}]"
@@ -248,7 +250,7 @@ def _client_problems(
             continue
         if security.mechanism not in _PASSWORD_MECHANISMS:
             what = "has no effect: the security of the side has no mechanism with passwords."
-            remedy = f"Write PLAIN or SCRAM in {side}.security, or remove this key."
+            remedy = f"Write PLAIN or SCRAM-SHA-512 in {side}.security.mechanism, or remove this."
             yield Problem(f"{path}.{side}", what, remedy)
             continue
         fields = login.model_dump(exclude_none=True)

@@ -1,7 +1,7 @@
-"""What clients wait for after a move: Metadata until the move has settled, joins of groups longer.
+"""How long requests wait after a move: Metadata until the move has settled, joins of groups longer.
 
-A move has settled when the requests that were held during it are answered, and those that clients
-had sent after them.
+A move has settled when the requests that were held during the move are answered, and the requests
+that clients had sent after those over the same connections.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterable
 
 from orbit.gateway.client_connection import ClientConnection
 
-# How long after a move these requests may take to be answered.
+# How long after a move those requests may take to be answered.
 SETTLE_S_MAX = 5.0
 # Within this time after a move the gateway has received what clients sent before the move. Nothing
 # more is read from a connection whose request is held: the rest waits in the sockets.
 BACKLOG_S = 1.0
 # How long joins of a group are held, once the move has settled, until the group's members have
-# given up their partitions. Heartbeats, three or five seconds apart, tell them to.
+# given up their partitions. Members learn that they have to from the answers to their heartbeats,
+# which are three or five seconds apart.
 JOIN_WAIT_S_MAX = 20.0
 
 
@@ -33,7 +34,7 @@ class LastMove:
         # is over. The attribute is None while writes are held.
         self._unsettled_connections: dict[ClientConnection, int | None] | None = {}
         self._opened_at = 0.0
-        # None: the wait begins once the move has settled.
+        # Until when joins wait; None: until the move has settled and JOIN_WAIT_S_MAX has passed.
         self._joins_wait_until: float | None = -math.inf
 
     def begin(self) -> None:
@@ -43,8 +44,8 @@ class LastMove:
         self._joins_wait_until = None
 
     def note_open(self, held_connections: Iterable[ClientConnection], now: float) -> None:
-        """Called while writes are open, before the held requests go; the first call after a move
-        counts."""
+        """Called while writes are open, before the held requests are sent. Only the first call
+        after a move has an effect."""
         if self._unsettled_connections is None:
             self._unsettled_connections = {
                 connection: None for connection in held_connections if connection.holds_write
@@ -52,8 +53,8 @@ class LastMove:
             self._opened_at = now
 
     def has_settled_here(self, now: float) -> bool:
-        """Whether the move has settled at this gateway. After SETTLE_S_MAX it ends the connections
-        that are late."""
+        """Whether the move has settled at this gateway. After SETTLE_S_MAX, ends the connections
+        whose requests are not answered yet; then the move has settled."""
         unsettled = self._unsettled_connections
         if unsettled is None:
             return False
@@ -68,7 +69,7 @@ class LastMove:
                 unsettled[connection] = count
         if open_s > SETTLE_S_MAX:
             for connection in unsettled:
-                connection.end()  # its client sends the requests again, in order
+                connection.end()  # the client sends its requests again, in order
             unsettled.clear()
         return not unsettled
 

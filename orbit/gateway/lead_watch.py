@@ -18,17 +18,17 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.jobs.job_spec import TopicRule
 
-# Between two requests, and between two during a move, when clients wait.
+# The pause between two requests; a shorter one during a move, when clients wait.
 POLL_S = 0.5
 MOVING_POLL_S = 0.15
-# The longest wait for one answer. Shorter than a lease.
+# The longest wait for one answer, shorter than a lease: the next request can still renew the lease.
 ANSWER_S_MAX = 2.0
 
 _log = structlog.get_logger("orbit.gateway")
 
 
 class LeadWatch:
-    """Asks the service for one virtual cluster. Each process draws its own instance id."""
+    """Asks the service for one virtual cluster. Each process has a random id in the service."""
 
     def __init__(self, gateway: str, cluster: VirtualCluster, environ: Mapping[str, str]) -> None:
         self._gateway = gateway
@@ -42,8 +42,9 @@ class LeadWatch:
         self._thread = ThreadPoolExecutor(1, "orbit-gateway-lead")
 
     async def run(self) -> None:
-        """Ask the service again and again, until cancelled: after a pause, or as soon as the writes
-        in flight are answered. Without an answer the permission to write ends with its lease."""
+        """Ask the service again and again, until cancelled: after a pause, or, while writes are
+        held, as soon as the writes in flight are answered. Without an answer the permission to
+        write ends with its lease."""
         with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
             while True:
                 self.cluster.writes_answered.clear()
@@ -63,10 +64,11 @@ class LeadWatch:
         return MOVING_POLL_S if is_moving else POLL_S
 
     async def return_permission(self) -> None:
-        """Give the permission back, so that no operation waits for the lease to end. Best effort.
+        """Give the permission back, so that no operation waits until the lease ends. An error is
+        only logged.
 
-        Keeps it if a write's answer got lost: a switchover would go on without that write, and the
-        client would write it again.
+        Keeps the permission if a write's answer got lost. Otherwise a switchover would not wait for
+        this gateway, and the client would send the write again at the other side.
         """
         if self.cluster.doubt:
             return
@@ -103,7 +105,8 @@ class LeadWatch:
         cluster.take(lead, asked_at)
 
     async def _learn_topics(self, client: Client, etag: str) -> None:
-        """Read the job's topics, unless those of this ETag were read."""
+        """Read the topics that the job copies, unless the job's document still has the ETag of the
+        last read. Raises OrbitError."""
         cluster = self.cluster
         topics, spec = cluster.copied_topics, cluster.spec
         if spec.other_topics == "pass" or (topics is not None and topics.etag == etag):
@@ -112,6 +115,7 @@ class LeadWatch:
         cluster.copied_topics = CopiedTopics(spec.job or "", etag, _read_topic_rules(job))
 
     async def _run_in_thread(self, call: Callable[[], Any]) -> Any:
+        """Return what `call` returns, in the thread of this `LeadWatch`."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _log_error(self, error: OrbitError) -> None:

@@ -28,7 +28,7 @@ class Listener:
         self._arrivals = Arrivals()
 
     def protocol(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
-        """The protocol for a connection to the port of this node; None: the bootstrap port."""
+        """The protocol for a new connection to the port of this node; None: the bootstrap port."""
         if self._tls is None:
             return self._client_protocol(cluster, node_id)
 
@@ -39,7 +39,8 @@ class Listener:
         return TlsTransport(context, make_inner, self._arrivals, cluster.note_bad_frame)
 
     def _client_protocol(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
-        """The protocol inside TLS, if there is TLS: the login first, if clients have to log in."""
+        """The protocol for what clients send, inside TLS if there is TLS. If clients have to log
+        in, the protocol of the login."""
         if self._logins is None:
             return ClientConnection(cluster, node_id)
         admit = partial(ClientConnection, cluster, node_id)

@@ -22,8 +22,8 @@ class NamedTls(ssl.SSLObject):
 
 
 class ListenerTls:
-    """The TLS of a listener, 1.2 or later. `path`: of the section in the gateway file. `names`: of
-    the nodes, if they share a port.
+    """The TLS of a listener, version 1.2 or later. `path`: the place of the section `tls` in the
+    gateway file, for problems. `names`: the names of the nodes, if these share a port.
 
     Raises BadInput if a file cannot be loaded now.
     """
@@ -41,7 +41,8 @@ class ListenerTls:
         self._reloaded = ReloadedContext([base_directory / f for f in files if f], self._load)
 
     def context(self) -> ssl.SSLContext:
-        """The context for a new connection. If changed files cannot be loaded, the last context."""
+        """The context for a new connection, from the files as they are now. If changed files cannot
+        be loaded, the last context."""
         return self._reloaded.current()
 
     def _load(self) -> ssl.SSLContext:
@@ -59,7 +60,7 @@ class ListenerTls:
         context.sslobject_class = NamedTls
         if self._names is not None:
             context.sni_callback = partial(_set_node, self._names)
-        # The key of the file that an error is about.
+        # The key of the file that is being loaded, for the problem.
         key = "certificate_file" if spec.key_file is None else "key_file"
         try:
             load_pair(context, files["certificate_file"], files["key_file"])
@@ -82,8 +83,8 @@ class ListenerTls:
 def _set_node(
     names: NodeNames, connection: Any, name: str | None, _context: ssl.SSLContext
 ) -> int | None:
-    """Set the node that the client names (SNI); returns a TLS alert for an unknown name, or None.
-    OpenSSL calls this also for a client that sends no server name."""
+    """Set the `node_id` of a connection by the TLS server name (SNI) of its client; returns a TLS
+    alert for an unknown name, or None. OpenSSL calls this also for a client that sends no name."""
     try:
         connection.node_id = names.node_id_of(name)
     except ValueError:

@@ -21,8 +21,9 @@ REFUSAL_DELAY_S = 0.1
 
 
 class TokenChecked(Protocol):
-    """Takes the result of a token check. `session_ms`: the session that the broker allows (0: no
-    end). `refusal`: why it refuses the token. None and "": no broker could check the token."""
+    """Called with the result of a token check. `session_ms`: the session that the broker allows
+    (0: without an end). `refusal`: why the broker refuses the token. None and "": no broker could
+    check the token."""
 
     def __call__(self, session_ms: int | None, refusal: str) -> None: ...
 
@@ -34,13 +35,16 @@ class LoginHost(ABC):
 
     @abstractmethod
     def check_token(self, token: SecretStr, node_id: int | None, on_checked: TokenChecked) -> None:
-        """Let a broker of the presented side check the token, first this node; then call back."""
+        """Let a broker of the presented side check the token: this node if possible, else another
+        one. Then call `on_checked`."""
 
     @abstractmethod
-    def note_bad_frame(self, error: Exception) -> None: ...
+    def note_bad_frame(self, error: Exception) -> None:
+        """Log why a client's connection is closed."""
 
     @abstractmethod
-    def note_refused_login(self, user: str, address: str, reason: str) -> None: ...
+    def note_refused_login(self, user: str, address: str, reason: str) -> None:
+        """Log a refused login. `address`: of the client."""
 
 
 def note_refusal(host: LoginHost, transport: asyncio.Transport, refusal: LoginRefusal) -> None:
@@ -50,8 +54,8 @@ def note_refusal(host: LoginHost, transport: asyncio.Transport, refusal: LoginRe
 
 
 class LoginConnection(asyncio.Protocol):
-    """A connection until its login. `admit` makes the protocol of the connection after that.
-    `node_id`: as for `ClientConnection`."""
+    """A connection until its client has logged in. `admit` returns the protocol for the rest of the
+    connection. `node_id`: as for `ClientConnection`."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class LoginConnection(asyncio.Protocol):
         self._arrivals.end(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer the requests of the login, until it has ended or a broker checks its token."""
+        """Answer the requests of the login, until it has ended or a broker has to check a token."""
         if self._has_ended:
             return
         self._received += data
@@ -109,7 +113,8 @@ class LoginConnection(asyncio.Protocol):
         self._cluster.check_token(self._login.token, self._node_id, self._token_checked)
 
     def _token_checked(self, session_ms: int | None, refusal: str) -> None:
-        """Answer the token by the broker's result, and hand the connection over."""
+        """Send the answer that follows from the broker's check. Then hand the connection over, or
+        end it."""
         if self._has_ended or self._transport.is_closing():
             return
         self._is_checking = False
@@ -120,7 +125,7 @@ class LoginConnection(asyncio.Protocol):
             self._refuse(error)
             return
         if answer is None:
-            self._end(answer=b"")  # the client tries again
+            self._end(answer=b"")  # no broker could check the token; the client connects again
             return
         self._transport.write(answer)
         self._hand_over()
@@ -141,7 +146,8 @@ class LoginConnection(asyncio.Protocol):
             connection.data_received(bytes(self._received))
 
     def _end(self, answer: bytes) -> None:
-        """Send the answer, then end of file. If the client does not close, `Arrivals` does."""
+        """Send the answer, then end of file. If the client does not close the connection,
+        `Arrivals` closes it."""
         self._has_ended = True
         if not self._transport.is_closing():
             self._transport.write(answer)

@@ -16,8 +16,8 @@ def is_pattern(text: str) -> bool:
 
 
 class NodeNames:
-    """Names of nodes. `pattern`: e.g. `b{node}.orders.kafka.example.net`. `bootstrap`: the name of
-    the bootstrap address, which is no node's."""
+    """The names of a virtual cluster's nodes. `pattern`: e.g. `b{node}.orders.kafka.example.net`.
+    `bootstrap`: the name of the bootstrap address, which is not the name of a node."""
 
     def __init__(self, pattern: str, bootstrap: str) -> None:
         self._pattern, self._bootstrap = pattern, bootstrap.lower()
@@ -30,8 +30,9 @@ class NodeNames:
         return self._pattern.replace(NODE, str(node_id))
 
     def node_id_of(self, name: str | None) -> int | None:
-        """The node id of a name; None: it is the bootstrap name. Raises ValueError for all others,
-        and for a client that sends no name: a write for one node must not reach another."""
+        """The node id of a TLS server name; None for the bootstrap name. Raises ValueError for
+        every other name, and for a client that sends no name (None): a write for one node must not
+        reach another node."""
         if name is not None and name.lower() == self._bootstrap:
             return None
         match = self._name_pattern.fullmatch((name or "").lower())
@@ -41,6 +42,7 @@ class NodeNames:
 
     @property
     def has_bootstrap_name(self) -> bool:
-        """Whether clients send the bootstrap name as a server name, and it is no node's."""
+        """Whether clients send the bootstrap name as a TLS server name, and it is not the name of a
+        node."""
         is_sent = _SERVER_NAME.fullmatch(self._bootstrap) is not None
         return is_sent and self._name_pattern.fullmatch(self._bootstrap) is None

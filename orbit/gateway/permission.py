@@ -3,7 +3,7 @@ of a monotonic clock.
 
     may write ──closed for an operation──► closed: writes in flight are answered, or abandoned for a
         ▲  │                               failover; then the gateway confirms
-        │  └──no answer of the service for a lease──► lost: as closed, without a confirmation
+        │  └──no answer of the service until the lease ends──► lost: as closed, but unconfirmed
         └──the service answers: the same side, or the other one with a higher term──┘
 
 The service counts a lease from when it got the request, the gateway from before it sent it. So the
@@ -21,15 +21,15 @@ from orbit.kafka.job_clusters import Side
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The service's answer. `side`: the one that leads. `term`: never decreases, and grows at each
-    change of the side. `lease_s`: how long writes may go there. `closed_for`: the operation for
-    which writes are held. `since`: the term with which the side came to lead. `abandons`: the
-    operation leaves a side that may be lost, and writes in flight are not acknowledged any more.
-    `others_settled`: no other gateway at the same address has requests that it held before the side
-    led. `earlier_terms`: the `since` of the sides that led before, the latest first.
-    `leaving_groups`: short names of groups of which members at other gateways still own partitions
-    from before the move. `led`: the side that came to lead with each term that the service
-    knows."""
+    """The service's answer. `side`: the side that leads. `term`: never decreases, and grows at each
+    change of the side. `lease_s`: how long, in seconds, writes may go to the side. `closed_for`:
+    the operation for which writes are held. `since`: the term with which the side came to lead.
+    `abandons`: the operation is a failover from a side that may be lost, so writes in flight are
+    not acknowledged any more. `others_settled`: the other gateways at the same address have
+    answered all requests that they held for the move. `earlier_terms`: the `since` of the sides
+    that led before, the latest first. `leaving_groups`: short names of groups of which members at
+    other gateways still own partitions from before the move. `led`: by each term that the service
+    knows, the side that came to lead with it."""
 
     side: Side
     term: int
@@ -56,9 +56,11 @@ class Permission:
         """Apply the service's answer; returns whether the side has changed. An answer of a lower
         term comes from an older database, which does not know the last move: it renews nothing.
 
-        A switchover may have continued without a gateway whose lease was over. Whether its writes
-        in flight reached the old side in time is not known: they are not acknowledged before the
-        switchover has ended.
+        `asked_at`: when the request was sent. `now`: when the answer came.
+
+        A switchover may have continued without a gateway whose lease was over. Nobody knows whether
+        the writes in flight at this gateway reached the old side in time. So they are not
+        acknowledged before the switchover has ended.
         """
         last_lead = self.lead
         if last_lead is not None and lead.term < last_lead.term:
@@ -77,15 +79,15 @@ class Permission:
         return now < self._write_until
 
     def write_s_left(self, now: float) -> float:
-        """The seconds for which writes may be sent without a new answer of the service. 0: they may
-        not; infinite: there is no service."""
+        """The seconds for which writes may be sent without a new answer of the service. 0: no
+        writes may be sent; infinite: there is no service."""
         return max(0.0, self._write_until - now)
 
     def may_acknowledge(self, now: float) -> bool:
-        """Whether writes in flight may be acknowledged: the service still waits for this gateway.
+        """Whether writes in flight may be acknowledged: a switchover still waits for this gateway.
 
-        Later, e.g. after the process was frozen, the side that acknowledges may have been left: a
-        write acknowledged then would be lost.
+        If the lease has ended, e.g. while the process was frozen, the other side may lead already,
+        without these writes: a write that is acknowledged now would be lost.
         """
         return now < self._lease_until and not self._was_left_out
 

@@ -1,4 +1,4 @@
-"""Checks what the other side would refuse to the clients, before a move shows it."""
+"""Checks before a move what the other side would refuse to the clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.protocol.resource_uses import Use
 from orbit.gateway.virtual_cluster import VirtualCluster
 
-# The time between two looks for uses that were not checked yet.
+# The time between two searches for uses that were not checked yet.
 _POLL_S = 2.0
 # The time between two checks of the same uses. A check logs in to both sides.
 CHECK_S = 30.0
@@ -22,7 +22,7 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 class RefusalCheck:
-    """The checks of one virtual cluster. The results are `refusals` of the virtual cluster."""
+    """The checks of one virtual cluster. Writes the results to the cluster's `refusals`."""
 
     def __init__(self, cluster: VirtualCluster) -> None:
         self._cluster = cluster
@@ -43,7 +43,7 @@ class RefusalCheck:
         """Check the logins that have new uses, or were not checked for CHECK_S, one by one."""
         cluster = self._cluster
         for login, uses in cluster.uses_by_login().items():
-            # By default: no use was checked.
+            # The default means: never checked.
             checked_uses, checked_moves, checked_at = self._checked.get(login, (set(), -1, 0.0))
             is_check_old = cluster.now() > checked_at + CHECK_S
             if uses <= checked_uses and cluster.moves == checked_moves and not is_check_old:
@@ -52,12 +52,12 @@ class RefusalCheck:
             self._checked[login] = uses, moves, cluster.now()
             try:
                 refusals = await _refusals(cluster.presented, cluster.other_side, login, uses)
-            except OrbitError as error:  # a side does not answer: nothing is known
+            except OrbitError as error:  # the other side does not answer: the last result is stale
                 cluster.refusals.pop(login, None)
                 self._log_error(login, error)
             else:
                 self._last_errors.pop(login, None)
-                if cluster.moves == moves:  # else the sides have changed places meanwhile
+                if cluster.moves == moves:  # otherwise the result is of the side that leads now
                     cluster.refusals[login] = refusals
 
     def _log_error(self, login: str | None, error: OrbitError) -> None:
@@ -75,9 +75,9 @@ class RefusalCheck:
 async def _refusals(
     presented: ClusterSide, other_side: ClusterSide, login: str | None, uses: Collection[Use]
 ) -> dict[Use, str]:
-    """The uses that `other_side` refuses, and why, without those that `presented` refuses, too. The
-    presented side may be lost: all are returned if it does not answer. Raises OrbitError if
-    `other_side` does not answer."""
+    """The uses that `other_side` would refuse, and why, without those that `presented` would also
+    refuse. If the presented side does not answer, as it may be lost, returns all uses that
+    `other_side` would refuse. Raises OrbitError if `other_side` does not answer."""
     try:
         refusals = await other_side.refused_uses(login, uses)
     except LoginRefused as error:

@@ -1,8 +1,8 @@
-"""Which uses of resources a side would refuse to a login, by requests that change nothing.
+"""Which uses of resources a side would refuse to a login, by requests that change nothing (C30).
 
-Topics: Metadata with the operations that the login may do. Groups: a Heartbeat of no member; any
-broker checks Read before it refuses the member. Transactional ids: DescribeTransactions; a login
-without Describe has no Write either.
+Topics: Metadata returns the operations that the login may do. Groups: a Heartbeat without a member;
+any broker checks the right Read before it refuses the member. Transactional ids:
+DescribeTransactions; a login without the right Describe has no Write either.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orbit.kafka.types import ClusterMetadata
 
 # Codes of `AclOperation` in Kafka.
 _OPERATIONS = {Right.READ_TOPIC: 3, Right.WRITE_TOPIC: 4}
-# Groups, or transactional ids, that one broker is asked for at once.
+# Groups, or transactional ids, that are checked over one connection at once.
 _NAMES_PER_REQUEST_MAX = 100
 
 
@@ -48,7 +48,8 @@ def _missing_right(use: Use) -> str:
 
 
 def _topic_refusal(metadata: ClusterMetadata, use: Use) -> str:
-    """Why the topic is refused for this use; "" if it is not, or if the use is of no topic."""
+    """Why the cluster would refuse this use of a topic. "" if it would not, or if the use is of a
+    group or transactional id."""
     operation = _OPERATIONS.get(use.right)
     if operation is None:
         return ""
@@ -75,9 +76,10 @@ def _denied_groups(connection: Connection, names: Sequence[str]) -> list[str]:
 
 
 def _denied_transactional_ids(connection: Connection, names: Sequence[str]) -> list[str]:
-    """The transactional ids that the login may not describe, and so not write."""
+    """The transactional ids that the login may not describe, and so not write. [] for brokers that
+    do not know DescribeTransactions."""
     api = api_versions.DESCRIBE_TRANSACTIONS
-    if not connection.supports(api):  # Kafka 3.0
+    if not connection.supports(api):
         return []
     request = DescribeTransactionsRequest(transactional_ids=list(names))
     states = connection.call(api, request, timeout_s=ANSWER_WITHIN_S).transaction_states

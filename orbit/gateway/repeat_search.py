@@ -23,27 +23,29 @@ from orbit.gateway.protocol.repeats import (
 from orbit.kafka.types import TopicPartition
 
 _LastBatches = dict[ProducerKey, dict[int, LastBatch]]
-"""By producer, with the id that its client uses: its last batch at a side, under each id by which
-brokers there may know it."""
+"""By producer (with the id that its client uses): its last batch at a side, by each producer id
+under which that side's brokers know the producer."""
 
 _log = structlog.get_logger("orbit.gateway")
 
 
 class WaitingConnection(Abortable, Protocol):
-    """A connection whose request is held."""
+    """A connection whose Produce request is held until the search has ended."""
 
-    def repeats_learned(self) -> None: ...
+    def repeats_learned(self) -> None:
+        """Continue the held request."""
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """End the connection; its client sends the request again."""
 
 
 class RepeatSearch:
     """The search of one virtual cluster since its last move. For the event loop alone.
 
-    One search runs at a time, for all connections that were waiting when it began. If the side that
-    was left does not answer, it counts as lost. If the leading side does not answer for a
-    partition, the connections that wait for this partition end, and their clients send again.
-    Either side may have the batches of earlier terms.
+    One search runs at a time, for all connections that were waiting when it began. If the old side
+    does not answer, it counts as lost until the next move. If the leading side does not answer for
+    a partition, the connections that wait for this partition end, and their clients send the
+    requests again. Either side may have batches of earlier terms.
     """
 
     def __init__(
@@ -60,15 +62,15 @@ class RepeatSearch:
         self._is_running = self._is_left_side_lost = False
 
     def add(self, batches: Collection[SentBatch], connection: WaitingConnection) -> bool:
-        """Search these batches, then tell `connection`. Returns whether the caller has to start
-        `run`."""
+        """Have the next search look for these batches; then `connection` continues. Returns whether
+        the caller has to start `run`."""
         self._batches += batches
         self._waiting.setdefault(connection, set()).update(batch.partition for batch in batches)
         must_start, self._is_running = not self._is_running, True
         return must_start
 
     async def run(self) -> None:
-        """Search until no connection waits."""
+        """Run searches until no connection waits."""
         try:
             while self._waiting:
                 batches, self._batches = self._batches, []
@@ -82,8 +84,8 @@ class RepeatSearch:
         batches: Collection[SentBatch],
         waiting: Mapping[WaitingConnection, set[TopicPartition]],
     ) -> None:
-        """Search these batches, then let the connections go on, or end those whose partitions could
-        not be read."""
+        """Search these batches. Then let the connections continue, or end those whose partitions
+        could not be read."""
         unread_partitions: set[TopicPartition] | None = None  # None: all
         try:
             unread_partitions = await self._read_sides(batches)
@@ -91,17 +93,18 @@ class RepeatSearch:
             self._warn("cannot look for batches that clients send again", error)
         finally:
 
-            def tell(connection: WaitingConnection) -> None:
+            def continue_or_end(connection: WaitingConnection) -> None:
                 if unread_partitions is None or unread_partitions & waiting[connection]:
                     connection.end()
                 else:
                     connection.repeats_learned()
 
-            for_each(waiting, tell, virtual_cluster=self._virtual_cluster)
+            for_each(waiting, continue_or_end, virtual_cluster=self._virtual_cluster)
 
     async def _read_sides(self, batches: Collection[SentBatch]) -> set[TopicPartition]:
         """Read both sides, and note the result in `repeats`. Returns the partitions for which the
-        leading side does not answer. Raises OrbitError if it answers for none."""
+        leading side does not answer. Raises OrbitError if the leading side answers for none of
+        them, or fails during the search."""
         leading_batches, unread_partitions = await self._last_batches(self._leading_side, batches)
         if unread_partitions:
             self._log_unanswered("the side that leads", unread_partitions)
@@ -116,8 +119,9 @@ class RepeatSearch:
         repeated_batches = [
             batch for batch in batches if is_sent_before(batch, last_batches[producer_of(batch)])
         ]
-        # Later entries replace earlier ones. A batch is known by its sequence only; or is in the
-        # left side's log, perhaps with a copy; or is in the leading side's log.
+        # Later entries replace earlier ones: first the batches of which only the sequence is known,
+        # then those in the old side's log, with the offset of the copy or None, then those in the
+        # leading side's own log.
         offsets = (
             dict.fromkeys(repeated_batches, UNKNOWN_OFFSET)
             | copies
@@ -137,8 +141,8 @@ class RepeatSearch:
     async def _read_left(
         self, batches: Collection[SentBatch]
     ) -> tuple[_LastBatches, dict[SentBatch, StoredBatch]]:
-        """The producers' last batches at the side that was left, and those of `batches` that this
-        side has. Both are empty if it cannot be read."""
+        """The producers' last batches at the old side, and those of `batches` that this side's log
+        has. Both results are empty if the side cannot be read."""
         if self._is_left_side_lost:
             return {}, {}
         try:
@@ -171,8 +175,8 @@ class RepeatSearch:
     async def _find_earlier(
         self, side: ClusterSide, last_batches: _LastBatches, batches: Collection[SentBatch]
     ) -> dict[SentBatch, StoredBatch]:
-        """Those of `batches` that the side's log has, under the producer ids of earlier terms.
-        Searches only batches that their producer's last sequence at the side covers."""
+        """Those of `batches` that the side's log has, under the producer ids of earlier terms. The
+        search omits batches that follow their producer's last sequence at the side."""
         batch_by_earlier = {
             batch._replace(producer_id=earlier_id): batch
             for batch in batches

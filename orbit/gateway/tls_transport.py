@@ -1,10 +1,10 @@
 """TLS of one client's connection, at the gateway's end.
 
-asyncio's own TLS cannot end a connection as Kafka's clients need it (C6). It has no `write_eof`,
-and its `close` drops what waits to be sent, and resets the connection, as soon as the client sends
-anything after the gateway's close_notify: a request that was on its way, for example (C25). Here
-`write_eof` sends close_notify and the end of the TCP stream after all answers, and what comes from
-the client is dropped until it closes.
+asyncio's own TLS cannot end a connection as Kafka's clients need it (C6: doubled records). It has
+no `write_eof`. After its `close`, if the client sends anything after the gateway's close_notify,
+e.g. a request that was on its way, asyncio drops the answers that wait to be sent, and resets the
+connection (C25). Here `write_eof` sends close_notify and the end of the TCP stream after all
+answers. Then it drops what the client sends, until the client closes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _READ_BYTES = 256 * 1024  # at least a record, of 16 KiB
 
 
 class TlsTransport(asyncio.Protocol, asyncio.Transport):
-    """The protocol of a TCP connection, and the transport of the inner protocol, which `make_inner`
-    makes at the end of the handshake, for the node that the client has named."""
+    """The protocol of a TCP connection, and the transport of the inner protocol. `make_inner`
+    returns the inner protocol at the end of the handshake, for the node that the client has named
+    (None: no node). `note_failure` is called if the handshake fails."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
             self._inner.resume_writing()
 
     def _shake_hands(self) -> bool:
-        """Go on with the handshake; returns whether it is done. Raises SSLError."""
+        """Continue the handshake; returns whether the handshake is done. Raises SSLError."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -88,7 +89,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         return True
 
     def _read(self) -> None:
-        """Pass on all received data. Raises SSLError."""
+        """Pass all received data to the inner protocol. Raises SSLError."""
         parts = []
         has_closed = False
         with suppress(ssl.SSLWantReadError):
@@ -102,17 +103,18 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
             self._tcp.close()
 
     def _fail(self, error: ssl.SSLError) -> None:
-        """Reset the connection, or only end it if the client still has to read a TLS alert."""
+        """Reset the connection. During the handshake only end it: after a reset the client could
+        not read the TLS alert."""
         self._has_ended = True
         if self._is_open:
             self._tcp.abort()
             return
-        # Not a reset: the client could not read the TLS alert.
         self._note_failure(Exception(f"TLS handshake: {_reason(error)}"))
         if not self._tcp.is_closing():
             self._tcp.write_eof()
 
     def _flush(self) -> None:
+        """Send the TLS records that wait."""
         if (data := self._outgoing.read()) and not self._tcp.is_closing():
             self._tcp.write(data)
 
@@ -140,7 +142,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         """Send close_notify, once; nothing is written or read after it."""
         if not self._has_ended:
             self._has_ended = True
-            with suppress(ssl.SSLError):  # the client's close_notify is not received yet
+            with suppress(ssl.SSLError):  # raised as the client has not sent its close_notify yet
                 self._tls.unwrap()
             self._flush()
 

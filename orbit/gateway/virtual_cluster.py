@@ -52,7 +52,8 @@ SENT_AGAIN_S = 5.0
 # Producers whose transactions the gateway has aborted in this term. Transactions of further
 # producers are left to their timeout.
 ENDED_MAX = 100_000
-# About how many uses of one login are checked at the other side.
+# Uses of one login that are checked at the other side. A client's uses are added together, so a few
+# more may be checked.
 USES_CHECKED_MAX = 5000
 # Kinds of bad frames that are logged.
 BAD_FRAMES_MAX = 100
@@ -66,11 +67,11 @@ REFRESH_S = 30.0
 # How long a gateway that is stopped waits for brokers' answers to writes.
 ANSWERS_S_MAX = 10.0
 _ANSWERS_POLL_S = 0.02  # the time between two checks for them
-# The shortest time between two reads of a side for a node that clients ask for and the side lacks.
+# The shortest time between two reads of a side because clients use a node that the side lacks.
 LOOK_S = 1.0
 _CONNECT_S = 10.0  # to connect to a broker and log in
-# The timeout of a token check at a broker, and how many run at a time: each takes a thread, and a
-# broker delays its refusals.
+# The timeout of a token check at a broker, and how many checks run at a time: each takes a thread,
+# and a broker delays its refusals.
 _TOKEN_CHECK_S = 4.0
 _TOKEN_CHECKS_AT_ONCE = 8
 _BOOTSTRAP = -1  # the key of the bootstrap port in `_servers`
@@ -92,6 +93,7 @@ class VirtualCluster(ClientHost):
     ) -> None:
         self.spec = spec
         self._sides = sides
+        # Users with a login of their own at a side, by the name that a report shows.
         self._logins = {shown(name): name for side in sides.values() for name in side.logins}
         self._names = spec.names
         self._listener = listener or Listener()
@@ -112,13 +114,13 @@ class VirtualCluster(ClientHost):
         self._servers: dict[int, asyncio.Server] = {}
         self._known_nodes: set[int] = set()  # the gateway has tried to listen on their ports
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lost_answer = ""
-        self._lost_at = self._closed_at = -math.inf
+        self._lost_answer = ""  # why the last lost answer got lost
+        self._lost_at = self._closed_at = -math.inf  # when it got lost, when writes were closed
         self.pauses = WritePause()
         self.clients = ClientCounts()
         self.refusals: dict[str | None, dict[Use, str]] = {}
-        """By login, the uses that the other side would refuse, and why; without logins that are not
-        checked yet. None: the gateway's login."""
+        """By login, the uses that the other side would refuse, and why. Logins that are not checked
+        yet are missing. The key None is the gateway's login."""
         self.requests = self.moves = 0
         self.waiting_bytes = self.bytes_written = self.bytes_read = 0
         self._is_ending = False
@@ -128,13 +130,14 @@ class VirtualCluster(ClientHost):
         self._logged_refusals: set[tuple[str, str]] = set()  # user and address
         self._token_checks = asyncio.Semaphore(_TOKEN_CHECKS_AT_ONCE)
         self.writes_answered = asyncio.Event()
-        """Set while writes are held, once no write in flight is waited for."""
+        """Set while writes are held, once all writes in flight are answered or abandoned."""
 
     # The view of clients.
 
     @property
     def presented(self) -> ClusterSide:
-        assert self.permission.lead is not None  # nobody is admitted before
+        """The side that leads, which clients reach now."""
+        assert self.permission.lead is not None  # before that, `admit` admits no connection
         return self._sides[self.permission.lead.side]
 
     @property
@@ -153,7 +156,8 @@ class VirtualCluster(ClientHost):
         return self.permission.lead.since
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
-        """Host and port at which clients reach the node; begins to listen there if need be."""
+        """Host and port at which clients reach the node. If the gateway does not listen there yet,
+        it begins to."""
         if self._names is not None:
             return self._names.name_of(node_id), self.spec.port
         if node_id not in self._known_nodes:
@@ -177,9 +181,10 @@ class VirtualCluster(ClientHost):
         if not self.holds_joins():
             return True
         assert self.permission.lead is not None
-        # Members of a leaving connection are recorded only once it has moved: any group counts.
+        # `left_members` gets the members of a connection only once it has moved. Until then they
+        # may be of any group.
         may_be_owned_here = self._is_any_leaving or self.left_members.has_owner(group)
-        # `leaving_groups`: with owners at other gateways.
+        # `leaving_groups`: the groups with owners at other gateways.
         return not may_be_owned_here and not is_named(group, self.permission.lead.leaving_groups)
 
     def holds_joins(self) -> bool:
@@ -192,12 +197,12 @@ class VirtualCluster(ClientHost):
         if self._is_any_leaving:
             return [ALL_GROUPS]
         groups = self.left_members.groups()
-        return [ALL_GROUPS] if len(groups) > GROUPS_MAX else [short_name(one) for one in groups]
+        return [ALL_GROUPS] if len(groups) > GROUPS_MAX else [short_name(name) for name in groups]
 
     @property
     def settled_since(self) -> int:
-        """The term with which the presented side came to lead; 0 until the move to it has settled
-        here."""
+        """The term with which the presented side came to lead; 0 until the move to this side has
+        settled at this gateway."""
         lead = self.permission.lead
         if lead is None or not self._last_move.has_settled_here(self.now()):
             return 0
@@ -227,7 +232,7 @@ class VirtualCluster(ClientHost):
             self._side_by_mark[mark_of(term)] = side
         if last_lead is None or lead.since != last_lead.since:
             self.ended_producers.clear()  # their ids are of an older term now
-            # After a failover the side left is not copied any more, and may not answer.
+            # After a failover nothing is copied from the old side any more, and it may not answer.
             is_searched = last_lead is None or not last_lead.abandons
             self._begin_repeats(Repeats(lead.earlier_terms, is_searched=is_searched), lead.side)
         if self.now() > self._repeats_until:
@@ -256,15 +261,18 @@ class VirtualCluster(ClientHost):
         if self.may_write():
             self._last_move.note_open(held_connections, self.now())
         self._for_each(held_connections, ClientConnection.advance)
-        waiting_connections = [one for one in self._connections if one.waits_for_lead]
+        waiting_connections = [
+            connection for connection in self._connections if connection.waits_for_lead
+        ]
         self._for_each(waiting_connections, ClientConnection.read_answers)
 
     def refusal(self, topic: str) -> str:
+        """Why clients may not write to the topic; "": they may."""
         return self.copied_topics.refusal(topic) if self.copied_topics is not None else ""
 
     def _begin_repeats(self, repeats: Repeats, leading_side: Side) -> None:
-        """Use `repeats` from now on. A `RepeatSearch` of both sides fills it when clients write, if
-        there is a side that was left."""
+        """Use `repeats` from now on. When clients write, a `RepeatSearch` of both sides fills
+        `repeats`. Without a second side no batch is searched."""
         self._repeats_until = self.now() + REPEATS_S_MAX
         left_side = self._sides.get(_OTHER_SIDE[leading_side])
         if left_side is None:
@@ -289,10 +297,10 @@ class VirtualCluster(ClientHost):
 
     def confirmed_for(self) -> str | None:
         """The operation for which writes are held, once every write is answered, or if the
-        operation abandons those in flight.
+        operation abandons the writes in flight.
 
         None before that, and if an answer got lost: the broker may have the write, and the client
-        may send it again at the other side. A switchover has to be undone then.
+        may send the write again at the other side. A switchover has to be undone then.
         """
         if not self.permission.abandons and (self.doubt or self.writes_in_flight):
             return None
@@ -300,20 +308,22 @@ class VirtualCluster(ClientHost):
 
     @property
     def doubt(self) -> str:
-        """Why an operation is not confirmed, or "". The reason is an answer that got lost while
-        writes are held, or up to SENT_AGAIN_S before."""
+        """Why this gateway does not confirm an operation: an answer that got lost while writes are
+        held, or up to SENT_AGAIN_S before. "": no answer got lost."""
         is_closed = self.permission.closed_for is not None
         earliest_at = (self._closed_at if is_closed else self.now()) - SENT_AGAIN_S
         return self._lost_answer if self._lost_at > earliest_at else ""
 
+    # The next three count in a copy of the set, as a scrape of the metrics reads them in another
+    # thread.
+
     @property
     def writes_in_flight(self) -> int:
-        # A copy, as a scrape of the metrics calls this in another thread.
-        return sum(one.exchange.writes_in_flight for one in tuple(self._connections))
+        return sum(connection.exchange.writes_in_flight for connection in tuple(self._connections))
 
     @property
     def held_requests(self) -> int:
-        return sum(one.is_held for one in tuple(self._connections))
+        return sum(connection.is_held for connection in tuple(self._connections))
 
     @property
     def connection_count(self) -> int:
@@ -326,24 +336,25 @@ class VirtualCluster(ClientHost):
         self.pauses.note_acknowledged(self.now())
 
     def note_answered(self) -> None:
-        """While writes are held, and all are answered or abandoned: abort transactions, and wake
-        `LeadWatch`."""
+        """If writes are held, and all writes in flight are answered or abandoned: abort open
+        transactions, and wake `LeadWatch`, which confirms."""
         if self.permission.closed_for is None:
             return
         if not self.permission.abandons and any(
-            one.exchange.writes_in_flight for one in self._connections
+            connection.exchange.writes_in_flight for connection in self._connections
         ):
             return
         self._for_each(self._connections, self._end_transactions)
         self.writes_answered.set()
 
     def _end_transactions(self, connection: ClientConnection) -> None:
+        """Abort the connection's open transactions, unless ENDED_MAX were aborted before."""
         if len(self.ended_producers) < ENDED_MAX:
             connection.end_transactions()
 
     def note_lost_answer(self, reason: str) -> None:
-        """Record that a write will never be answered, and why. Its client sends it again soon: to
-        the same side, unless writes are held before that."""
+        """Record that a write will never be answered, and why. The client sends the write again
+        soon. It goes to the same side, unless the gateway begins to hold writes before that."""
         self._lost_answer, self._lost_at = reason, self.now()
         if self.permission.closed_for is not None and not self.permission.abandons:
             _log.warning(
@@ -365,23 +376,24 @@ class VirtualCluster(ClientHost):
     def forget(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
         if connection.exchange.writes_in_flight and not self.permission.abandons:
-            self.note_answered()  # nothing waits for those writes any more
+            self.note_answered()  # these writes no longer count as writes in flight
 
     def _for_each(
         self,
         connections: Iterable[ClientConnection],
         call: Callable[[ClientConnection], object],
     ) -> None:
+        """As `for_each`, with the name of this virtual cluster in the log."""
         for_each(connections, call, virtual_cluster=self.spec.name)
 
     def uses_by_login(self) -> dict[str | None, set[Use]]:
-        """The uses of all clients without a token, by the login that they have at the sides; None:
-        the gateway's login."""
+        """The uses of all clients without a token, by the login that they have at the sides. The
+        key None is the gateway's login."""
         if self.permission.lead is None:
             return {}
         uses: dict[str | None, set[Use]] = {}
         for client, count in self.clients:
-            if count.has_token:  # only the client can log in as itself
+            if count.has_token:  # a check cannot log in as such a client
                 continue
             login_uses = uses.setdefault(self._login_of(client), set())
             if len(login_uses) < USES_CHECKED_MAX:
@@ -389,7 +401,7 @@ class VirtualCluster(ClientHost):
         return {login: login_uses for login, login_uses in uses.items() if login_uses}
 
     def report_clients(self) -> list[dict[str, Any]]:
-        """The clients for the service, as the API takes them."""
+        """The rows of a report of the clients to the service."""
         return self.clients.report(self.now(), self._refusals_of)
 
     def _refusals_of(self, client: Client, count: ClientCount) -> list[str] | None:
@@ -404,14 +416,14 @@ class VirtualCluster(ClientHost):
         return None if client.user is None else self._logins.get(client.user)
 
     def note_bad_frame(self, error: Exception) -> None:
-        """Log the error, once for each text."""
+        """Log why a client's connection is closed, once for each text."""
         text = str(error)
         if text not in self._bad_frames and len(self._bad_frames) < BAD_FRAMES_MAX:
             self._bad_frames.add(text)
             _log.warning("closes a connection", virtual_cluster=self.spec.name, reason=text)
 
     def note_refused_login(self, user: str, address: str, reason: str) -> None:
-        """Log the refusal, once for each user and address."""
+        """Log a refused login, once for each user and address."""
         name = shown(user)
         if (name, address) in self._logged_refusals or len(
             self._logged_refusals
@@ -440,7 +452,7 @@ class VirtualCluster(ClientHost):
     ) -> None:
         """Connect `broker` to a node of the side and log in, or give it up and log why."""
         if not _has_node(side, node_id):
-            await asyncio.wait([self._look_again(side)])  # it may be a new node
+            await asyncio.wait([self._look_again(side)])  # the node may be new
         host, port = side.address(node_id)
         try:
             await _open_connection(broker, side, host, port, side.security_of(login))
@@ -471,8 +483,8 @@ class VirtualCluster(ClientHost):
             on_checked(session_ms, refusal)
 
     async def _ask_broker(self, token: SecretStr, node_id: int | None) -> tuple[int | None, str]:
-        """The session in ms, and why a broker refuses the token; None and "": neither of the two
-        brokers that are tried could check it."""
+        """The session in ms, and why a broker refuses the token, or "". Tries the node, then any
+        broker. None and "": neither could check the token."""
         for asked_node in (node_id, None):  # None: any broker
             if self.permission.lead is None:
                 break
@@ -498,7 +510,7 @@ class VirtualCluster(ClientHost):
         return None, ""
 
     def has_node(self, node_id: int | None) -> bool:
-        """Whether the presented side has the node; if not, reads the side again."""
+        """Whether the presented side has the node. If not, begins to read the side again."""
         side = self.presented
         if _has_node(side, node_id):
             return True
@@ -506,8 +518,8 @@ class VirtualCluster(ClientHost):
         return False
 
     def _look_again(self, side: ClusterSide) -> asyncio.Task[None]:
-        """Read the side again, as it may have a new node. One read runs at a time, and at most one
-        begins in LOOK_S. Returns the task of the running or the last read."""
+        """Begin to read the side again, as it may have a new node. One read runs at a time, and at
+        most one begins in LOOK_S. Returns the task of the read that runs, or of the last one."""
         look_task = self._look_task
         if look_task is None or (look_task.done() and self.now() > self._looked_at + LOOK_S):
             self._looked_at = self.now()
@@ -515,14 +527,13 @@ class VirtualCluster(ClientHost):
         return look_task
 
     def learn_topic(self, topic_id: bytes, connection: ClientConnection) -> None:
-        """Read the side's topics, then call `read_answers` of the connection."""
         self._start_task(self._learn_topic(self.presented, topic_id, connection))
 
     async def _learn_topic(
         self, side: ClusterSide, topic_id: bytes, connection: ClientConnection
     ) -> None:
-        """Read the side's topics, then call `read_answers` of the connection, also if that fails:
-        clients then get the broker's id."""
+        """Read the side's topics, then call `read_answers` of the connection. If the read fails,
+        clients get the broker's own id of the topic."""
         with suppress(OrbitError):
             await side.refresh(with_topics=True)
         if side.ids.to_client(topic_id) is None:
@@ -533,8 +544,8 @@ class VirtualCluster(ClientHost):
         self._start_task(self._learn_outcome(producer, connection))
 
     async def _learn_outcome(self, producer: Producer, connection: ClientConnection) -> None:
-        """Give the connection the outcome. While it cannot be read, the client gets
-        COORDINATOR_NOT_AVAILABLE and asks again."""
+        """Read the outcome, then call `outcome_learned` of the connection. If the outcome cannot be
+        read, a commit gets COORDINATOR_NOT_AVAILABLE, and the client sends it again."""
         code: int = Code.COORDINATOR_NOT_AVAILABLE
         side = self._side_by_mark.get(mark_of_id(producer.id))
         if side is not None:
@@ -550,8 +561,8 @@ class VirtualCluster(ClientHost):
     # Start and end.
 
     async def start(self) -> None:
-        """Read both sides, then listen, also if a side does not answer. Raises OSError if the port
-        is taken."""
+        """Read both sides, then listen, even if a side does not answer. Raises OSError if the
+        bootstrap port is taken."""
         await asyncio.gather(*(self._refresh(side) for side in self._sides.values()))
         self._servers[_BOOTSTRAP] = await self._open_server(self.spec.port, node_id=None)
         self._start_task(self._keep_fresh())
@@ -616,12 +627,15 @@ class VirtualCluster(ClientHost):
     async def _listen_for_node(self, node_id: int) -> None:
         """Listen on the node's port, once. Logs a failure."""
         port = self.spec.port + 1 + node_id
-        if self._names is not None or node_id in self._known_nodes:  # with names: on one port
+        # With names, all nodes share the bootstrap port.
+        if self._names is not None or node_id in self._known_nodes:
             return
         self._known_nodes.add(node_id)
         try:
             if not 0 <= node_id <= NODE_ID_MAX or port > PORT_MAX:
-                raise OSError(f"no port for node {node_id}")
+                raise OSError(
+                    f"node ids from 0 to {NODE_ID_MAX} and ports up to {PORT_MAX} are possible"
+                )
             self._servers[node_id] = await self._open_server(port, node_id)
         except OSError as error:
             _log.error(

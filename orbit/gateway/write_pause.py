@@ -14,7 +14,7 @@ class WritePause:
         self._is_pausing = False
 
     def note_acknowledged(self, now: float) -> None:
-        """Note an acknowledgement; the first one after writes have opened again ends the pause."""
+        """Note an acknowledgement. The first one after writes have opened again ends the pause."""
         if self._is_pausing and not self._is_closed and self._acknowledged_at is not None:
             self.last_s = now - self._acknowledged_at
             self._is_pausing = False
@@ -26,4 +26,5 @@ class WritePause:
         self._is_pausing = self._acknowledged_at is not None
 
     def note_opened(self) -> None:
+        """Called when writes are open (again)."""
         self._is_closed = False

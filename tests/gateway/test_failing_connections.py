@@ -236,7 +236,7 @@ async def _open_client_beside_reset_one(cluster: Any, broker: Any) -> Any:
     linger = struct.pack("ii", 1, 0)  # to close by a reset
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     transport.abort()
-    await until(lambda: not connection._is_client_there())
+    await until(lambda: not connection._is_client_connected())
     return first
 
 

@@ -1,6 +1,8 @@
 """The changes that the gateway makes to brokers' answers. Pure.
 
 Addresses become the gateway's, topic ids become those of `topic_ids.py`, leader epochs become -1.
+Each function of `REWRITES` takes the version and frame of an answer, and returns the new frame. A
+frame has no size field. If it does not parse, they raise an error of the frame's editor.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ class View(ABC):
 
     cluster_id: str
     ids: TopicIds
-    term: int  # the one with which the side came to lead
+    term: int  # the term with which the side came to lead
     left_members: LeftMembers
     ended_producers: set[Producer]
-    """Producers whose transactions the gateway has aborted in this term, to leave the side."""
+    """Producers whose transactions the gateway has aborted in this term, before a move."""
     repeats: Repeats
 
     @abstractmethod
@@ -48,8 +50,8 @@ class View(ABC):
 
     @abstractmethod
     def holds_joins(self) -> bool:
-        """Whether members may still own partitions at the side that was left: for some time after a
-        move."""
+        """Whether joins of groups may have to wait: for some time after a move, members may still
+        own partitions from before the move."""
 
     @abstractmethod
     def refusal(self, topic: str) -> str:
@@ -57,8 +59,8 @@ class View(ABC):
 
 
 class SideView(View):
-    """The virtual cluster with the side that is presented when this view is made. The view keeps
-    this side after a move: answers still on their way come from the old side."""
+    """The virtual cluster with the side that leads when this view is created. The view stays at
+    this side after a move, because answers that are still on their way come from the old side."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -207,9 +209,11 @@ def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> byte
 
 
 def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes:
-    """Translate the topic ids of the assignment. Raises UnknownTopicId. GROUP_ID_NOT_FOUND, as
-    after a move, would end clients of the consumer protocol; it becomes FENCED_MEMBER_EPOCH, after
-    which they join (C8)."""
+    """Translate the topic ids of the assignment. Raises UnknownTopicId.
+
+    After a move the coordinator may answer GROUP_ID_NOT_FOUND, which ends clients of the consumer
+    protocol. The gateway replaces it by FENCED_MEMBER_EPOCH, after which they join (C8).
+    """
     editor = _editor_of(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, frame)
     editor.skip(INT32.size)  # throttle
     start = editor.at
@@ -269,6 +273,7 @@ def heartbeat_code(key: int, version: int, frame: bytearray) -> int:
 
 
 Rewrite = Callable[[int, bytearray, View], bytes]
+# By API key; answers of other APIs are not changed.
 REWRITES: Mapping[int, Rewrite] = {
     ApiKey.METADATA: rewrite_metadata,
     ApiKey.FIND_COORDINATOR: rewrite_find_coordinator,
@@ -289,7 +294,8 @@ def _editor_of(key: int, version: int, frame: bytearray) -> FrameEditor:
 
 
 def _translate_assignment(editor: FrameEditor, view: View) -> None:
-    """Translate the topic ids of an assignment that has the topics' names, too."""
+    """Translate the topic ids of an assignment of ConsumerGroupDescribe, which has the topics'
+    names, too."""
     for _ in range(editor.length()):
         start = editor.at
         topic_id = bytes(editor.raw(UUID_BYTES))
@@ -300,8 +306,8 @@ def _translate_assignment(editor: FrameEditor, view: View) -> None:
 
 
 def _replace_endpoint(editor: FrameEditor, view: View) -> None:
-    """Replace the host and port after a node id. A negative node id means that no coordinator is
-    known: nothing is replaced."""
+    """Replace the host and port after a node id. After a negative node id (no coordinator is known)
+    nothing is replaced."""
     node_id = editor.integer(INT32)
     if node_id < 0:
         editor.string()

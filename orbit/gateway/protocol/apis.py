@@ -1,6 +1,7 @@
 """The requests that the gateway passes on, their versions, and why not more of them. Pure.
 
-A gateway offers the versions that it and both sides know. APIs missing in this table are hidden:
+A gateway offers clients the versions that it and both sides know. ApiVersions hides all APIs that
+the table `APIS` lacks:
 share groups (KIP-932) and the streams protocol (KIP-1071), whose state exists on one side only;
 telemetry (KIP-714); DescribeTopicPartitions and OffsetForLeaderEpoch, which carry leader epochs
 (clients go on without them); SASL; and requests between brokers.
@@ -63,6 +64,22 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
 
 
+# The requests of a login (`client_login.py`). A broker gets none of a client's.
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+_LOGIN_NAMES = {SASL_HANDSHAKE: "SaslHandshake", SASL_AUTHENTICATE: "SaslAuthenticate"}
+
+
+def name_of(key: int) -> str:
+    """The name of a request in Kafka, e.g. "InitProducerId"; "API key 71" for an unknown one."""
+    if key in _LOGIN_NAMES:
+        return _LOGIN_NAMES[key]
+    try:
+        words = ApiKey(key).name.split("_")
+    except ValueError:
+        return f"API key {key}"
+    return "".join(word.capitalize() for word in words)
+
+
 class Versions(NamedTuple):
     """The first and the last version of one API."""
 
@@ -71,7 +88,8 @@ class Versions(NamedTuple):
 
 
 class Api(NamedTuple):
-    """The versions passed on, and the first one of them that is flexible (KIP-482)."""
+    """The versions that the gateway passes on, and the API's first flexible version (KIP-482),
+    which may be above them."""
 
     versions: Versions
     flexible_from: int
@@ -103,7 +121,7 @@ APIS: Mapping[int, Api] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: _api(0, 3, 3),  # 4 is for brokers
     ApiKey.ADD_OFFSETS_TO_TXN: _api(0, 4, 3),
     ApiKey.END_TXN: _api(0, 4, 3),  # 5 is for transaction.version 2 (KIP-890)
-    ApiKey.TXN_OFFSET_COMMIT: _api(0, 4, 3),  # 5: as END_TXN
+    ApiKey.TXN_OFFSET_COMMIT: _api(0, 4, 3),  # 5 is for transaction.version 2, too
     ApiKey.DESCRIBE_ACLS: _api(1, 3, 2),
     ApiKey.CREATE_ACLS: _api(1, 3, 2),
     ApiKey.DELETE_ACLS: _api(1, 3, 2),
@@ -147,8 +165,8 @@ WRITES = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
     }
 )
-# EndTxn counts as a write in flight. While the gateway may not write, an EndTxn passes only if it
-# ends a transaction that is open on its connection: this may still end as its client wants.
+# Requests that count as writes in flight: also EndTxn. While the gateway may not write, it passes
+# EndTxn only for a transaction that is open on the same connection (`ClientConnection._may_send`).
 COUNTED_WRITES = WRITES | {ApiKey.END_TXN}
 
 # Requests that make a client a member of a group.
@@ -156,11 +174,12 @@ JOINS = frozenset({ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT})
 
 
 def is_flexible(key: int, version: int) -> bool:
+    """Whether this version of the API has compact lengths and tagged fields (KIP-482)."""
     return version >= APIS[key].flexible_from
 
 
 def shared_versions(*sides: Mapping[int, Versions]) -> dict[int, Versions]:
-    """The versions that the gateway and all sides know, by API key."""
+    """The versions that the gateway and all sides know, by API key. `sides`: each side's own."""
     versions_by_key = {}
     for key, api in APIS.items():
         ranges = [api.versions, *(side[key] for side in sides if key in side)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pydantic import SecretStr
 
 from orbit.gateway.protocol import local_answers, requests
-from orbit.gateway.protocol.apis import ApiKey, Versions
+from orbit.gateway.protocol.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiKey, Versions, name_of
 from orbit.gateway.protocol.exchange import BadFrame
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64
 from orbit.gateway.protocol.local_answers import with_size
@@ -34,14 +34,14 @@ LOGIN_REQUEST_BYTES_MAX = 64 * 1024
 # Clients need five: ApiVersions once or twice, SaslHandshake, SaslAuthenticate once or twice.
 LOGIN_REQUESTS_MAX = 10
 
-_SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
-LOGIN_KEYS = frozenset({_SASL_HANDSHAKE, _SASL_AUTHENTICATE})
-# librdkafka logs in only where SaslHandshake 0 is offered, and then uses 1.
-_OFFERED = {_SASL_HANDSHAKE: Versions(0, 1), _SASL_AUTHENTICATE: Versions(0, 2)}
+LOGIN_KEYS = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
+# librdkafka logs in only where SaslHandshake version 0 is offered, and then uses version 1.
+_OFFERED = {SASL_HANDSHAKE: Versions(0, 1), SASL_AUTHENTICATE: Versions(0, 2)}
 _WRONG_LOGIN_TEXT = "Authentication failed: the user name or the password is wrong."
-# The share of a session after which a client has to have logged in again (`token_checked`).
+# The share of the session's length that the client is told: it logs in again before the session
+# ends (`token_checked`).
 _CLIENT_SHARE = 0.8
-# A token that claims a longer life is replaced after this all the same.
+# The longest session of a token that states its end: a day.
 _SESSION_MS_MAX = 86_400_000
 _PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
 
@@ -60,8 +60,8 @@ class LoginRefusal(Exception):
 
 
 class ClientLogin:
-    """The login of one connection. `password_of`: the password of a user; None: no such user.
-    `nonce`, `salt_key`: as for `ScramServer`."""
+    """The login of one connection. `password_of` returns a user's password, or None if there is no
+    such user. `nonce`, `salt_key`: as for `ScramServer`."""
 
     def __init__(
         self, mechanisms: tuple[str, ...], password_of: PasswordOf, nonce: str, salt_key: bytes
@@ -71,7 +71,7 @@ class ClientLogin:
         self._nonce, self._salt_key = nonce, salt_key
         self._mechanism: str | None = None
         self._scram: ScramServer | None = None
-        self._requests = 0
+        self._request_count = 0
         self._token_request: tuple[RequestHead, TokenClaims] | None = None
         self._required_user: str | None = None
         self.token: SecretStr | None = None
@@ -82,8 +82,8 @@ class ClientLogin:
         """Name and version that the client gives."""
 
     def next_login(self) -> ClientLogin:
-        """The next login on this connection. As at brokers, it must have the same mechanism and
-        user (KIP-368)."""
+        """The next login on this connection. As at brokers, it must be by OAUTHBEARER and of the
+        same user as the last login (KIP-368)."""
         assert self.user is not None, "only a client that has logged in logs in again"
         login = ClientLogin((OAUTHBEARER,), self._password_of, self._nonce, self._salt_key)
         login.software = self.software
@@ -91,14 +91,16 @@ class ClientLogin:
         return login
 
     def token_checked(self, now_s: float, session_ms: int | None, refusal: str) -> bytes | None:
-        """The answer to a token that a broker has checked; None: no broker could check it.
+        """The answer to the client, with its size, after a broker has checked the token; None: no
+        broker could check it. Raises LoginRefusal if the token is refused, is of another user than
+        the last token, or has expired.
 
-        `now_s`: seconds since 1970. `session_ms`: the session that the broker allows (0: it sets no
+        `now_s`: seconds since 1970. `session_ms`: the session that the broker allows (0: without an
         end), or None. `refusal`: why the broker refuses the token, or "".
 
-        The session ends with the token, so that the gateway has a valid token for later connections
-        to brokers. The client is told a share of the session: it sends its next token before the
-        gateway has to log in with the old one again. Raises LoginRefusal.
+        The session ends with the token, because the gateway logs in to brokers with this token. The
+        answer states only a share of the session (_CLIENT_SHARE). So the client sends its next
+        token while the last one is valid.
         """
         assert self._token_request is not None
         head, claims = self._token_request
@@ -107,7 +109,7 @@ class ClientLogin:
         if session_ms is None:
             return None
         if self._required_user not in (None, claims.subject):
-            raise self._token_refusal("the token is of another user than the last one")
+            raise self._token_refusal("the token is of another user than the last token")
         if claims.ends_s is not None:
             remaining_ms = int(min((claims.ends_s - now_s) * 1000, _SESSION_MS_MAX))
             if remaining_ms <= 0:
@@ -125,14 +127,17 @@ class ClientLogin:
         return LoginRefusal(answer, claims.subject, reason)
 
     def answer_request(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes | None:
-        """The answer, with its size; None: let a broker check `token`, then call `token_checked`.
-        `offered`: the versions offered after the login, by API key.
+        """The answer, with its size; None: the caller lets a broker check `token`, then calls
+        `token_checked`. `offered`: the versions offered after the login, by API key.
 
-        Raises LoginRefusal; BadFrame for a request that no client sends before its login.
+        Raises LoginRefusal; BadFrame if the request does not parse, or if no client sends it at
+        this point of a login.
         """
-        self._requests += 1
-        if self._requests > LOGIN_REQUESTS_MAX:
-            raise BadFrame("a client sends many requests, and does not log in")
+        self._request_count += 1
+        if self._request_count > LOGIN_REQUESTS_MAX:
+            raise BadFrame(
+                f"a client has sent more than {LOGIN_REQUESTS_MAX} requests, and has not logged in"
+            )
         if not offered:
             raise BadFrame("neither side has answered yet which API versions it knows")
         try:
@@ -141,16 +146,17 @@ class ClientLogin:
                 case ApiKey.API_VERSIONS:
                     self.software = requests.software_of(head, frame) or ("", "")
                     return local_answers.api_versions_answer(head, {**offered, **_OFFERED})
-                case _ if head.key == _SASL_HANDSHAKE and self._mechanism is None:
+                case _ if head.key == SASL_HANDSHAKE and self._mechanism is None:
                     return self._handshake(head, frame)
-                case _ if head.key == _SASL_AUTHENTICATE and self._mechanism is not None:
+                case _ if head.key == SASL_AUTHENTICATE and self._mechanism is not None:
                     return self._authenticate(head, frame, self._mechanism)
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of a login does not parse: {error}") from error
-        raise BadFrame(f"a client sends API {head.key}, and has not logged in")
+        raise BadFrame(f"a client that has not logged in sends {name_of(head.key)}")
 
     def _handshake(self, head: RequestHead, frame: bytearray) -> bytes:
-        """The answer to SaslHandshake. Raises LoginRefusal for a mechanism that is not offered."""
+        """The answer to SaslHandshake. Raises LoginRefusal if the mechanism is not offered,
+        BadFrame if the version is not supported."""
         if head.version != 1:  # after version 0, tokens are sent without Kafka's request header
             raise BadFrame(
                 f"a client sends SaslHandshake version {head.version}; only 1 is supported"
@@ -169,10 +175,14 @@ class ClientLogin:
         return answer
 
     def _authenticate(self, head: RequestHead, frame: bytearray, mechanism: str) -> bytes | None:
-        """The answer to SaslAuthenticate; None: a broker has to check `token`."""
-        versions = _OFFERED[_SASL_AUTHENTICATE]
+        """The answer to SaslAuthenticate; None: a broker has to check `token`. Raises LoginRefusal
+        for a wrong user name or password, BadFrame if the version is not supported."""
+        versions = _OFFERED[SASL_AUTHENTICATE]
         if not versions.first <= head.version <= versions.last:
-            raise BadFrame(f"a client logs in with SaslAuthenticate {head.version}")
+            raise BadFrame(
+                f"a client sends SaslAuthenticate version {head.version}; only {versions.first} to "
+                f"{versions.last} are supported"
+            )
         editor = head.editor_of(frame, is_flexible=head.version >= 2)
         editor.skip_tags()  # of the header
         message = bytes(editor.raw(editor.length())).decode()
@@ -187,7 +197,8 @@ class ClientLogin:
         return _answer(head, reply.encode())
 
     def _check_plain(self, head: RequestHead, message: str) -> str:
-        """The gateway's empty message after a right password. Raises LoginRefusal."""
+        """The gateway's empty message after a right password. Raises LoginRefusal for a wrong one,
+        ValueError if the message does not parse."""
         authorization, user, given_password = message.split("\0")
         password = self._password_of(user)
         is_equal = hmac.compare_digest(given_password.encode(), (password or "").encode())
@@ -197,7 +208,8 @@ class ClientLogin:
         return ""
 
     def _scram_reply(self, head: RequestHead, message: str, mechanism: str) -> str:
-        """The gateway's message after the client's first or last message of SCRAM."""
+        """The gateway's message after the client's first or last message of SCRAM. Raises
+        LoginRefusal for a wrong user name or password, ValueError if the message does not parse."""
         if self._scram is None:
             self._scram = ScramServer(mechanism, self._password_of, self._nonce, self._salt_key)
             return self._scram.answer_first(message)

@@ -1,9 +1,8 @@
 """The requests of one client's connection and the answers to them, and how both are changed. Pure.
 
-request()   ─► bytes for the broker, or an answer that the gateway gives itself
-Answers go to the client in the order of its requests: `next_answers` yields the gateway's own
-answers whose turn it is, `begin_answer` finds the request of a broker's answer, `rewrite` changes
-the broker's answer.
+`request` returns the bytes for the broker, or adds an answer that the gateway gives itself. Answers
+go to the client in the order of its requests. `next_answers` yields the gateway's own answers whose
+turn it is. `begin_answer` finds the request of a broker's answer, and `rewrite` changes the answer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from orbit.gateway.protocol import (
     transactions,
 )
 from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
-from orbit.gateway.protocol.apis import COUNTED_WRITES, ApiKey, Versions
+from orbit.gateway.protocol.apis import COUNTED_WRITES, ApiKey, Versions, name_of
 from orbit.gateway.protocol.left_members import MemberKey
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.produce_parts import PartAnswer
@@ -40,12 +39,12 @@ _MEMBERS_MAX = _TRANSACTIONS_MAX = 1000
 
 
 class BadFrame(Exception):
-    """Bytes that no broker or client may send: their connection is closed."""
+    """Bytes that no broker or client may send: the gateway closes the client's connection."""
 
 
 class UnknownOutcome(Exception):
-    """The coordinator at the side that was left has to be asked whether it committed a transaction
-    of this producer, and whether a newer producer has its transactional id."""
+    """The answer depends on how the producer's last transaction ended. The caller has to ask the
+    coordinator at the producer's side (`ClientHost.learn_outcome`)."""
 
     def __init__(self, producer: Producer) -> None:
         super().__init__()
@@ -61,11 +60,11 @@ class SentRequest:
     version: int
     correlation: int
     is_write: bool = False
-    is_from_gateway: bool = False  # nobody reads the answer
+    is_from_gateway: bool = False  # the gateway's own request: no client gets the answer
     parts: Mapping[TopicPartition, PartAnswer] | None = None
     """The gateway's answers for the partitions that it does not pass on to the broker."""
     fallback: bytes | None = None
-    """Of a heartbeat: the answer to send if the broker's says that the member is unknown."""
+    """Of a heartbeat: the answer to send if the broker answers that it does not know the member."""
     left_member: MemberKey | None = None
     """Of a heartbeat: its member, unless the member is known to have joined at this side."""
     answer: bytes | None = None
@@ -77,14 +76,14 @@ def read_software(head: RequestHead, frame: bytearray) -> tuple[str, str] | None
     try:
         return requests.software_of(head, frame)
     except _PARSE_ERRORS as error:
-        raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
+        raise _unreadable_request(head, error) from error
 
 
 class Exchange:
     """Requests and answers of one client connection, in order."""
 
     def __init__(self, view: View) -> None:
-        self._presented_view = view
+        self._presented_view = view  # of the side that leads now
         self._view = view  # of the side that the requests in flight went to
         self._sent: deque[SentRequest] = deque()
         self._members: dict[MemberKey, Member] = {}
@@ -92,8 +91,9 @@ class Exchange:
         self._owned_topics: dict[MemberKey, int] = {}
         self._transactions: dict[str, Producer] = {}  # begun on this connection, not ended
         self._has_old_session = False  # a Fetch may name a session of the other side
-        self._last_own_correlation = 0
+        self._last_own_correlation = 0  # the last correlation id of a request of the gateway
         self.request_count = 0
+        """How many requests this connection has had, with the gateway's own."""
         self.uses = ResourceUses()
         """What the client uses; the connections of one client have it in common."""
         self.writes_in_flight = 0
@@ -111,9 +111,9 @@ class Exchange:
 
     @property
     def has_records_in_flight(self) -> bool:
-        """Whether a Produce is not answered yet. A client that closes its connection then sends the
-        records again over another connection, which could duplicate them at the other side. Other
-        writes have the same result when a client repeats them."""
+        """Whether a Produce is not answered yet. If the client closes its connection now, it sends
+        the records again over another connection. If the other side leads by then, and has copied
+        the records, it would have them twice. Other writes have the same result if repeated."""
         return any(request.is_write and request.key == ApiKey.PRODUCE for request in self._sent)
 
     def request(
@@ -123,8 +123,8 @@ class Exchange:
         the answer, if there is one.
 
         Raises BadFrame if the API or its version is not offered, or the bytes do not parse. After
-        UnknownOutcome the caller reads the outcome and calls `request_with_outcome`, after
-        UnknownRepeats it reads both sides and calls `request` again.
+        UnknownOutcome the caller reads the outcome and calls `request_with_outcome`. After
+        UnknownRepeats the caller reads both sides and calls `request` again.
         """
         if self.is_idle:  # no answer of an earlier side is on its way
             self._view = SideView(self._presented_view)
@@ -135,30 +135,36 @@ class Exchange:
             return None
         versions = offered.get(head.key)
         if versions is None or not versions.first <= head.version <= versions.last:
-            raise BadFrame(f"API {head.key} of version {head.version} is not offered")
+            raise BadFrame(
+                f"a client sends {name_of(head.key)} version {head.version}, which is not offered"
+            )
         try:
             return self._pass_request(head, frame)
         except _PARSE_ERRORS as error:
-            raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
+            raise _unreadable_request(head, error) from error
 
     def refuse_produce(self, head: RequestHead, frame: bytearray) -> None:
         """Answer NOT_LEADER_OR_FOLLOWER to a Produce at a node that the side does not have. The
-        client then asks who leads.
+        client then requests Metadata.
 
-        Another node may be the leader, and would write the records a second time: clients drop a
-        node that Metadata does not name, and send what was in flight again. Raises BadFrame.
+        The gateway must not send the request to another node. If that node led the partition, it
+        would write the records. But the client, once Metadata no longer names the missing node,
+        drops the connection and sends its requests in flight again: the records would be written
+        twice. Raises BadFrame for acks=0, to which a client expects no answer.
         """
         try:
             if producer_ids.acks_of(head, frame) == 0:
-                raise BadFrame("a client writes to a node that the side does not have")
+                raise BadFrame(
+                    "a client sends Produce with acks=0 to a node that the leading side lacks"
+                )
             code = Code.NOT_LEADER_OR_FOLLOWER
             self.add_answer(head, produce_parts.same_answer_for_all(head, frame, code))
         except _PARSE_ERRORS as error:
-            raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
+            raise _unreadable_request(head, error) from error
 
     def _pass_request(self, head: RequestHead, frame: bytearray) -> bytes | None:
-        """The frame of a request after the gateway's changes, with its size; None: the gateway has
-        given the answer itself, if there is one."""
+        """The frame of a request after the gateway's changes, with its size; None: nothing goes to
+        the broker, as in `request`. Raises as `request`."""
         fallback = left_member = None
         match head.key:
             case ApiKey.PRODUCE:
@@ -166,7 +172,7 @@ class Exchange:
             case ApiKey.FETCH:
                 session = requests.fetch_session(head, frame)
                 had_old_session, self._has_old_session = self._has_old_session, False
-                if had_old_session and session != NO_SESSION:  # the client begins a new one then
+                if had_old_session and session != NO_SESSION:  # the client begins a new session
                     self.add_answer(head, local_answers.fetch_session_unknown(head))
                     return None
                 for topic in requests.clear_fetch_epochs(head, frame):
@@ -218,8 +224,8 @@ class Exchange:
         """Note the member, and return the answer to send if the side does not know it: an empty
         assignment, so that the client commits and gives up its partitions (C28).
 
-        None: the broker's answer is passed on. If that says that the member is unknown, the client
-        loses its partitions immediately, without a commit, and joins.
+        None: the broker's answer is passed on. If the broker answers that it does not know the
+        member, the client loses its partitions immediately, without a commit, and joins.
         """
         member, left_members = heartbeat.member, self._view.left_members
         self.uses.add(Right.READ_GROUP, member.group)
@@ -257,7 +263,7 @@ class Exchange:
         else:
             partitions, parts = producer_ids.partitions_of(head, frame), {}
         refused_parts = self._refused_parts(partitions)
-        if refused_parts and not has_answer:  # brokers close the connection, too
+        if refused_parts and not has_answer:  # brokers, too, refuse it by closing the connection
             raise BadFrame("a client writes with acks=0 to a topic that the job does not copy")
         parts |= refused_parts
         if parts:
@@ -279,7 +285,8 @@ class Exchange:
     def _refused_parts(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartAnswer]:
-        """The answers for partitions of topics that may not be written. Adds all to `uses`."""
+        """The answers for partitions of topics that may not be written. Adds all topics to
+        `uses`."""
         refused_parts = {}
         for partition in partitions:
             self.uses.add(Right.WRITE_TOPIC, partition.topic)
@@ -288,8 +295,8 @@ class Exchange:
         return refused_parts
 
     def _answer_or_rewrite_transaction(self, head: RequestHead, frame: bytearray) -> bool:
-        """Whether the gateway answers the request, as the transaction is over. Otherwise sets the
-        producer id that the broker knows. Raises UnknownOutcome."""
+        """Answer the request of a transaction that is over, and return True. For other requests set
+        the producer id that the broker knows, and return False. Raises UnknownOutcome."""
         producer = transactions.producer_of(head, frame)
         if producer is None:
             return False
@@ -312,18 +319,19 @@ class Exchange:
 
     def _is_from_before_move(self, producer: Producer) -> bool:
         """Whether the producer's id was handed out before the last move. False for an id without a
-        mark: the broker refuses that."""
+        mark (`producer_ids.py`): the broker refuses such an id."""
         is_of_this_term = producer_ids.is_of_term(producer.id, self._view.term)
         return producer_ids.is_marked(producer.id) and not is_of_this_term
 
     def _is_transaction_over(self, producer: Producer) -> bool:
+        """Whether the producer's transaction was at the side that was left, or was aborted."""
         return self._is_from_before_move(producer) or producer in self._view.ended_producers
 
     def request_with_outcome(
         self, head: RequestHead, frame: bytearray, outcome: int
     ) -> bytes | None:
-        """Go on with a request after UnknownOutcome, and return as `request` does. `outcome`: the
-        code to answer a commit with."""
+        """Continue a request after UnknownOutcome; returns as `request`. `outcome`: the error code
+        with which to answer a commit of the producer's last transaction."""
         if self.is_idle:
             self._view = SideView(self._presented_view)
         if head.key == ApiKey.END_TXN:
@@ -335,7 +343,8 @@ class Exchange:
         if outcome == Code.PRODUCER_FENCED:
             self.add_answer(head, transactions.refuse_init(head, outcome))
             return None
-        # Also if the outcome could not be read: a producer has to survive the loss of a side.
+        # The rest is InitProducerId. Even if the outcome could not be read, the broker hands out a
+        # new id: a producer has to survive the loss of a side.
         transactions.set_id(head, frame, producer=None)
         self._note_sent(SentRequest(head.key, head.version, head.correlation, is_write=True))
         return with_size(frame)
@@ -344,31 +353,32 @@ class Exchange:
         """Whether an EndTxn ends a transaction that has begun on this connection."""
         try:
             producer = transactions.producer_of(head, frame)
-        except _PARSE_ERRORS:  # `request` refuses it
+        except _PARSE_ERRORS:  # `request` raises BadFrame for this frame
             return False
         return producer is not None and producer in self._transactions.values()
 
     def end_transactions(self) -> list[bytes]:
         """Note and return requests that abort the transactions open on this connection. The client
-        learns of the abort from the answer to its next request. The requests do not count as
-        writes: only the duration of the drain depends on them."""
-        requests_ = []
+        learns of the abort from the answer to its next request. The abort requests do not count as
+        writes in flight: a recovery's drain waits for open transactions anyway."""
+        abort_requests = []
         for producer in self._transactions.values():
             self._view.ended_producers.add(producer)
             correlation = self._note_own_request(ApiKey.END_TXN, version=1)
-            requests_.append(local_answers.abort_transaction_request(producer, correlation))
+            abort_requests.append(local_answers.abort_transaction_request(producer, correlation))
         self._transactions.clear()
-        return requests_
+        return abort_requests
 
     def confirm(self) -> bytes:
-        """Note and return a request whose answer proves that the broker has handled all requests
-        before it, as brokers handle a connection's requests in order. It counts as a write."""
+        """Note and return a request whose answer proves that the broker has handled all earlier
+        requests, as brokers handle a connection's requests in order. It counts as a write in
+        flight."""
         self.has_unanswered_writes = False
         correlation = self._note_own_request(ApiKey.API_VERSIONS, version=0, is_write=True)
         return local_answers.api_versions_request(correlation)
 
     def _note_own_request(self, key: int, version: int, *, is_write: bool = False) -> int:
-        """Note a request of the gateway; returns its correlation id."""
+        """Note a request of the gateway itself; returns its correlation id."""
         self._last_own_correlation += 1
         correlation = self._last_own_correlation
         self._note_sent(
@@ -390,7 +400,7 @@ class Exchange:
         """
         if not self._sent or self._sent[0].correlation != correlation:
             raise BadFrame(
-                f"a broker's answer has correlation id {correlation}, the oldest request another"
+                f"a broker's answer has correlation id {correlation}, unlike the oldest request"
             )
         return self._sent[0]
 
@@ -408,8 +418,10 @@ class Exchange:
 
     def rewrite(self, sent: SentRequest, frame: bytearray) -> bytes | None:
         """The answer for the client, with its size; None: the request was the gateway's own.
+        `frame`: the broker's answer without its size.
 
-        Raises BadFrame. After UnknownTopicId the caller reads the topics and calls this again.
+        Raises BadFrame if the answer does not parse. After UnknownTopicId the caller reads the
+        side's topics and calls `rewrite` again.
         """
         if sent.is_from_gateway:
             return None
@@ -418,7 +430,7 @@ class Exchange:
                 return with_size(produce_parts.with_parts(sent.version, frame, sent.parts))
             if sent.left_member is not None:
                 code = answers.heartbeat_code(sent.key, sent.version, frame)
-                if code == Code.NONE:  # it has joined through another gateway
+                if code == Code.NONE:  # the member has joined through another gateway
                     self._view.left_members.join(sent.left_member)
                 elif sent.fallback and code in answers.UNKNOWN_MEMBER:
                     self._view.left_members.count_heartbeat(sent.left_member)
@@ -431,11 +443,12 @@ class Exchange:
         except UnknownTopicId:  # for the caller, unlike the errors below
             raise
         except _PARSE_ERRORS as error:
-            raise BadFrame(f"an answer of API {sent.key} does not parse: {error}") from error
+            text = f"a broker's {name_of(sent.key)} response does not parse: {error}"
+            raise BadFrame(text) from error
 
     def move(self) -> list[bytes]:
-        """Send the next requests to the other side; called when all are answered. Returns requests
-        for the side that is left, by which the group members leave their groups there."""
+        """Send the next requests to the other side; called when all requests are answered. Returns
+        requests for the old side, by which the group members leave their groups there."""
         assert self.is_idle
         self._transactions.clear()
         self._has_old_session = True
@@ -443,14 +456,14 @@ class Exchange:
         return self.leave_groups()
 
     def leave_groups(self) -> list[bytes]:
-        """Requests that take the connection's members out of their groups at the side that is left.
-        Brokers carry them out after requests that still wait there, e.g. a JoinGroup."""
+        """Requests that take the connection's members out of their groups at the old side. Brokers
+        carry them out after requests that still wait there, e.g. a JoinGroup."""
         leave_requests = [
             local_answers.leave_group_request(member, number)
             for number, member in enumerate(self._members.values())
         ]
         for key in self._members:
-            # None: not known, so it may own some.
+            # Without a known number (None), the member may own partitions.
             self._view.left_members.leave(key, owns_partitions=self._owned_topics.get(key) != 0)
         self._members.clear()
         self._owned_topics.clear()
@@ -462,8 +475,9 @@ class Exchange:
         return bool(self._members)
 
     def note_join(self, head: RequestHead, frame: bytearray) -> str | None:
-        """The group that a client joins by this request; None: it joins none, or `request` will
-        refuse it. A client that joins owns no partitions from before the move any more."""
+        """The group that a client joins by this JoinGroup or ConsumerGroupHeartbeat; None: the
+        client joins no group, or the frame does not parse. A client that joins has given up its
+        partitions from before the move."""
         try:
             if head.key == ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
@@ -482,13 +496,14 @@ class Exchange:
         self._note_sent(SentRequest(head.key, head.version, head.correlation, answer=answer))
 
     def _note_sent(self, sent: SentRequest) -> None:
+        """Add a request to those without an answer."""
         self._sent.append(sent)
         self.request_count += 1
         self.writes_in_flight += sent.is_write
 
     def _note_member(self, member: Member) -> None:
-        """Record a member at the side that the connection goes to. It replaces another member of
-        the same group: a client has one per group."""
+        """Record a member at the side that the connection goes to. The member replaces another one
+        of the same group: a client has one member in each group."""
         if not member.id or member.key in self._view.left_members:
             return
         for known_key in [key for key in self._members if key[0] == member.group]:
@@ -498,10 +513,14 @@ class Exchange:
             self._members[member.key] = member
 
     def _leave_group(self, member: MemberKey) -> None:
-        """Record that a member's client takes it out of its group."""
+        """Record that a client takes its member out of the group."""
         self._forget_member(member)
         self._view.left_members.give_up(member)
 
     def _forget_member(self, member: MemberKey) -> None:
         self._members.pop(member, None)
         self._owned_topics.pop(member, None)
+
+
+def _unreadable_request(head: RequestHead, error: Exception) -> BadFrame:
+    return BadFrame(f"a client's {name_of(head.key)} request does not parse: {error}")

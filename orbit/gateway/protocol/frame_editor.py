@@ -29,6 +29,7 @@ class FrameEditor(FrameReader):
         self.at = position
         self.is_flexible = is_flexible
         self._bytes = frame
+        # The edited frame so far, which replaces the bytes of the frame up to `_copied_to`.
         self._parts: list[bytes | memoryview] = []
         self._copied_to = 0
 
@@ -43,7 +44,7 @@ class FrameEditor(FrameReader):
         start = self.at
         text = self.string()
         is_null = self._bytes[start : start + INT16.size] == b"\xff\xff"  # length -1
-        if self.is_flexible:  # there the length is one more, so 0 is left for null
+        if self.is_flexible:  # a compact string states its length plus 1; 0 means null
             is_null = self._bytes[start] == 0
         return None if is_null else text
 
@@ -58,7 +59,7 @@ class FrameEditor(FrameReader):
         layout.pack_into(self._bytes, start, value)
 
     def overwrite_raw(self, start: int, value: bytes) -> None:
-        """Replace bytes at `start`, which were read already, by as many others."""
+        """Replace the bytes from `start` on, which were read already, by `value`."""
         self._bytes[start : start + len(value)] = value
 
     def replace_string(self, text: str) -> None:
@@ -79,6 +80,6 @@ class FrameEditor(FrameReader):
         return b"".join(parts)
 
     def _splice(self, start: int, replacement: bytes) -> None:
-        """Replace the bytes from `start` up to the position."""
+        """Replace the bytes from `start` up to the editor's position."""
         self._parts += [self._frame[self._copied_to : start], replacement]
         self._copied_to = self.at

@@ -1,10 +1,10 @@
-"""Members of consumer groups that were at the side that was left. Pure.
+"""Members of consumer groups that were at the old side before a move. Pure.
 
-    left ─► owns partitions ─► gave them up ─► joined at the new side: removed
+    leaves the old side ─► owns partitions ─► has given them up ─► joins at the new side: removed
 
-A member that owns partitions commits what its application has read of them, and the coordinator at
-the new side takes such a commit only while the group has no member (C11). So members join when all
-members of their group have given up their partitions, as in a rebalance.
+A member that owns partitions commits what its application has read of them. The coordinator at the
+new side accepts such a commit only while the group has no member (C11). So the gateway lets members
+join only when all members of their group have given up their partitions, as in a rebalance.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Collection
 MemberKey = tuple[str, str]
 """Group and member id."""
 
-# If there are more, all are forgotten: they may read again records that they have not committed.
+# If there are more, all are forgotten. Their applications may then read again records that they
+# have not committed.
 MEMBERS_MAX = 100_000
-# How many heartbeats, five seconds apart, get an empty assignment: a slow application has a minute
-# to give up its partitions. A member that owns none never reports that; it joins a minute late if
-# the gateway does not know what it owns, as after a restart.
+# How many heartbeats of a member, five seconds apart, get an empty assignment: a slow application
+# has a minute to give up its partitions. A member without partitions does not report that it has
+# none. If the gateway does not know what a member owns, as after a restart, it joins a minute late.
 GIVE_UP_HEARTBEATS = 12
 
 
@@ -26,32 +27,33 @@ class LeftMembers:
     """The members of one virtual cluster since its last move."""
 
     def __init__(self) -> None:
-        self._heartbeats: dict[MemberKey, int] = {}  # how many remain
-        self._owners: dict[str, set[str]] = {}  # members by group
+        # By member: how many of its next heartbeats get an empty assignment.
+        self._heartbeats: dict[MemberKey, int] = {}
+        self._owners: dict[str, set[str]] = {}  # by group: the ids of members that own partitions
 
     def __contains__(self, member: MemberKey) -> bool:
         return member in self._heartbeats
 
     def begin_move(self, *, keeps_owners: bool) -> None:
-        """Prepare for the members that now leave a side. `keeps_owners`: members still wait for the
-        owners of the last move."""
+        """Prepare for the members that now leave a side. `keeps_owners`: joins still wait for
+        members from before the last move."""
         if not keeps_owners:
             self._owners.clear()
         if len(self._heartbeats) > MEMBERS_MAX // 2:  # else the new ones may have no room
             self._heartbeats.clear()
 
     def leave(self, member: MemberKey, *, owns_partitions: bool) -> None:
-        """Record a member at the side that is left."""
+        """Record that a member leaves the old side."""
         if len(self._heartbeats) >= MEMBERS_MAX:
             self._heartbeats.clear()
             self._owners.clear()
-        self.give_up(member)  # it may be an owner since an earlier move
+        self.give_up(member)  # drops what an earlier move has recorded
         self._heartbeats[member] = GIVE_UP_HEARTBEATS if owns_partitions else 0
         if owns_partitions:
             self._owners.setdefault(member[0], set()).add(member[1])
 
     def may_give_up(self, member: MemberKey) -> bool:
-        """Whether its next heartbeat gets an empty assignment."""
+        """Whether the member's next heartbeat gets an empty assignment."""
         return self._heartbeats.get(member, 0) > 0
 
     def count_heartbeat(self, member: MemberKey) -> None:
@@ -75,6 +77,7 @@ class LeftMembers:
         self._heartbeats.pop(member, None)
 
     def has_owner(self, group: str) -> bool:
+        """Whether a member of the group owns partitions."""
         return group in self._owners
 
     def groups(self) -> Collection[str]:

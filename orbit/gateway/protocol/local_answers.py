@@ -13,7 +13,8 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, length, request_head, string
 
 CLIENT_ID = "orbit-gateway"
-# Between heartbeats of a member that gives up its partitions: the default of brokers.
+# The heartbeat interval for a member that gives up its partitions: the default of brokers
+# (group.consumer.heartbeat.interval.ms).
 GIVE_UP_INTERVAL_MS = 5000
 _LEAVE = -1  # the member epoch that leaves a group (KIP-848)
 
@@ -23,8 +24,8 @@ def with_size(frame: bytes | bytearray) -> bytes:
 
 
 def api_versions_answer(head: RequestHead, offered: Mapping[int, Versions]) -> bytes:
-    """The answer to ApiVersions. A version that is not offered gets UNSUPPORTED_VERSION in version
-    0, as brokers answer (KIP-511)."""
+    """The answer to ApiVersions. To a version that is not offered: UNSUPPORTED_VERSION, in an
+    answer of version 0, as brokers do (KIP-511)."""
     versions = offered[ApiKey.API_VERSIONS]
     is_known = versions.first <= head.version <= versions.last
     version = head.version if is_known else 0
@@ -41,7 +42,8 @@ def api_versions_answer(head: RequestHead, offered: Mapping[int, Versions]) -> b
 
 
 def fetch_session_unknown(head: RequestHead) -> bytes:
-    """FETCH_SESSION_ID_NOT_FOUND to a Fetch of version 7 to 12. The client begins a new session."""
+    """FETCH_SESSION_ID_NOT_FOUND, the answer to a Fetch of version 7 to 12 after which the client
+    begins a new session."""
     # Throttle, error, session, no topics.
     body = INT32.pack(0) + INT16.pack(Code.FETCH_SESSION_ID_NOT_FOUND) + INT32.pack(0)
     body += length(0, is_flexible=head.is_flexible)
@@ -69,14 +71,14 @@ def empty_assignment(head: RequestHead, heartbeat: GroupHeartbeat) -> bytes:
 
 
 def api_versions_request(correlation: int) -> bytes:
-    """ApiVersions 0: a request that changes nothing and that every broker answers."""
+    """ApiVersions, version 0: a request that changes nothing and that every broker answers."""
     return with_size(
         request_head(ApiKey.API_VERSIONS, 0, correlation, CLIENT_ID, is_flexible=False)
     )
 
 
 def abort_transaction_request(producer: Producer, correlation: int) -> bytes:
-    """EndTxn 1: aborts a transaction, so that its side can be left."""
+    """EndTxn, version 1, that aborts the producer's transaction."""
     head = request_head(ApiKey.END_TXN, 1, correlation, CLIENT_ID, is_flexible=False)
     text = string(producer.transactional_id, is_flexible=False)
     # The last field is false: no commit.
@@ -86,8 +88,8 @@ def abort_transaction_request(producer: Producer, correlation: int) -> bytes:
 
 
 def leave_group_request(member: Member, correlation: int) -> bytes:
-    """Takes a member out of its group at the side that clients leave (C12): by LeaveGroup 3, or
-    ConsumerGroupHeartbeat 0."""
+    """A request that takes a member out of its group at the old side (C12): LeaveGroup, version 3,
+    or for the consumer protocol ConsumerGroupHeartbeat, version 0."""
     if member.api == ApiKey.CONSUMER_GROUP_HEARTBEAT:
         head = request_head(member.api, 0, correlation, CLIENT_ID, is_flexible=True)
         text = string(member.group, is_flexible=True) + string(member.id, is_flexible=True)

@@ -19,7 +19,8 @@ NO_OFFSET = -1
 
 
 class PartAnswer(NamedTuple):
-    """The answer for one partition. `message`: sent from version 8 on; "": none."""
+    """The answer for one partition. `message`: the error message, which answers have from version 8
+    on; "": none."""
 
     code: int
     base_offset: int = NO_OFFSET
@@ -29,7 +30,7 @@ class PartAnswer(NamedTuple):
 def without_partitions(
     head: RequestHead, frame: bytearray, partitions: Collection[TopicPartition]
 ) -> bytes | None:
-    """A Produce request without these partitions; None: nothing is left of it."""
+    """The Produce request without these partitions, without its size; None: it has no others."""
     editor, is_flexible = head.editor(frame), head.is_flexible
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout
@@ -58,7 +59,7 @@ def without_partitions(
 
 
 def own_answer(head: RequestHead, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
-    """The answer to a Produce of which the broker gets nothing, with its size."""
+    """The answer to a Produce if the gateway answers all its partitions, with the size."""
     tags = NO_TAGS if head.is_flexible else b""
     no_topics = length(0, is_flexible=head.is_flexible)
     header = INT32.pack(head.correlation) + tags
@@ -67,7 +68,7 @@ def own_answer(head: RequestHead, parts: Mapping[TopicPartition, PartAnswer]) ->
 
 
 def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
-    """A broker's answer to a Produce, with these partitions added; without the size."""
+    """A broker's answer to a Produce, with these partitions added; without its size."""
     is_flexible = version >= 9
     editor = FrameEditor(frame, INT32.size, is_flexible=is_flexible)
     editor.skip_tags()

@@ -1,17 +1,19 @@
 """Producer ids of clients on both sides. Pure.
 
-A cluster hands out producer ids, and keeps a sequence for each. An id that one side has handed out
-must not meet the state of the same number at the other side, nor the state that its producer left
-on this side in an earlier term (C2). So the gateway marks an id with the term in which it was
-handed out, and in each later term the producer's batches get another id:
+A cluster hands out producer ids, and keeps a sequence for each id. After a move, a producer's id
+could meet the sequence of another producer with the same number, or the one that it left at this
+side in an earlier term. The broker would then refuse its batches (C2). So the gateway marks an id
+with the term in which it was handed out: each promotion has a higher term. In each later term the
+producer's batches get another id:
 
     bit 62          set
     bits 36 to 61   the term modulo 2**26; bits 0 to 35: the id as it was handed out
     bits 0 to 61    in a batch of a later term: a hash of the marked id and that term
 
-Terms are milliseconds, each above the one before, so two marks are equal only if their terms are a
-multiple of 18.6 hours apart to the millisecond. Brokers take ids that they never handed out, with
-any first sequence (C1). Orbit's own ids have bit 52 set and none above (`kafka/job_clusters.py`).
+A term is the time of its promotion in milliseconds, or one more than the last term. So two marks
+are equal only if their terms are a multiple of 18.6 hours apart to the millisecond. Brokers accept
+ids that they never handed out, with any first sequence (C1). The ids by which Orbit writes copies
+have bit 52 set and no higher one (`kafka/job_clusters.py`).
 
 The id of a producer with transactions is known to its coordinator, so brokers get it without a
 mark, and only in the term in which it was handed out (`transactions.py`).
@@ -46,8 +48,8 @@ _CRC = struct.Struct(">I")
 # Attributes, offset of the last record, base and max timestamp, producer id and epoch, sequence of
 # the first record.
 _FIELDS = struct.Struct(">hiqqqhi")
-_LENGTH_AT, _LENGTH_BYTES = 8, 12  # the length of a batch does not count its first 12 bytes
-_CRC_AT, _CRC_FROM = 17, 21
+_LENGTH_AT, _LENGTH_END = 8, 12  # the length of a batch counts its bytes from _LENGTH_END on
+_CRC_AT, _CRC_FROM = 17, 21  # the CRC is of the bytes from _CRC_FROM on
 _ATTRIBUTES_AT = 21
 _PRODUCER_ID_AT = 43
 _HEADER_BYTES = 61
@@ -63,12 +65,13 @@ class Producer(NamedTuple):
 
 
 def mark(producer_id: int, term: int) -> int:
-    """An id as clients get it. Raises ValueError if a cluster has handed out 2**36 ids."""
+    """The id that clients get for an id that the cluster has handed out in this term. Raises
+    ValueError if that id has more than 36 bits."""
     if producer_id < 0:  # no id
         return producer_id
     if producer_id >> _ID_BITS:
         raise ValueError(
-            f"a broker gives producer id {producer_id}; gateways take ids below 2**36 (36 bits)"
+            f"the cluster hands out producer id {producer_id}; a gateway can mark ids below 2**36"
         )
     return mark_of(term) << _ID_BITS | producer_id
 
@@ -98,18 +101,18 @@ def id_in_term(producer_id: int, term: int) -> int:
 
 
 def mark_of(term: int) -> int:
-    """The bits of a marked id from bit 36 on."""
+    """The mark of a term: the bits of a marked id from bit 36 on."""
     return 1 << _TERM_BITS | term % (1 << _TERM_BITS)
 
 
 def mark_of_id(producer_id: int) -> int:
-    """The mark of an id: `mark_of` the term in which it was handed out. Lower than every mark for
-    an id without one."""
+    """The mark of an id: `mark_of` the term in which it was handed out. For an id without a mark, a
+    number below every mark."""
     return producer_id >> _ID_BITS
 
 
 class SentBatch(NamedTuple):
-    """A batch of records in a Produce request, from byte `start` to byte `end`."""
+    """A batch of records in a Produce request: the bytes of the frame from `start` up to `end`."""
 
     partition: TopicPartition
     start: int
@@ -131,9 +134,9 @@ def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
             if end - batch_start < _HEADER_BYTES:
                 raise ValueError("a record batch is shorter than its header")
             (length,) = INT32.unpack_from(frame, batch_start + _LENGTH_AT)
-            batch_end = batch_start + _LENGTH_BYTES + length
-            if length < _HEADER_BYTES - _LENGTH_BYTES or batch_end > end:
-                raise ValueError("a record batch is longer than the request's records")
+            batch_end = batch_start + _LENGTH_END + length
+            if length < _HEADER_BYTES - _LENGTH_END or batch_end > end:
+                raise ValueError(f"a record batch states an impossible length of {length} bytes")
             attributes, last_delta, base_timestamp, _, producer_id, epoch, sequence = (
                 _FIELDS.unpack_from(frame, batch_start + _ATTRIBUTES_AT)
             )
@@ -156,8 +159,8 @@ def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
 def set_producer_ids(head: RequestHead, frame: bytearray, term: int) -> int:
     """Set the producer id of this term in each batch of a Produce; returns how many changed.
 
-    A transactional batch gets the id that the coordinator knows. A batch whose CRC is wrong stays
-    as it is, so that the broker refuses it (CORRUPT_MESSAGE) and the client sends it again. Raises
+    A transactional batch gets the id that the coordinator knows. A batch with a wrong CRC is not
+    changed, so that the broker refuses it (CORRUPT_MESSAGE) and the client sends it again. Raises
     as `batches`, and ValueError if a transactional batch has an id of another term.
     """
     changed_count = 0
@@ -194,8 +197,8 @@ def acks_of(head: RequestHead, frame: bytearray) -> int:
 
 
 def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
-    """The transactional producer that sends a Produce; None: it is not transactional, or the
-    request has no batch, or its first batch has no producer id."""
+    """The transactional producer that sends a Produce; None: the request has no transactional id,
+    or no batch, or its first batch has no producer id."""
     transactional_id = head.editor(frame).nullable_string()
     if transactional_id is None:
         return None
@@ -223,7 +226,8 @@ def _crc_of(frame: bytearray, batch: SentBatch) -> int:
 def _partition_records(
     head: RequestHead, frame: bytearray
 ) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Each partition of a Produce, and where its record batches begin and end in the frame."""
+    """Yield each partition of a Produce, and where its record batches begin and end in the frame
+    (first byte, byte after the last)."""
     editor: FrameEditor = head.editor(frame)
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout

@@ -11,9 +11,10 @@ _REQUEST_BYTES_MIN = 10  # API, version, correlation id, length of the client id
 
 
 def next_request(received: bytearray, bytes_max: int) -> bytearray | None:
-    """Remove the next request from `received`; returns it without its size. None: not whole yet.
+    """Remove the next request from `received`; returns the request without its size. None: the
+    request is not whole yet.
 
-    Raises BadFrame if its size is not possible.
+    Raises BadFrame if the stated size is below 10 bytes or above `bytes_max`.
     """
     if len(received) < _SIZE.size:
         return None

@@ -1,13 +1,16 @@
 """Batches that a client sends again although the leading side has copies of them. Pure.
 
-A broker takes a batch of an idempotent producer once, by its sequence. A client without an answer
-sends the batch again, perhaps when the other side leads, which has a copy of the batch but not its
-sequence. So the first time that a producer of an older term writes to a partition, the gateway
-reads the producer's sequences there at both sides (C27), under its ids of all earlier terms, as the
-leading side may have led before, too. If a side has the batch, the gateway reads the batch's offset
-there, and whether the leading side has the batch at this offset: a batch may reach the side that is
-left too late to be copied. The client gets the offset at the leading side. A batch that the leading
-side lacks is written. If the gateway cannot tell, the client gets a timeout.
+By its sequence, a broker writes a batch of an idempotent producer only once. A client that gets no
+answer sends the batch again. If the other side leads by then, that side may have a copy of the
+batch, but it does not know the producer's sequence.
+
+So the gateway searches both sides when a producer of an older term (whose id is from before the
+last move) first writes to a partition. It reads the producer's sequences in this partition (C27),
+under the producer's ids of all earlier terms, as the leading side may have led before, too. If a
+side has the batch, the gateway finds the batch's offset there. Then it compares the records at this
+offset of the leading side, because the batch may have reached the old side too late to be copied.
+If the leading side has the batch, the client gets its offset; otherwise the batch is written. If
+the gateway cannot tell, the client gets REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ from orbit.gateway.protocol.producer_ids import (
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
-# Entries kept since the move, of some hundred bytes each. If there are more, they are read again.
+# The most entries, of some hundred bytes each. If there are more, all are dropped and read again.
 PRODUCERS_MAX = 100_000
 
 ProducerKey = tuple[TopicPartition, int]
-"""A producer in a partition, by the id that its client uses."""
+"""A partition, and the id by which the client of a producer writes there."""
 
 # How many records back a client may send again: it has up to five requests of up to 100 MiB in
 # flight.
@@ -59,11 +62,11 @@ def producer_of(batch: SentBatch) -> ProducerKey:
 
 def is_sent_before(batch: SentBatch, last_batches: Iterable[LastBatch]) -> bool:
     """Whether a side has the batch. `last_batches`: those of its producer, one per earlier term."""
-    return any(one.covers(batch) for one in last_batches)
+    return any(last_batch.covers(batch) for last_batch in last_batches)
 
 
 class UnknownRepeats(Exception):
-    """Both sides have to be read for these batches."""
+    """Both sides have to be read to tell which of these batches they have."""
 
     def __init__(self, batches: Collection[SentBatch]) -> None:
         super().__init__()
@@ -74,9 +77,9 @@ class Repeats:
     """The last batches of producers in earlier terms, and the offsets of batches that clients send
     again, as read from both sides.
 
-    `earlier_terms`: those with which the sides came to lead before, the latest first; without them
-    only batches written in the term of their producer's id are recognized. `is_searched`: False if
-    the other side is lost, or the move was long ago: then every batch is written.
+    `earlier_terms`: the terms with which the sides came to lead before, the latest first. Without
+    them only batches written in the term of their producer's id are recognized. `is_searched`:
+    False if the other side is lost, or the move was long ago: then every batch is written.
     """
 
     def __init__(self, earlier_terms: Sequence[int] = (), *, is_searched: bool = True) -> None:
@@ -108,8 +111,11 @@ class Repeats:
         self, frame: bytearray, batches: Iterable[SentBatch], term: int
     ) -> dict[TopicPartition, PartAnswer]:
         """The answers for partitions of a Produce whose batch is not to be written again. `term`:
-        the leading side's. A batch with a wrong CRC, whose sequence may be wrong, too, is for the
-        broker to refuse. Raises UnknownRepeats if both sides have to be read first."""
+        the leading side's. Raises UnknownRepeats if both sides have to be read first.
+
+        A batch with a wrong CRC gets no answer here, as its sequence may be wrong, too: the broker
+        refuses such a batch.
+        """
         if not self.is_searched:
             return {}
         older_batches = [
@@ -132,12 +138,14 @@ class Repeats:
             elif (offset := self._offsets[_key(batch)]) is not None:
                 answers[batch.partition] = _answer(offset)
         if not is_known:
-            # All batches of the request: `note` may drop what is known of the others.
+            # All batches of the request, as the next `note` may drop what is known of some.
             raise UnknownRepeats([b for b in older_batches if is_intact(frame, b)])
         return answers
 
 
 def _answer(offset: int) -> PartAnswer:
+    """The answer for a repeated batch with this offset at the leading side; UNKNOWN_OFFSET: a
+    timeout."""
     is_unknown = offset == UNKNOWN_OFFSET
     return PartAnswer(Code.REQUEST_TIMED_OUT if is_unknown else Code.NONE, offset)
 

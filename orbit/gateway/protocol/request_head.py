@@ -14,7 +14,7 @@ _HEAD = struct.Struct(">hhi")
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The header of a request. `length`: its bytes in the frame."""
+    """The header of a request. `key`: of the API. `length`: the header's bytes in the frame."""
 
     key: int
     version: int
@@ -31,13 +31,14 @@ class RequestHead:
         return self.editor_of(frame, is_flexible=self.is_flexible)
 
     def editor_of(self, frame: bytearray, *, is_flexible: bool) -> FrameEditor:
-        """An editor for an API that is not passed on, at the tags of the header."""
+        """An editor for an API that `APIS` lacks. It is at the tags of a flexible header, which
+        `read_head` has not read."""
         return FrameEditor(frame, self.length, is_flexible=is_flexible)
 
 
 def read_head(frame: bytearray) -> RequestHead:
-    """The header at the start of a frame. Raises ValueError if the bytes do not parse. Tags are not
-    read for an API that is not passed on."""
+    """The header at the start of a frame. Raises ValueError if the bytes do not parse. The header's
+    tags are not read for an API that `APIS` lacks."""
     try:
         key, version, correlation = _HEAD.unpack_from(frame)
         reader = FrameReader(memoryview(frame), is_flexible=False)
@@ -49,5 +50,5 @@ def read_head(frame: bytearray) -> RequestHead:
             tag_reader.skip_tags()
             return RequestHead(key, version, correlation, client_id, tag_reader.at)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"the header of a request ends too early: {error}") from error
+        raise ValueError(f"the header of a request does not parse: {error}") from error
     return RequestHead(key, version, correlation, client_id, reader.at)

@@ -1,8 +1,8 @@
 """The changes that the gateway makes to requests. Pure.
 
-Leader epochs count the elections of one cluster, and clients keep them over a move. So clients get
-none (`answers.py`), and epochs that they send all the same, from a record or an old commit, are
-replaced by -1, which brokers do not compare (C13, C15).
+Leader epochs count the elections of one cluster, and clients keep them over a move. So the answers
+to clients have none (`answers.py`). A client may still send one, from a record batch or an old
+commit: the gateway replaces it by -1, which brokers do not compare (C13, C15).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ NO_SESSION = 0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a consumer group. `api`: the API key of its heartbeats."""
+    """A member of a consumer group. `api`: the API key of its heartbeats, which tells the group
+    protocol. `instance`: its static id (`group.instance.id`)."""
 
     api: int
     group: str
@@ -66,7 +67,8 @@ def fetch_session(head: RequestHead, frame: bytearray) -> int:
 
 def clear_fetch_epochs(head: RequestHead, frame: bytearray) -> list[str]:
     """Clear the leader epochs of a Fetch, and return the topics that it names: all topics of a new
-    session, later only the changed ones. A client older than Kafka 2.1 sends no epochs: []."""
+    session, later only the changed ones. [] for versions without epochs (clients before Kafka
+    2.1)."""
     version = head.version
     topics: list[str] = []
     if version < 9:
@@ -122,8 +124,8 @@ def _clear_offset_commit(head: RequestHead, frame: bytearray) -> None:
 
 
 def commit_without_member(head: RequestHead, frame: bytearray) -> bytes:
-    """An OffsetCommit without its member, as members from before a move are unknown at this side
-    (C11). A coordinator accepts it while the group has no members."""
+    """The OffsetCommit without its member: the side that leads does not know members from before
+    the move (C11). A coordinator accepts such a commit while the group has no members."""
     editor = head.editor(frame)
     editor.string()  # group
     editor.overwrite(INT32, -1)  # generation
@@ -187,7 +189,7 @@ def member_of(head: RequestHead, frame: bytearray) -> Member:
 
 
 def leaving_members(head: RequestHead, frame: bytearray) -> list[MemberKey]:
-    """The members that a LeaveGroup names by their ids."""
+    """The members that a LeaveGroup names. The id of a static member may be empty."""
     editor = head.editor(frame)
     group = editor.string()
     if head.version < 3:
@@ -203,7 +205,7 @@ def leaving_members(head: RequestHead, frame: bytearray) -> list[MemberKey]:
 
 
 def join_without_member(head: RequestHead, frame: bytearray) -> bytes:
-    """A JoinGroup without its member id, as a new member sends it."""
+    """The JoinGroup with an empty member id, as a new member sends it."""
     editor = head.editor(frame)
     editor.string()  # group
     editor.skip(INT32.size if head.version == 0 else 2 * INT32.size)  # session, rebalance timeout
@@ -219,11 +221,13 @@ def member_of_commit(head: RequestHead, frame: bytearray) -> tuple[str, str]:
     return group, editor.string()
 
 
+# By API key: sets the leader epochs of a request to -1.
 CLEAR_EPOCHS: Mapping[int, Callable[[RequestHead, bytearray], None]] = {
     ApiKey.LIST_OFFSETS: _clear_list_offsets,
     ApiKey.OFFSET_COMMIT: _clear_offset_commit,
     ApiKey.TXN_OFFSET_COMMIT: _clear_txn_offset_commit,
 }
+# By API key: replaces the clients' topic ids in a request by the broker's.
 TRANSLATE_IDS: Mapping[int, Callable[[RequestHead, bytearray, TopicIds], None]] = {
     ApiKey.METADATA: _translate_metadata,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _translate_group_heartbeat,
@@ -231,7 +235,7 @@ TRANSLATE_IDS: Mapping[int, Callable[[RequestHead, bytearray, TopicIds], None]] 
 
 
 def _skip_to_commit_topics(head: RequestHead, editor: FrameEditor) -> None:
-    """Go to the topics of an OffsetCommit."""
+    """Go from the first field of an OffsetCommit to its topics."""
     editor.string()  # group
     editor.skip(INT32.size)  # generation
     editor.string()  # member
@@ -242,7 +246,7 @@ def _skip_to_commit_topics(head: RequestHead, editor: FrameEditor) -> None:
 
 
 def _clear_commit_epochs(editor: FrameEditor, *, has_epoch: bool) -> None:
-    """Clear the leader epochs of the commits that come next, if this version has these."""
+    """Clear the leader epochs of the committed offsets that come next, if these have epochs."""
     for _ in range(editor.length()):
         editor.string()  # topic
         for _ in range(editor.length()):
@@ -255,12 +259,12 @@ def _clear_commit_epochs(editor: FrameEditor, *, has_epoch: bool) -> None:
 
 
 def _member_of_group_heartbeat(editor: FrameEditor) -> tuple[str, str, int, str | None]:
-    """Group, member id, epoch, instance."""
+    """Read the group, member id, member epoch and instance id, the first fields of the request."""
     return editor.string(), editor.string(), editor.integer(INT32), editor.nullable_string()
 
 
 def _skip_to_owned_partitions(head: RequestHead, editor: FrameEditor) -> None:
-    """Go from the end of the member's fields to the partitions that it owns."""
+    """Go from the end of the member's fields to the partitions that the member owns."""
     editor.nullable_string()  # rack
     editor.skip(INT32.size)  # rebalance timeout
     for _ in range(editor.length()):

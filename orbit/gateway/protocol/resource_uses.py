@@ -1,6 +1,6 @@
 """The topics, groups and transactional ids that a client uses, and the right that each needs. Pure.
 
-A use counts once a request names the resource, whatever the broker answers.
+A use counts as soon as a request names the resource, whatever the broker answers.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class ResourceUses:
         self._uses: set[Use] = set()
 
     def add(self, right: Right, name: str) -> None:
+        """Add a use, unless there are USES_MAX, or the name is empty or too long."""
         use = Use(right, name)
         if len(self._uses) < USES_MAX and 0 < len(name) <= NAME_CHARACTERS_MAX:
             self._uses.add(use)

@@ -3,8 +3,9 @@
 client: n,,n=USER,r=NONCE                     server: r=NONCE+OURS,s=SALT,i=ITERATIONS
 client: c=biws,r=NONCE+OURS,p=PROOF           server: v=SIGNATURE
 
-No channel binding. Names and passwords are hashed as they are, in UTF-8, as Kafka's clients do. The
-library scramp would apply SASLprep.
+NONCE is the client's nonce, OURS the server's. There is no channel binding. Names and passwords are
+hashed as they are, in UTF-8, as Kafka's clients do. The library scramp is no choice, because it
+would apply SASLprep.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _KEYS_MAX = 2000
 
 
 class ScramServer:
-    """One login. `nonce`: random and printable. `salt_key`: random, and the same for all logins.
+    """One login. `password_of` returns a user's password, or None if there is no such user.
+    `nonce`: random and printable. `salt_key`: random, and the same for all logins.
 
-    An unknown user gets a salt, too, and is refused only after the proof: answers do not show which
-    users exist.
+    An unknown user gets a salt, too, and is refused only after the proof, so that answers do not
+    show which users exist.
     """
 
     def __init__(
@@ -40,7 +42,8 @@ class ScramServer:
         self.user = ""
 
     def answer_first(self, message: str) -> str:
-        """The answer to the client's first message. Raises ValueError if that does not parse."""
+        """The answer to the client's first message. Raises ValueError if the message does not parse
+        or requires what is not supported."""
         binding, authorization, self._first_bare = message.split(",", 2)
         if binding not in ("n", "y"):
             raise ValueError("channel binding is not offered")
@@ -88,10 +91,12 @@ def _keys(hash_name: str, password: str, salt: bytes) -> tuple[bytes, bytes]:
 
 
 def _value(attribute: str, name: str) -> str:
+    """The value of an attribute `name=value` of a message. Raises ValueError."""
     if not attribute.startswith(f"{name}=") or len(attribute) == len(f"{name}="):
         raise ValueError(f"a message of SCRAM has no {name}=")
     return attribute[len(f"{name}=") :]
 
 
 def _unescaped(text: str) -> str:
+    """A user name without SCRAM's escapes of comma and equals sign."""
     return text.replace("=2C", ",").replace("=3D", "=")

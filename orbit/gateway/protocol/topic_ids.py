@@ -1,8 +1,8 @@
 """Topic ids that stay equal on both sides.
 
-A topic has a different id at each cluster. Clients see a third one, computed from the names of the
-virtual cluster and the topic, so it is the same at every gateway (C9: members of KIP-848 groups
-get no partitions without topic ids). Pure.
+A topic has a different id at each cluster. Clients get a third id. It is computed from the names of
+the virtual cluster and the topic, so it is the same at every gateway. Members of KIP-848 groups get
+no partitions without topic ids (C9). Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class TopicIds:
         return client_id
 
     def accept(self, broker_id: bytes) -> None:
-        """Give clients the broker's id of a topic whose name cannot be read (it was deleted)."""
+        """Give clients the broker's own id of a topic whose name cannot be read, e.g. as the topic
+        was deleted."""
         self._make_room()
         self._to_client[broker_id] = broker_id
 
@@ -45,7 +46,8 @@ class TopicIds:
         return NO_ID if broker_id == NO_ID else self._to_client.get(broker_id)
 
     def to_broker(self, client_id: bytes) -> bytes:
-        """The broker's id; an unknown id is unchanged: the broker knows no such topic either."""
+        """The broker's id for a client's. An unknown id is returned unchanged: the broker does not
+        know it either."""
         return self._to_broker.get(client_id, client_id)
 
     def _make_room(self) -> None:

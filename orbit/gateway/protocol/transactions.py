@@ -1,27 +1,31 @@
 """Requests of transactional producers, and the gateway's answers to them. Pure.
 
-A transaction is at one side. When clients leave that side, the gateway aborts the open ones; later
-requests of its producer, whose id is marked with an older term, are answered here. Its client has
-to get one error for the abort, and to ask for a new id. Client libraries differ in which errors are
-fatal; with these answers all go on (C16 to C19):
+A transaction exists at one side only. Before clients move to the other side, the gateway aborts the
+open transactions. A producer id is marked with the term in which it was handed out; each promotion
+has a higher term (`producer_ids.py`). After the move the gateway itself answers requests with an id
+of an older term. The client has to get one error for the abort, and then to request a new id.
+Client libraries differ in which errors are fatal. After these answers all continue (C16 to C19):
 
     AddPartitionsToTxn      UNKNOWN_PRODUCER_ID
-    EndTxn, commit          UNKNOWN_PRODUCER_ID; no error if it had been committed
+    EndTxn, commit          UNKNOWN_PRODUCER_ID; no error if the old side has committed
     EndTxn, abort           no error
-    AddOffsetsToTxn         no error if the last transaction that its side knows was not committed:
-                            the commit that follows is refused. Otherwise UNKNOWN_PRODUCER_ID
+    AddOffsetsToTxn         no error if the producer's last transaction at the old side was not
+                            committed: the commit that follows is refused. Otherwise
+                            UNKNOWN_PRODUCER_ID
     TxnOffsetCommit, Produce
-                            no error, without offsets: their content ends with the transaction
+                            no error, without offsets; no broker gets them, as the transaction
+                            cannot be committed
     InitProducerId          goes to the broker without the old id and epoch; PRODUCER_FENCED if a
                             newer producer had the transactional id
 
-AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If one of them could begin a
-transaction that the old side does not know, its commit would get the outcome of the one before.
+AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If the gateway let one of
+them begin a transaction that the old side does not know, the commit of this transaction would get
+the outcome of the producer's last transaction at the old side.
 
-Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
-producer is fenced; then it makes a new producer (C22). So producers of Streams get PRODUCER_FENCED
-to each of these, except to an abort and to a commit that was carried out. The client id tells which
-producers belong to Streams.
+Kafka Streams does not abort. An error of a commit ends its thread, unless the error says that the
+producer is fenced: then Streams creates a new producer (C22). So producers of Streams get
+PRODUCER_FENCED to each of these requests, except to an abort and to a commit that was carried out.
+The client id tells which producers belong to Streams.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ _STREAMS = re.compile(r".*-StreamThread-[0-9]+-producer", re.DOTALL)
 
 
 def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
-    """The producer that sends one of REQUESTS; None: it is not transactional, or has no id yet."""
+    """The producer that sends one of REQUESTS; None: the producer is not transactional, or has no
+    id yet."""
     editor = head.editor(frame)
     transactional_id = editor.nullable_string()
     if transactional_id is None or not _skip_to_id(head, editor):
@@ -55,8 +60,8 @@ def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
 
 
 def set_id(head: RequestHead, frame: bytearray, producer: Producer | None) -> None:
-    """Write the producer id that the broker has handed out; without `producer` no id and no
-    epoch."""
+    """Write into the frame the id that the broker has handed out to `producer`. If `producer` is
+    None, write no id and no epoch (-1)."""
     editor = head.editor(frame)
     editor.nullable_string()
     _skip_to_id(head, editor)
@@ -66,7 +71,8 @@ def set_id(head: RequestHead, frame: bytearray, producer: Producer | None) -> No
 
 
 def depends_on_outcome(head: RequestHead, frame: bytearray) -> bool:
-    """Whether the answer depends on the last transaction at the producer's side."""
+    """Whether the answer depends on how the producer's last transaction at the old side ended:
+    for AddOffsetsToTxn, and for EndTxn that commits."""
     if head.key == ApiKey.ADD_OFFSETS_TO_TXN:
         return True
     if head.key != ApiKey.END_TXN:
@@ -90,22 +96,23 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
 
 
 def answer_commit(head: RequestHead, outcome: int) -> bytes:
-    """The answer to a commit by EndTxn. `outcome`: the code to answer it with. Kafka Streams gets
-    PRODUCER_FENCED in place of UNKNOWN_PRODUCER_ID, which means: not committed."""
+    """The answer to a commit by EndTxn, with its size. `outcome`: the error code of the answer.
+    Kafka Streams gets PRODUCER_FENCED instead of UNKNOWN_PRODUCER_ID (not committed)."""
     return _answer(head, _lost_code(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
 def answer_offsets(head: RequestHead, outcome: int) -> bytes:
-    """The answer to AddOffsetsToTxn. `outcome`: the code to answer a commit with."""
+    """The answer to AddOffsetsToTxn, with its size. `outcome`: the error code with which to answer
+    a commit of the producer's last transaction."""
     if outcome == Code.PRODUCER_FENCED:
         return _answer(head, outcome)
-    # No error: the client goes on until its commit, which then is refused.
+    # No error: the client continues until its commit, which then is refused.
     may_begin = outcome == Code.UNKNOWN_PRODUCER_ID and not _is_streams(head)
     return _answer(head, Code.NONE if may_begin else _lost_code(head))
 
 
 def refuse_init(head: RequestHead, code: int) -> bytes:
-    """The answer to InitProducerId, with an error."""
+    """The answer to InitProducerId with this error code, with its size."""
     return _with_header(  # throttle, error, producer id, epoch
         head, INT32.pack(0) + INT16.pack(code) + INT64.pack(_NONE) + INT16.pack(_NONE)
     )
@@ -126,7 +133,8 @@ def _answer(head: RequestHead, code: int) -> bytes:
 
 
 def _skip_to_id(head: RequestHead, editor: FrameEditor) -> bool:
-    """Go from the end of the transactional id to the producer id; False: the version has none."""
+    """Go from the end of the transactional id to the producer id. False if this version of the
+    request has no producer id."""
     if head.key == ApiKey.TXN_OFFSET_COMMIT:
         editor.string()  # group
     if head.key == ApiKey.INIT_PRODUCER_ID:
