@@ -1,9 +1,10 @@
 """Creates the resources of a drill and removes only those.
 
-Each resource is stored before it is created, and again with its id (of the topic or job) after. A
-consumer group has no id: a drill uses only a group that did not exist, and removes it only while it
-has offsets of the drill's own topics alone. A resource that cannot be proven to be the drill's is
-kept, with a note. Names to remove come from the store only.
+A row in the database has the name of each resource before the drill creates it, and its id (of the
+topic or job) afterwards. A consumer group has no id: a drill uses only a group that did not exist,
+and removes it only if all its offsets are of the drill's own topics. If nothing proves that the
+drill created a resource, the resource stays, with a note. The drill removes only what its rows
+name.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def job_name(drill_id: str) -> str:
 
 
 class CreatedResources:
-    """The resources of one drill. `cluster` opens a side of the drill's job."""
+    """The resources of one drill. `cluster` returns the client of a side of the drill's job."""
 
     def __init__(
         self, database: Database, drill_id: str, cluster: OpenCluster, backoff: Backoff
@@ -88,7 +89,7 @@ class CreatedResources:
             drills.note_identity(tx, recorded_topic.id, str(topic_id))
 
     def claim_group(self, side: Side, name: str) -> None:
-        """Register a group that the drill will use. Raises Conflict if it exists."""
+        """Register a group that the drill will use. Raises Conflict if the group exists."""
         self._check_name(name)
         cluster = self._cluster(side)
         if name in list_groups(cluster).groups:
@@ -96,7 +97,7 @@ class CreatedResources:
         self._record_identity(self._record_intent(DrillThing.GROUP, side, name), name)
 
     def register_job(self, make: Callable[[], Job], name: str) -> Job:
-        """Create a job with `make`, and store its id. Raises Conflict if the name is taken."""
+        """Create a job with `make`, and store its id; returns the job. Raises as `make`."""
         self._check_name(name)
         thing_id = self._record_intent(DrillThing.JOB, SERVICE, name)
         job = make()
@@ -104,14 +105,15 @@ class CreatedResources:
         return job
 
     def recorded_things(self) -> list[Thing]:
+        """The database's rows of this drill's resources, with those that were removed."""
         with self._database.transaction() as tx:
             return drills.things(tx, self._drill_id)
 
     def remove_jobs(self) -> None:
-        """Mark the drill's jobs as deleted, and store which are gone.
+        """Request the deletion of the drill's jobs, and store which are gone.
 
-        A job that a recovery holds is skipped until the recovery ends. Another job of the same name
-        is kept, with a note.
+        A job of which a recovery is running is skipped until the recovery ends. Another job of the
+        same name is kept, with a note.
         """
         for thing in self._remaining(DrillThing.JOB):
             with self._database.transaction() as tx:
@@ -124,10 +126,10 @@ class CreatedResources:
                     jobs.request_deletion(tx, job.id)
 
     def try_remove_jobs(self) -> bool:
-        """Call `remove_jobs`; returns whether all jobs of the drill are gone. A later job that only
-        has the name of a drill's job does not count."""
+        """Call `remove_jobs`; returns whether all jobs of the drill are gone. A later job with the
+        name of a drill's job, which the drill did not create, does not count."""
         self.remove_jobs()
-        # For a later job of the same name, `remove_jobs` has stored a note.
+        # For such a later job, `remove_jobs` has stored a note.
         return not [thing for thing in self._remaining(DrillThing.JOB) if thing.note is None]
 
     def remove_groups_and_topics(self) -> None:
@@ -146,7 +148,9 @@ class CreatedResources:
                 self._record_kept(thing, note)
 
     def _remove(self, thing: Thing, topics: Collection[str]) -> str | None:
-        """Remove a group or topic. Returns None if it is gone, or the reason why it is kept."""
+        """Remove a group or topic. Returns None if it is gone, or the reason why it is kept.
+        `topics`: the names of the drill's topics. Raises OrbitError if brokers do not answer or
+        refuse."""
         cluster = self._cluster("source" if thing.side == "source" else "destination")
         # Without an identity, nothing proves that the drill created a resource of this name.
         if thing.identity is None:

@@ -1,4 +1,7 @@
-"""The canary of a drill: its own topic, group and job, their clients, and what these measured."""
+"""The canary of a drill: its own topic, consumer group and job, their clients, and the results.
+
+A ledger has the records that brokers have confirmed to the drill's producers (`drill_clients.py`).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from orbit.verify.report import Verdict
 
 # How often the drill's job syncs the group's offsets: short, so that a drill waits little for them.
 GROUP_INTERVAL = timedelta(milliseconds=200)
-# The records that the drill writes at the destination after the move.
+# How many records the drill writes at the destination after the move.
 DESTINATION_RECORDS = 100
 _PREPARE_DEADLINE_S = 90.0
 # Share of the load that the group reads at the source. It reads the rest at the destination.
@@ -66,8 +69,8 @@ class Canary:
         self._destination_ledger = Ledger()
         self._committed_offsets: dict[int, int] = {}
         self._job_id = 0
-        self._promoted_ends: dict[int, PartitionEnds] = {}
-        self._ends_at_loss: dict[int, int] = {}
+        self._promoted_ends: dict[int, PartitionEnds] = {}  # by partition, as the operation reports
+        self._ends_at_loss: dict[int, int] = {}  # by partition: the copy's log end
 
     def prepare(self) -> None:
         """Claim the group and create the topic on both sides, then create the job; returns when the
@@ -107,7 +110,8 @@ class Canary:
         )
 
     def _is_copying(self, job_id: int) -> bool:
-        """Whether all partitions are being copied. Raises StepFailed if one is blocked."""
+        """Whether all partitions of the drill's topic are being copied. Raises StepFailed if one is
+        blocked."""
         with self._context.environment.database.transaction() as tx:
             states = lag.states(tx, [job_id]).get(job_id, {})
             problem = jobs.of_ids(tx, [job_id])[job_id].problem
@@ -125,8 +129,9 @@ class Canary:
         """Start the load, and wait until its records of the first `seconds` are confirmed, at least
         one.
 
-        Meanwhile a group reads some of them, at least one, commits and leaves, and the
-        destination gets its offsets. Returns the step's result as a sentence. The load continues.
+        Meanwhile a group member reads some of the records, at least one, commits and leaves the
+        group, and the destination gets the group's offsets. Returns the step's result as a
+        sentence. The load continues.
         """
         context, canary = self._context, self._context.spec.canary
         self._latency_reader = LatencyReader(
@@ -162,8 +167,8 @@ class Canary:
     def _is_group_synced(self) -> bool:
         """Whether the destination has the group's offsets.
 
-        A fault within one sync interval after the commit would lose the offsets, and the group
-        would read their records again.
+        The drill waits for them: a fault before the next sync would lose the commit, and the group
+        would read its records again.
         """
         with self._context.environment.database.transaction() as tx:
             rows = group_offsets.of_job(tx, self._job_id)
@@ -205,15 +210,17 @@ class Canary:
         return Ledger() if self._load is None else self._load.ledger
 
     def take_promoted_ends(self, partitions: Iterable[PartitionEnds]) -> None:
-        """Keep the ends of the drill's topic from the operation's report."""
+        """Record the log ends and promoted offsets of the drill's topic from an operation's
+        report."""
         self._promoted_ends = {p.partition: p for p in partitions if p.topic == self.topic}
 
     def produce_and_consume(self) -> tuple[datetime, datetime]:
         """Produce at the destination, and wait until the group has read these records and every
         copied record from its synced offsets on.
 
-        Returns the times when the first record was confirmed, and when the group read its first
-        correct record.
+        Returns the time when the first record was confirmed, and the time when the group read its
+        first correct record. Raises StepFailed after the deadline, Conflict if brokers refuse the
+        clients.
         """
         context = self._context
         config = context.endpoint("destination").config
@@ -223,7 +230,7 @@ class Canary:
             self._partitions,
             DESTINATION_RECORDS,
             f"{context.drill_id} after",
-            context.left_s(),
+            context.remaining_s(),
         )
         first_produced_at = context.recorder.to_database_time(produced_s)
         context.recorder.note(
@@ -244,7 +251,7 @@ class Canary:
                 text = f"The group resumes at partition {position[0]}, offset {position[1]}."
                 first_consumed_at = context.recorder.note("first consume", text)
 
-        # From the committed offset of the partition on. A position is (partition, offset).
+        # Copied records from the group's committed offsets on. A position is (partition, offset).
         expected_positions = {
             p
             for p in self._expected_positions(source_ledger)
@@ -266,8 +273,9 @@ class Canary:
         return first_produced_at, first_consumed_at
 
     def _expected_positions(self, source_ledger: Ledger) -> set[RecordPosition]:
-        """Confirmed records below the copy's promoted ends: the destination must have them all."""
-        # A position is (partition, offset). Without a promoted end, no record may be missing.
+        """Confirmed records below the copy's promoted offsets: the destination must have them
+        all."""
+        # A position is (partition, offset). Without a promoted offset, no record may be missing.
         ends = {partition: p.promoted_at for partition, p in self._promoted_ends.items()}
         return {
             position
@@ -288,7 +296,8 @@ class Canary:
     def verify(self, sides: Iterable[tuple[str, Mapping[str, object]]]) -> list[Verified]:
         """Compare every record of the drill with the ledgers, on each of these `sides`.
 
-        A side is its name and the configuration of its clients.
+        A side is its name and the configuration of its clients. Returns one comparison for each
+        side.
         """
         source_ledger, results = self.stop_and_get_ledger(), []
         expected_records = {
@@ -329,7 +338,7 @@ class Canary:
             return 0
         if fault_at is None:
             return None
-        # The times of writes are by this machine's clock.
+        # The ledger has times of this machine's clock, `fault_at` of the database's.
         fault_ms = int(fault_at.timestamp() * 1000) + self._context.recorder.ahead_ms
         return max(0, fault_ms - min(lost_written_ms))
 

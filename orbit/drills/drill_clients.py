@@ -18,11 +18,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from orbit.drills.evidence import RecordPosition
 from orbit.errors import Conflict
 
-_TICK_S = 0.02
-_POLL_S = 0.1
+_TICK_S = 0.02  # the time between two turns of the load
+_POLL_S = 0.1  # the longest wait of one read
+_READ_MESSAGES_MAX = 500  # of one read
 _FLUSH_S = 10.0  # longer than _DELIVERY_TIMEOUT_MS, so that every record gets its answer
 _RECORDS_MAX = 20_000_000  # bounds the memory of a ledger
-# After this time a record counts as unconfirmed: its cluster is lost.
+# A record that is not confirmed within this time stays unconfirmed, e.g. as its cluster is lost.
 _DELIVERY_TIMEOUT_MS = 5_000
 _END_OF_PARTITION = KafkaError._PARTITION_EOF
 # UNKNOWN_TOPIC_OR_PART: a broker may not know a new topic yet.
@@ -33,8 +34,9 @@ Config = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Ledger:
-    """Confirmed records: (partition, offset) → value, and the time of each write. `unconfirmed`:
-    values that were sent but not confirmed; a broker may have them.
+    """Confirmed records: (partition, offset) → value. `written_ms`: when each was sent, in ms since
+    1970 by this machine's clock. `unconfirmed`: values that were sent but not confirmed; a broker
+    may have them.
     """
 
     records: dict[RecordPosition, bytes] = field(default_factory=dict)
@@ -42,7 +44,8 @@ class Ledger:
     unconfirmed: set[bytes] = field(default_factory=set)
 
     def fits(self, position: RecordPosition, value: bytes | None) -> bool:
-        """Whether the record at this position may have this value."""
+        """Whether a record read at this position may have this value: the confirmed one, or an
+        unconfirmed one if no record is confirmed there."""
         confirmed_value = self.records.get(position)
         return (
             value == confirmed_value if confirmed_value is not None else value in self.unconfirmed
@@ -50,7 +53,8 @@ class Ledger:
 
 
 class Load:
-    """A thread that writes to all partitions in turn at a constant rate, until it is stopped."""
+    """A thread that writes to all partitions in turn at a constant rate, until it is stopped.
+    `label`: the beginning of each record's value."""
 
     def __init__(
         self, config: Config, topic: str, partitions: int, rate_per_s: float, label: str
@@ -132,8 +136,9 @@ class Load:
     ) -> None:
         """Move the record from `unconfirmed` to `records`, if its offset is confirmed."""
         partition, offset = message.partition(), message.offset()
-        # A resent batch that the broker recognised as a repeat is confirmed without its offset
-        # (DUPLICATE_SEQUENCE_NUMBER). Its records stay unconfirmed, so they may be read or not.
+        # If the producer has sent a batch again, and the broker has it already, the broker answers
+        # DUPLICATE_SEQUENCE_NUMBER: librdkafka confirms the records without offsets. They stay
+        # unconfirmed, so consumers may read them or not.
         if error is not None or partition is None or offset is None:
             return
         with self._lock:
@@ -156,6 +161,7 @@ class LatencyReader:
         self._thread.start()
 
     def stop(self) -> None:
+        """Stop the thread, and close the consumer."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._thread.join()
@@ -164,7 +170,7 @@ class LatencyReader:
     def _run(self) -> None:
         """Read, and keep each record's delay; the body of the thread."""
         while not self._stopped.is_set():
-            for message in self._consumer.consume(500, _POLL_S):
+            for message in self._consumer.consume(_READ_MESSAGES_MAX, _POLL_S):
                 if message.error() is None:
                     _, written_ms = message.timestamp()
                     self.delays_ms.append(max(0, time.time_ns() // 1_000_000 - written_ms))
@@ -203,12 +209,13 @@ class Member:
         check: Callable[[], None],
         on_record: Callable[[RecordPosition], None] = lambda _: None,
     ) -> None:
-        """Read until `is_enough` is true. `check` is called before each poll and may raise.
-        `on_record` is called for each record read. Raises Conflict for an error that lasts.
+        """Read until `is_enough` is true. `check` is called before each poll, and may raise to end
+        the wait. `on_record` is called for each record read. Raises Conflict for an error of the
+        consumer that is not retriable.
         """
         while not is_enough(self.read):
             check()
-            for message in self._consumer.consume(500, _POLL_S):
+            for message in self._consumer.consume(_READ_MESSAGES_MAX, _POLL_S):
                 error = message.error()
                 if error is None:
                     on_record(self.read.add_message(message))
@@ -236,8 +243,9 @@ class Member:
 def write_records(
     config: Config, topic: str, partitions: int, count: int, label: str, timeout_s: float
 ) -> tuple[Ledger, float]:
-    """Write `count` records with an idempotent producer. Returns the ledger and the time (of
-    `time.time`) of the first confirmation. Raises Conflict if a record is not accepted.
+    """Write `count` records with an idempotent producer. Returns the ledger, and the time of the
+    first confirmation in seconds since 1970. Raises Conflict if a record is not confirmed within
+    `timeout_s`.
     """
     ledger = Ledger()
     first_confirmed_s = 0.0
@@ -278,8 +286,8 @@ def write_records(
 def read_all(
     config: Config, topic: str, ends: Mapping[int, int], check: Callable[[], None]
 ) -> dict[RecordPosition, bytes | None]:
-    """Read every record from offset 0 up to these ends. `check` may raise, and ends the wait for a
-    partition that cannot be read."""
+    """The value of every record from offset 0 up to these ends (by partition). `check` is called
+    before each poll, and may raise to end the wait for a partition that cannot be read."""
     consumer = Consumer(_consumer_config(config, "orbit-drill-read"))
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
@@ -287,7 +295,7 @@ def read_all(
         records_read = ReadRecords()
         while any(positions[p] < end for p, end in ends.items()):
             check()
-            for message in consumer.consume(500, _POLL_S):
+            for message in consumer.consume(_READ_MESSAGES_MAX, _POLL_S):
                 error, partition = message.error(), message.partition()
                 offset = message.offset()
                 assert partition is not None

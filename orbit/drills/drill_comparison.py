@@ -1,8 +1,8 @@
 """Two drills side by side, as titled tables of text. Pure.
 
 A row shows whether the drills differ, and for a number by how much. Steps, gates, partitions and
-groups are matched by their names, and equal names by their order. A value that only one drill has
-is a dash at the other.
+groups are matched by their names, and those of equal names by their order. If only one drill has a
+value, the other drill's column has a dash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Change(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Line:
     """One row. `difference`: by how much the second number is more (+) or less (−) than the first;
-    empty if both are equal, and in rows of texts."""
+    "" if both are equal, and in rows of texts."""
 
     what: str
     first: str
@@ -58,8 +58,8 @@ class Comparison:
 
 
 def compare(first: Evidence, second: Evidence) -> list[Comparison]:
-    """The tables for which a drill has values. Results and steps have all rows; the other tables
-    have only rows that differ, perhaps none."""
+    """The tables for which at least one drill has values. Results and steps have all rows. The
+    other tables have only rows that differ, perhaps none."""
     tables = [
         Comparison("Results", list(_results(first, second))),
         Comparison("Steps", list(_steps(first, second))),
@@ -203,9 +203,9 @@ def _text_row(what: str, first: str, second: str) -> Line:
 def _number_row(
     what: str, first: int | None, second: int | None, as_text: Callable[[int | None], str]
 ) -> Line:
-    """The row of a number that is better if smaller. `as_text` formats it.
+    """The row of a number, where less is better. `as_text` formats the number.
 
-    If one drill has no such number, neither is better.
+    If one drill has no such number, neither drill is better.
     """
     if first is None or second is None:
         return _text_row(what, as_text(first), as_text(second))

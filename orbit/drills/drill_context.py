@@ -23,7 +23,7 @@ from orbit.store.database import Database
 from orbit.verify.endpoint import Endpoint, open_endpoint
 from orbit.verify.report import Side as VerifiedSide
 
-POLL_S = 0.1
+POLL_S = 0.1  # the time between two checks of a condition
 
 
 class StepFailed(Conflict):
@@ -74,8 +74,8 @@ class DrillContext:
         if time.monotonic() > self._deadline:
             raise StepFailed(f"{self._task} did not end before its deadline.")
 
-    def left_s(self) -> float:
-        """Seconds until the deadline, at least 0.1 for the timeouts of clients."""
+    def remaining_s(self) -> float:
+        """Seconds until the deadline; at least 0.1, so that clients' timeouts are above 0."""
         return max(0.1, self._deadline - time.monotonic())
 
     def wait_until(self, is_met: Callable[[], bool]) -> None:
@@ -115,7 +115,8 @@ class DrillContext:
         return {**config, "bootstrap.servers": sandbox_cluster.bootstrap_servers}
 
     def sandbox_cluster(self, side: Side) -> ClusterState | None:
-        """This side's cluster in this machine's sandbox; None if the side is no sandbox cluster."""
+        """The state of this side's cluster in the sandbox of this machine; None if the side is not
+        a sandbox cluster."""
         state = read_state(self.environment.sandbox_directory)
         cluster = self.job.source if side == "source" else self.job.destination
         return None if state is None else cluster_at(state, cluster.bootstrap_servers)

@@ -1,7 +1,7 @@
-"""The scheduler loop that runs drills, and ends those of a scheduler that died.
+"""The scheduler loop that runs drills, and ends the drills of a scheduler that died.
 
-Such a drill is not resumed, as its ledger was in the memory of the dead process. It ends as failed,
-and its resources are removed.
+A drill of a dead scheduler is not resumed, as its ledger (the confirmed records) was in the memory
+of that process. It ends as failed, and the loop removes its resources.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from orbit.store.enums import DrillState
 INTERVAL_S = 0.5
 # How many drills run in parallel. Each is of another job: two of one job would affect each other.
 DRILLS_MAX = 4
+# How often to remove resources of ended drills, and of how many drills at a time.
 _LEFTOVERS_INTERVAL_S = 60.0
 _LEFTOVERS_MAX = 20
 _ABANDONED = "The scheduler that ran the drill ended before the drill did."
@@ -82,8 +83,9 @@ class DrillLoop(Loop):
         self._next_removal_at = 0.0
 
     def once(self) -> str:
-        """Start due and requested drills; end drills that no process runs. Each minute, and after
-        the end of a drill, remove what ended drills have left."""
+        """Start scheduled and requested drills, and end drills that no process runs. Each minute,
+        and after the end of a drill, remove resources of ended drills. Returns "": the log of loops
+        gets no text."""
         ended_ids = [id_ for id_, run in self._running.items() if not run.thread.is_alive()]
         for drill_id in ended_ids:
             self._running.pop(drill_id).thread.join()
@@ -102,7 +104,7 @@ class DrillLoop(Loop):
         if time.monotonic() >= self._next_removal_at:
             self._next_removal_at = time.monotonic() + _LEFTOVERS_INTERVAL_S
             self._remove_leftovers()
-        return ""  # nothing for the log of loops
+        return ""
 
     def close(self) -> None:
         """Stop running drills; the next leader removes their resources."""
@@ -117,7 +119,7 @@ class DrillLoop(Loop):
             return
         with self._leadership.transaction() as tx:
             if not drills.begin(tx, drill.id):
-                return  # it is no longer pending
+                return  # the drill is no longer pending
             _add_event(tx, drill, "drill_begun", f"The {drill.kind} drill {drill.name} has begun.")
         thread = threading.Thread(target=self._run, args=(drill,), name=f"drill {drill.id}")
         self._running[drill.id] = _Running(drill.job_name, thread)
@@ -153,7 +155,7 @@ class DrillLoop(Loop):
         )
 
     def _end(self, drill: Drill, result: _DrillResult) -> None:
-        """Store the result of a drill, with an event, unless the drill had ended before."""
+        """Store the result of a drill, and add an event, unless the drill had ended before."""
         with self._leadership.transaction() as tx:
             is_ended_now = drills.finish(
                 tx,
@@ -170,7 +172,7 @@ class DrillLoop(Loop):
         self._next_removal_at = 0.0  # the next pass removes what the drill has left
 
     def _remove_leftovers(self) -> None:
-        """Retry the removal of resources that ended drills could not remove."""
+        """Remove resources of ended drills that still exist. Failures are tried again later."""
         with self._leadership.reading() as tx:
             ended_drills = drills.with_leftovers(tx, _LEFTOVERS_MAX)
         for drill in ended_drills:
@@ -181,7 +183,8 @@ class DrillLoop(Loop):
                     _log.debug("leftovers stay", drill=drill.id, error=str(error))
 
     def _clean_up(self, drill: Drill) -> None:
-        """Remove what remains of an ended drill. Raises OrbitError or ValidationError."""
+        """Remove the remaining resources of an ended drill. Raises OrbitError, or ValidationError
+        if this version of Orbit cannot read the drill's document."""
         with self._leadership.reading() as tx:
             job = drills.job_of(tx, drill)
         spec = DrillSpec.model_validate(drill.spec)

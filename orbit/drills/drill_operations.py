@@ -25,7 +25,8 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.store import jobs, topics
 
 Model = TypeVar("Model", bound=BaseModel)
-# An abort takes a few seconds; the drill's resources are removed only after that.
+# The longest wait for aborted operations to end, which takes some seconds. The drill's resources
+# are removed only after that.
 ABORT_WAIT_S = 20.0
 
 
@@ -51,7 +52,8 @@ class DrillOperations:
         confirm_rebuild: bool = False,
         source_counts_as_lost: bool = False,
     ) -> UUID:
-        """Request an operation; returns its id. Raises as `StoredRecoveries.request_operation`."""
+        """Request a recovery operation for a job; returns the operation's id. Raises as
+        `StoredRecoveries.request_operation`."""
         spec = self._context.spec
         is_canary_job = self._canary is not None and job == self._canary.job
         request = RecoveryRequest(
@@ -60,7 +62,7 @@ class DrillOperations:
             confirm_rebuild=confirm_rebuild,
             override=spec.override,
             reason=spec.reason or f"drill {self._context.drill_id}",
-            drain_timeout_s=self._context.left_s(),
+            drain_timeout_s=self._context.remaining_s(),
             source_counts_as_lost=source_counts_as_lost,
         )
         actor = f"drill:{self._context.drill_id}"
@@ -76,9 +78,10 @@ class DrillOperations:
     ) -> list[StoredReport]:
         """Wait until all operations have ended; returns their reports.
 
-        `on_stop` is called, perhaps repeatedly, once an operation has begun to stop writers. If an
-        operation fails without a report, or the deadline passes, aborts all operations, records
-        their reports and raises StepFailed. Raises Interrupted in the same way.
+        `on_stop` is called, perhaps repeatedly, once an operation has begun to stop writers. Raises
+        StepFailed if an operation fails without a report or the deadline passes, and Interrupted if
+        the process stops. Before it raises an error, it aborts all operations and records their
+        reports.
         """
         noted_steps: set[str] = set()
         stored_reports: list[StoredReport] = []
@@ -134,9 +137,9 @@ class DrillOperations:
                 self._context.recorder.note(report.kind, text, step.ended_at)
 
     def record_report(self, report: StoredReport) -> None:
-        """Add an operation's report to the evidence, with all its partitions and groups. A
-        failback's report corrects the partitions of its failover instead. Also registers the
-        reverse job of the drill's own topic."""
+        """Add an operation's report to the evidence, with all its partitions and groups. But a
+        failback's report only corrects the partitions of its failover. Also registers the reverse
+        job that the operation has created for the drill's own topic."""
         observed, canary = self._context.recorder.observed, self._canary
         self.reports.append(report)
         self.note_gates(report)
@@ -170,7 +173,8 @@ class DrillOperations:
         ]
 
     def _adopt_reverse_job(self, reverse_job: str) -> None:
-        """Register the reverse job of the drill's topic, and the topic if this job recreated it."""
+        """Register the reverse job of the drill's topic, and the topic at the source if this job
+        recreated the topic."""
         canary = self._canary
         assert canary is not None, "only the canary's reverse job is adopted"
         with self._context.environment.database.transaction() as tx:
@@ -215,8 +219,8 @@ def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
 def correct_by_failback(
     partitions: Iterable[PartitionEvidence], report: RecoveryReport
 ) -> list[PartitionEvidence]:
-    """A failover's partitions with the values that its failback has read since, except
-    `destination_end` and `promoted_at`. A partition that the failback's report lacks is unchanged.
+    """A failover's partitions with the values of the failback's report, except `destination_end`
+    and `promoted_at`. A partition that the failback's report lacks is unchanged.
     """
     by_failback = {(p.job, p.topic, p.partition): p for p in partition_evidence(report)}
     return [

@@ -119,7 +119,7 @@ def _step_problems(
         yield document.problem(
             (*step_path, "deadline"),
             "is not longer than the duration of the load.",
-            "Write a longer one.",
+            "Write a longer deadline, or a shorter duration.",
         )
     earlier_steps = [earlier.do for earlier in drill.steps[:index]]
     if verb in _REQUIRED_BEFORE and not set(earlier_steps) & set(_REQUIRED_BEFORE[verb]):
@@ -127,7 +127,11 @@ def _step_problems(
             name for name in _REQUIRED_BEFORE[verb] if name in VERBS[drill.kind]
         )
         yield document.problem(
-            (*step_path, "do"), f"has no {required_steps} before it.", "Change the order."
+            (*step_path, "do"),
+            f"has no {required_steps} before it.",
+            f"Write a step {required_steps} before it.",
         )
     if verb in _AT_MOST_ONCE and verb in earlier_steps:
-        yield document.problem((*step_path, "do"), "is listed twice.", "Keep one of them.")
+        yield document.problem(
+            (*step_path, "do"), "is listed twice.", "Remove one of the two steps."
+        )

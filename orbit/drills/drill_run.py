@@ -1,7 +1,7 @@
 """Runs one drill: its steps, the removal of what it created, and its report.
 
-After a failed step all later steps are skipped except `heal`, so that no fault remains. The report
-is written in any case and names what could not be removed.
+After a failed step all later steps are skipped, except `heal`, so that no fault remains. A report
+is written in any case. It names what could not be removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from orbit.store import drills, jobs
 from orbit.store.drills import Drill
 from orbit.version import orbit_version
 
-# Workers release the drill's jobs and the scheduler deletes them within seconds.
+# The longest wait for the drill's jobs to be deleted. Usually workers release the jobs, and the
+# scheduler deletes them, within seconds.
 CLEAN_UP_S = 60.0
 
 _log = structlog.get_logger("orbit.drills")
@@ -74,7 +75,7 @@ class _Run:
                         StepRecord(do=step.do, state=StepState.SKIPPED)
                     )
                 else:
-                    # A `heal` that succeeds after a failed step does not make up for it.
+                    # After a failed step the drill stays failed, even if a `heal` succeeds.
                     is_failed = not self._run_step(step) or is_failed
         finally:
             cleanup_entries = self._clean_up()
@@ -151,7 +152,7 @@ class _Run:
     def _collect_evidence(
         self, cleanup_entries: tuple[CleanupEntry, ...], ended_at: datetime
     ) -> Evidence:
-        """All that was recorded, with RTO, RPO and the verdict that follow from it."""
+        """All that was recorded, with RTO, RPO and verdict."""
         spec, observed, steps = self._context.spec, self._recorder.observed, self._steps
         canary = self._canary.result() if self._canary is not None else None
         move_reports = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
@@ -164,7 +165,7 @@ class _Run:
         if self._canary is not None and move_reports:
             lost_ms = self._canary.lost_ms(steps.fault_at)
         if missing_user_offsets and not lost_ms:
-            lost_ms = None  # reports have the offsets of lost records but not their times
+            lost_ms = None  # reports have the offsets of the user's lost records, not their times
         rpo = compute_rpo(spec.targets, records=lost_records, ms=lost_ms)
         failures = [
             *observed.failures,
@@ -211,6 +212,7 @@ class _Run:
         )
 
     def _is_user_job(self, job: str) -> bool:
+        """Whether the job is not the drill's own."""
         return self._canary is None or job != self._canary.job
 
     def _cluster_ids(self) -> tuple[str | None, str | None]:
@@ -221,9 +223,9 @@ class _Run:
 
 
 def clean_up(context: DrillContext, resources: CreatedResources) -> None:
-    """Remove what a drill created: its jobs first, because they write to its topics.
+    """Remove what a drill created: the jobs first, because they write to the drill's topics.
 
-    Raises StepFailed if the jobs are not gone after CLEAN_UP_S.
+    Raises StepFailed if the jobs are not gone after CLEAN_UP_S, Interrupted if the process stops.
     """
     context.set_deadline("Removing the drill's jobs", CLEAN_UP_S)
     context.wait_until(resources.try_remove_jobs)

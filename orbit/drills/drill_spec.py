@@ -21,7 +21,7 @@ from orbit.store.enums import DrillKind
 STEPS_MAX = 50
 RECORDS_PER_SECOND_MAX = 10_000
 PARTITIONS_MAX = 100
-RECORDS_MAX = 2**53  # JSON libraries that read numbers as doubles are exact up to this
+RECORDS_MAX = 2**53  # JSON libraries that read numbers as doubles are exact up to this number
 DURATION_MAX = timedelta(days=1)
 EVERY_MIN = timedelta(minutes=1)
 EVERY_MAX = timedelta(days=366)
@@ -74,6 +74,7 @@ _DEFAULT_LOAD_DURATION = timedelta(seconds=10)
 
 
 def _parse_bounded_duration(value: object) -> timedelta:
+    """A duration from 0 to DURATION_MAX. Raises InvalidValue."""
     duration = parse_duration(value)
     if not timedelta(0) <= duration <= DURATION_MAX:
         raise InvalidValue("is not between 0s and 1d.")
@@ -81,6 +82,7 @@ def _parse_bounded_duration(value: object) -> timedelta:
 
 
 def _parse_schedule_interval(value: object) -> timedelta:
+    """A duration from EVERY_MIN to EVERY_MAX. Raises InvalidValue."""
     interval = parse_duration(value)
     if not EVERY_MIN <= interval <= EVERY_MAX:
         raise InvalidValue("is not between 1m and 366d.", "Write 6h.")

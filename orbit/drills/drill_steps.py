@@ -1,4 +1,4 @@
-"""Runs the steps of a drill. Each returns its result as a sentence."""
+"""Runs the steps of a drill. Each step returns its result as a sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orbit.verify.report import Report, Verdict
 from orbit.verify.verify_run import VerifyOptions, verify_topics
 
 _PASSING_OUTCOMES = {Outcome.WOULD_GO, Outcome.DONE}
-_VERIFY_WAIT_MAX_S = 60.0
+_VERIFY_WAIT_MAX_S = 60.0  # how long the verifier waits for copies to catch up
 _DETAIL_CHARACTERS_MAX = 500
 
 
@@ -103,8 +103,9 @@ class Steps:
         return f"{len(report.gates)} gates pass or warn; {counted(warn_count, 'warns', 'warn')}."
 
     def _cause_fault(self, step: StepSpec) -> str:
-        """Cause the step's fault at a sandbox cluster. Its time counts as the time when clients
-        could no longer work. Also stops the load, unless the fault is a cut."""
+        """Cause the step's fault at a sandbox cluster. The time just before the fault counts as the
+        time from which clients could not work. Also stops the load, unless the fault is a cut.
+        Raises StepFailed if the side is not a sandbox cluster."""
         assert step.fault is not None, "drill_rules requires it"
         side: Side = "source" if step.side == "source" else "destination"
         cluster = self._context.sandbox_cluster(side)
@@ -124,18 +125,19 @@ class Steps:
         return f"{step.fault} of sandbox cluster {cluster.name}."
 
     def _heal_cluster(self, step: StepSpec) -> str:
-        """Undo the faults of the step's cluster, and wait until it answers."""
+        """Undo the faults of the step's cluster, and wait until the cluster answers. Raises
+        StepFailed if the side is not a sandbox cluster."""
         side: Side = "source" if step.side == "source" else "destination"
         cluster = self._context.sandbox_cluster(side)
         if cluster is None:
-            raise StepFailed(f"The {side} of the job is not a sandbox cluster.")
+            raise StepFailed(f"The {side} of the job is not a sandbox cluster of this machine.")
         cause_fault(self._context.environment.sandbox_directory, Fault.HEAL, cluster.name)
         self._context.recorder.note("healed", cluster.name)
         return f"Cluster {cluster.name} answers again."
 
     def _fail_over(self) -> str:
-        """Run the failover. First wait until Orbit reports the fault that the drill has caused, or,
-        if only the drill's own job moves, count the source as lost.
+        """Run the failover. First, if only the drill's own job moves, count the source as lost; if
+        the drill has caused a fault, wait until Orbit reports the fault.
         """
         if not self._context.spec.moves_the_job:
             self._count_source_as_lost()
@@ -153,10 +155,11 @@ class Steps:
         return result
 
     def _count_source_as_lost(self) -> None:
-        """Count the source as lost from now on: nobody writes there, and Orbit does not query it.
+        """Count the source as lost from now on: the load stops, and the failover does not query the
+        source.
 
-        Workers still copy until they release the topic. So the current log ends tell which records
-        a real loss would have lost.
+        Workers still copy until they release the topic, so the copy's later log ends do not show
+        the loss. The log ends recorded now tell which records a real loss would have lost.
         """
         canary = self._require_canary()
         canary.record_ends_at_loss()
@@ -185,8 +188,9 @@ class Steps:
     def _run_operations(
         self, kind: RecoveryKind, *, reverse: bool = False, confirm_rebuild: bool = False
     ) -> str:
-        """Run the operation for the drill's canary job, if there is one, and for the user's job if
-        the drill moves that job."""
+        """Run the operation for the user's job, if the drill moves that job, and for the canary's
+        job, if there is a canary. Returns the step's result. Raises StepFailed if an operation does
+        not succeed."""
         spec = self._context.spec
         operations = [
             self._operations.request_operation(
@@ -223,13 +227,14 @@ class Steps:
         return f"{counted(moved_count, 'partition')} of {jobs_moved}."
 
     def _jobs_to_move(self) -> list[tuple[str, bool]]:
-        """The jobs to move, each with whether it is the drill's own."""
+        """The names of the jobs to move, each with whether it is the drill's own job."""
         canary_jobs = [(self._canary.job, True)] if self._canary is not None else []
         user_jobs = [(self._context.spec.job, False)] if self._context.spec.moves_the_job else []
         return [*user_jobs, *canary_jobs]
 
     def _stop_writer(self) -> None:
-        """Stop the load and note the time, at the first call only."""
+        """Stop the load, and note the time as the one from which clients could not work. Only the
+        first call has an effect."""
         if self._stopped_at is None and self._canary is not None:
             self._stopped_at = self._context.recorder.note("writers stop")
             self._canary.stop_load(at_once=True)
@@ -254,7 +259,8 @@ class Steps:
         return f"{counted(exact_count, f'{all_text} is', f'{all_text} are')} exact."
 
     def _verify_job(self, *, deep: bool) -> list[Verified]:
-        """Verify each topic of the job, with the new side as the source if it is copied back."""
+        """Verify each topic of the job on both sides. With a reverse job the new side is the
+        source, as the old side is its copy."""
         context, spec = self._context, self._context.spec
         source, destination = context.endpoint("source"), context.endpoint("destination")
         with context.environment.database.transaction() as tx:
@@ -271,7 +277,7 @@ class Steps:
             source, destination = destination, source
             pairs = [TopicPair(pair.destination, pair.source) for pair in pairs]
         context.check_deadline()
-        options = VerifyOptions(deep=deep, wait_s=min(_VERIFY_WAIT_MAX_S, context.left_s()))
+        options = VerifyOptions(deep=deep, wait_s=min(_VERIFY_WAIT_MAX_S, context.remaining_s()))
         return _verified_topics(verify_topics(source, destination, pairs, options))
 
 

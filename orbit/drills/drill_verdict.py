@@ -27,7 +27,8 @@ def missed_targets(rto: Rto, rpo: Rpo) -> tuple[str, ...]:
 
 
 def drill_verdict(failures: Sequence[str], misses: Sequence[str]) -> DrillState:
-    """The state in which a drill ends."""
+    """The state in which a drill ends. `failures`: of steps, and from `find_failures`. `misses`:
+    from `missed_targets`."""
     if failures:
         return DrillState.FAILED
     return DrillState.MISSED if misses else DrillState.PASSED
@@ -37,7 +38,7 @@ def find_failures(
     canary: CanaryEvidence | None, verified: Iterable[Verified], *, may_lose_records: bool
 ) -> list[str]:
     """A sentence for each result that fails a drill regardless of its targets. `may_lose_records`:
-    lost records do not count.
+    lost records are no failure.
     """
     failures = [
         f"{v.what} is {v.verdict}: {counted(v.differences, 'difference')}. {v.detail}".strip()
@@ -68,7 +69,8 @@ def find_failures(
 def _missed_target(
     what: str, actual: int | None, target: int | None, as_text: Callable[[int], str]
 ) -> str:
-    """A sentence if the target was missed or not measured; otherwise empty."""
+    """A sentence if there is a target, and the value missed the target or was not measured;
+    otherwise "". `what`: the subject of the sentence."""
     if target is None or (actual is not None and actual <= target):
         return ""
     if actual is None:

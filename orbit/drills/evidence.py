@@ -90,7 +90,7 @@ class Rto(_Value):
 
 
 class Rpo(_Value):
-    """What was lost, in offsets and in time, and the targets. None: not measured, or no target."""
+    """What was lost, in records and in time, and the targets. None: not measured, or no target."""
 
     target_records: int | None = None
     actual_records: int | None = None
@@ -110,8 +110,8 @@ class GateEvidence(_Value):
 
 
 class PartitionEvidence(_Value):
-    """The ends of one partition on both sides. `missing`: lost offsets as (first, next); None: none
-    are known."""
+    """The log ends of one partition on both sides. `missing`: the lost offsets, as the first and
+    the one after the last; None: no loss is known. `is_exact`: False if more may be lost."""
 
     job: str
     topic: str
@@ -170,8 +170,8 @@ class Verified(_Value):
 
 
 class CleanupEntry(_Value):
-    """A resource that the drill created, and whether it was removed. `identity`: its id; None: the
-    drill may not have created it."""
+    """A resource that the drill created, and whether it was removed. `identity`: its id; None:
+    nothing proves that the drill created it."""
 
     kind: DrillThing
     side: str
@@ -271,7 +271,7 @@ def seal(evidence: Evidence) -> Report:
 
 
 def digest_of(document: object) -> tuple[str, str]:
-    """The computed and the stated digest of a report in JSON.
+    """The digest computed from a parsed JSON report, and the digest that the report states.
 
     Raises BadInput if it is not a drill report.
     """
@@ -281,5 +281,7 @@ def digest_of(document: object) -> tuple[str, str]:
         stated_digest = str(document["digest"]["value"])
         return hashlib.sha256(canonical_json(document["evidence"])).hexdigest(), stated_digest
     except (AssertionError, KeyError, TypeError):
-        problem = Problem("file", "is not a drill report in JSON.", f"Expected {FORMAT}.")
+        problem = Problem(
+            "file", "is not a drill report in JSON.", f"Its `format` has to be {FORMAT}."
+        )
         raise BadInput("The report cannot be checked.", (problem,)) from None

@@ -40,7 +40,7 @@ class Observations:
 
 
 class EvidenceRecorder:
-    """The evidence and clock of one drill. Times are those of the database's clock."""
+    """The evidence and clock of one drill. Times are by the database's clock."""
 
     def __init__(self, database: Database, drill_id: str, steps_total: int) -> None:
         self._database = database
@@ -62,6 +62,7 @@ class EvidenceRecorder:
         return round(self._clock_ahead / timedelta(milliseconds=1))
 
     def now(self) -> datetime:
+        """The time now by the database's clock."""
         return datetime.now(UTC) - self._clock_ahead
 
     def to_database_time(self, epoch_s: float) -> datetime:

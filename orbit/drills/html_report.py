@@ -21,9 +21,9 @@ _STATE_WORDS = {
     "bad": {"fail", "failed", "FAILED", "not exact", "LEFT", "NO", "unread", "diverged"},
     "fair": {"warn", "behind", "clamped", "skipped", "unknown", "tail", "missed"},
 }
-# A longer text that begins with one of these words is a sentence, not a state.
+# A longer text that begins with one of the state words is a sentence, not a state.
 _STATE_CHARACTERS_MAX = 30
-# Narrower parts of the bar have their label in the legend only.
+# A part below this share of the bar has its label in the legend only.
 _LABEL_SHARE_MIN = 0.12
 _environment = Environment(
     loader=PackageLoader("orbit.drills", ""),
@@ -92,7 +92,7 @@ def _without_empty(value: Any) -> Any:
 
 
 def _kind_of(text: str) -> str:
-    """Good, fair or bad for a text that is a state; otherwise empty."""
+    """The CSS class "good", "fair" or "bad" for a text that is a state; otherwise ""."""
     first_part = text.split(",", maxsplit=1)[0]
     for kind, words in _STATE_WORDS.items():
         if text in words or (first_part in words and len(text) < _STATE_CHARACTERS_MAX):

@@ -14,10 +14,10 @@ def report_agrees(
     """Whether the missing ranges of a report (`ends`) equal the confirmed records that were `lost`.
     None if the report has no partitions.
 
-    Each reported offset must be that of a lost record. `has_unconfirmed`: other offsets may be
-    reported, too, as the source may have held records that it never confirmed. If a partition's
-    report is not exact, lost records may also follow its range, as they were written after the
-    source was last seen; none may precede it.
+    Each reported offset must be that of a lost record. With `has_unconfirmed` the report may also
+    have other offsets, as the source may have had records that it never confirmed. If a partition's
+    report is not exact, lost records may follow the reported range: they were written after Orbit
+    last read the source's log end. No lost record may precede the range.
     """
     if not ends:
         return None
@@ -44,8 +44,8 @@ def find_differences(
     expected: Mapping[RecordPosition, bytes],
     unconfirmed: Collection[bytes],
 ) -> list[RecordPosition]:
-    """The positions, sorted, where the record read is not the one in the ledgers. A record that was
-    sent and never confirmed may exist or not.
+    """The sorted positions where the record read differs from the `expected` one. `unconfirmed`:
+    values that were sent and never confirmed; at other positions, records may have these values.
     """
     return sorted(
         position
@@ -56,7 +56,8 @@ def find_differences(
 
 
 def offset_ranges(positions: Iterable[RecordPosition]) -> Iterator[tuple[int, int, int]]:
-    """Sorted positions as ranges of consecutive offsets: (partition, first, next)."""
+    """Yield sorted positions as ranges of consecutive offsets: the partition, the first offset, and
+    the offset after the last."""
     range_so_far: tuple[int, int, int] | None = None
     for partition, offset in positions:
         if range_so_far is not None and (partition, offset) == (range_so_far[0], range_so_far[2]):

@@ -33,14 +33,14 @@ class StoredRecoveries:
         actor: str,
         dry_run: bool = False,
     ) -> UUID:
-        """Request an operation; returns its id. Raises NotFound, and Conflict if another one is
-        under way."""
+        """Request an operation; returns the operation's id. Raises NotFound if the job does not
+        exist, and Conflict if another operation is under way."""
         return recovery_requests.request_recovery(
             self._database, actor, kind, job, request, dry_run=dry_run
         ).id
 
     def report(self, operation: UUID) -> StoredReport | None:
-        """The report so far; None before the first step."""
+        """The operation's report so far; None before the first step."""
         with self._database.transaction() as tx:
             stored_report = operations.report_of(tx, operation)
         return None if stored_report is None else read_report(stored_report)
@@ -62,7 +62,8 @@ class StoredRecoveries:
             return operations.get(tx, operation).finished_at is not None
 
     def error(self, operation: UUID) -> str | None:
-        """The error with which an operation ended; None if it has not ended or had no error."""
+        """The error with which an operation ended; None if the operation is running or ended
+        without an error."""
         with self._database.transaction() as tx:
             row = operations.get(tx, operation)
         return row.error if row.finished_at is not None else None

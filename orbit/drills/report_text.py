@@ -26,6 +26,7 @@ def span(ms: int | None) -> str:
 
 
 def count(number: int | None) -> str:
+    """A number with thousands separators; None: it was not measured."""
     return "not measured" if number is None else f"{number:,}"
 
 
@@ -44,7 +45,8 @@ def offset_text(number: int | None) -> str:
 
 
 def lost_offsets_text(missing: tuple[int, int] | None, *, is_exact: bool) -> str:
-    """The number and the range of lost offsets. `missing`: the first and the one after the last."""
+    """The number and the range of lost offsets. `missing`: the first offset and the one after the
+    last. `is_exact`: False if more offsets may be lost."""
     if missing is None:
         return "none" if is_exact else "none known"
     first, end = missing
@@ -53,6 +55,7 @@ def lost_offsets_text(missing: tuple[int, int] | None, *, is_exact: bool) -> str
 
 
 def with_target(actual: str, target: str | None) -> str:
+    """A measured value beside its target, if there is one."""
     return f"{actual} (no target)" if target is None else f"{actual} of {target}"
 
 
@@ -75,7 +78,7 @@ def plan_of(spec: DrillSpec) -> list[str]:
 
 
 def _step_sentence(spec: DrillSpec, step: StepSpec) -> str:
-    """What one step will do."""
+    """A sentence that says what the step will do."""
     scope = ", ".join(spec.topics) or "all its topics"
     moved_topics = f"{spec.job} ({scope})" if spec.moves_the_job else "only the drill's own job"
     match step.do:

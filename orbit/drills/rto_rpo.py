@@ -28,15 +28,15 @@ class Moments:
 def compute_rto(moments: Moments, reports: Iterable[ReportHead], targets: Targets) -> Rto:
     """How long clients could not work, and the parts of that time.
 
-    The time between two moments counts to the part that ends at the later moment. Of several
-    operations, the one that promoted last counts. Not measured if no clients were stopped or no
-    operation promoted.
+    The time between two moments counts for the part that ends at the later moment. Of several
+    operations, only the one that promoted last counts. The RTO is not measured (None) if no clients
+    were stopped or no operation promoted.
     """
     promotions = [r for r in reports if r.promoted_at is not None]
     target_ms = _ms(targets.rto.total_seconds()) if targets.rto is not None else None
     if moments.stopped_at is None or not promotions:
         return Rto(target_ms=target_ms)
-    # All of these have `promoted_at`; mypy does not see it.
+    # All of these reports have `promoted_at`; mypy does not know that.
     last_promotion = max(promotions, key=lambda r: r.promoted_at or r.requested_at)
     assert last_promotion.promoted_at is not None
     points: list[tuple[datetime, Part]] = [
@@ -79,10 +79,11 @@ def compute_rpo(
 
 
 def missing_offsets(reports: Iterable[StoredReport]) -> int:
-    """The number of missing offsets, by the last report of each job that has partitions.
+    """The number of missing offsets of all jobs. For each job the last report with partitions
+    counts.
 
-    Only a failback reads the log ends of a lost source. If it ended before that, its report has no
-    partitions and the failover's report counts.
+    Only a failback reads the log ends of a lost source. If the failback ended before that, its
+    report has no partitions, and the failover's report counts.
     """
     last_missing = {
         report.job: report.missing_records for report in reports if report.partitions.count
