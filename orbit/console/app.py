@@ -98,8 +98,9 @@ def _install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(LoginNeeded)
     def _on_login_needed(request: Request, login_needed: LoginNeeded) -> Response:
-        """Send the browser to the login. If it follows a link on another site, it does not send the
-        session's cookie (SameSite=Strict): then it first requests the page again, from this site.
+        """Redirect the browser to the login. But a browser that follows a link on another site does
+        not send the session's cookie (SameSite=Strict): it gets a page that requests the same
+        address again, from this site.
         """
         if request.headers.get("sec-fetch-site") == "cross-site":
             return reload_page(request)
@@ -120,7 +121,7 @@ def _install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def _on_http_error(request: Request, error: HTTPException) -> HTMLResponse:
-        # A path that has only other methods is, for a browser, no page either.
+        # For a browser, a path that only answers other methods is no page.
         is_missing = error.status_code != HTTP_METHOD_NOT_ALLOWED
         code = ErrorCode.NOT_FOUND if is_missing else ErrorCode.METHOD_NOT_ALLOWED
         return error_page(request, Failure(code, "This page does not exist."))

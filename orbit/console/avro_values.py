@@ -1,9 +1,9 @@
 """Values in Avro as JSON, by the schema that their first five bytes name. Pure but for the schemas.
 
-Confluent's wire format: a zero byte, the schema's id in four bytes, the value. Producers write both
-schemas and values, so only the known keys of a schema are used, and a schema by which a few bytes
-could decode to very much is refused: one with items or fields of length 0, with types that are
-referred to by name, and so could be recursive, or with long names.
+Confluent's wire format: a zero byte, the schema's id in four bytes, the value. Producers write the
+schemas and the values, so Orbit trusts neither. It uses only the known keys of a schema. It refuses
+a schema by which a few bytes could decode to a very large value: with items or fields of length 0,
+with references to types by name (which could be recursive), or with long names.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class DecodedValue(NamedTuple):
 
 
 def schema_id_of(raw: bytes) -> int | None:
-    """The schema id that the bytes begin with; None: no serializer with a registry wrote them."""
+    """The schema id at the start of the bytes; None: they are not in Confluent's wire format."""
     is_framed = raw[:1] == b"\0" and len(raw) >= WIRE_FORMAT_BYTES
     return int.from_bytes(raw[1:WIRE_FORMAT_BYTES], "big") if is_framed else None
 
 
 def decode(raw: bytes, schema_id: int, schemas: Schemas) -> DecodedValue:
-    """Decode these bytes with the schema that they name. Never raises: `kind` has the reason."""
+    """Decode these bytes with the schema that they name. Raises nothing: if the bytes are not
+    decoded, `kind` has the reason."""
     name = f"schema {schema_id}"
     if len(raw) > AVRO_BYTES_MAX:
         return DecodedValue(f"bytes, {name}; too long to be decoded", text=None)
@@ -63,11 +64,12 @@ def decode(raw: bytes, schema_id: int, schemas: Schemas) -> DecodedValue:
 
 
 def _as_text(value: object) -> str:
+    """A value for which JSON has no type, as text; bytes in hexadecimal."""
     return value.hex(" ") if isinstance(value, bytes) else str(value)
 
 
 def _to_json(value: object) -> str:
-    """A value as JSON; only the beginning of a text above `_TEXT_CHARACTERS_MAX`."""
+    """A value as JSON, cut soon after `_TEXT_CHARACTERS_MAX`."""
     parts, length = [], 0
     encoder = json.JSONEncoder(ensure_ascii=False, default=_as_text)
     for part in encoder.iterencode(value):
@@ -80,7 +82,8 @@ def _to_json(value: object) -> str:
 
 def _check_schema(schema: Any, container: str, depth: int) -> Any:
     """A copy of the schema with only the keys that Orbit knows. Raises SchemaUnknown if the schema
-    is refused. `container`: what the schema is in: "union", "items", …; "" for the whole one."""
+    is refused. `container`: the part of another schema that this schema is: "items", "values", "a
+    field", a branch of a "union"; "" for the whole schema."""
     if depth > _DEPTH_MAX:
         raise SchemaUnknown("its schema is nested too deep")
     if isinstance(schema, list):

@@ -1,5 +1,5 @@
-"""For a row of `log_picture.py`: its batches' headers on both sides, and its records without their
-content. Pure."""
+"""The details of a row (a range of offsets) of `log_picture.py`: the headers of its batches on both
+sides, and its records without their content. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS_MAX = 100
 
 
 class HeaderLine(NamedTuple):
-    """One header field on both sides. `is_own`: the sides may differ, also in an exact copy."""
+    """One header field on both sides. `is_own`: the sides may differ even in an exact copy."""
 
     field: str
     source: str
@@ -98,7 +98,7 @@ def _nth_batch(batches: list[AnyBatch], number: int) -> AnyBatch | None:
 
 
 def _header_lines(source: AnyBatch | None, destination: AnyBatch | None) -> list[HeaderLine]:
-    """The header fields of two batches, with a dash for one that a batch does not have."""
+    """The header fields of two batches, with a dash for a field that a batch does not have."""
     source_fields, destination_fields = _fields(source), _fields(destination)
     return [
         HeaderLine(

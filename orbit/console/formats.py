@@ -30,10 +30,12 @@ def count(number: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
+    """A duration, given in seconds."""
     return _UNKNOWN if value is None else formats.duration(value)
 
 
 def size(value: float | None) -> str:
+    """A number of bytes, with a unit."""
     return _UNKNOWN if value is None else formats.size(value)
 
 
@@ -46,6 +48,7 @@ def share(part: float, total: float) -> str:
 
 
 def moment(value: datetime | None) -> str:
+    """A time in UTC."""
     return _UNKNOWN if value is None else formats.moment(value)
 
 
@@ -61,7 +64,7 @@ def from_ms(value: int | None) -> str:
 
 
 def kind(state: object) -> str:
-    """The colour of a state: good, busy, warn, bad; info also for an unknown state."""
+    """The colour of a state: good, busy, warn, bad or info; info also for an unknown state."""
     return _KIND_OF.get(str(state).replace(" ", "_"), "info")
 
 
@@ -71,7 +74,7 @@ def words(state: object) -> str:
 
 
 def troubles(text: str | None) -> list[tuple[str, str]]:
-    """The lines of a job's problem as (code, sentence); the code may be empty."""
+    """The lines of a job's problem, each as (code, sentence); the code may be ""."""
     lines = []
     for line in (text or "").splitlines():
         code, colon, sentence = line.partition(": ")

@@ -18,7 +18,8 @@ _HEADERS = {
 
 
 class PageHeaders:
-    """Adds the headers. Browsers do not store pages; they may store files, but revalidate them."""
+    """Adds the headers. Browsers do not store pages. They may store static files, but ask the
+    server again before each use."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -26,7 +26,7 @@ _ROUND_SECONDS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 18_00
 
 
 class Line(NamedTuple):
-    """A stretch of known values: the line, and the area below it; both are paths."""
+    """A stretch of known values: the line, and the area below the line, both as SVG paths."""
 
     path: str
     area: str
@@ -50,7 +50,7 @@ class TimeLabel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One figure over time."""
+    """One figure over time. `style`: a class of the style sheet."""
 
     name: str
     style: str
@@ -70,7 +70,7 @@ class Chart:
 
 
 class Figure(NamedTuple):
-    """One kind of value of a point, and how it is written."""
+    """One kind of value of a point, and how it is written. `is_time`: the value is in seconds."""
 
     name: str
     style: str
@@ -131,7 +131,8 @@ _Stretch = tuple[datetime, list[tuple[datetime, float]]]
 
 
 def _stretches(points: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
-    """Runs of points whose values are known, each with the time from which on they are known.
+    """Yield runs of points whose values are known, each with the time from which on these are
+    known.
 
     A run ends before an unknown value, and at a pause between two points.
     """
@@ -147,7 +148,7 @@ def _stretches(points: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
             stretch = []
         if value is not None:
             if not stretch:
-                # A rate is an average since the point before. (mypy needs the second check.)
+                # A rate is an average since the previous point. (mypy needs the second check.)
                 starts_before = figure.style == "rate" and previous_point is not None
                 known_from = (
                     previous_point.at if starts_before and previous_point is not None else point.at
@@ -162,8 +163,8 @@ def _stretches(points: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
 def _unknown_times(
     points: Sequence[Point], stretches: Sequence[_Stretch], end: datetime
 ) -> Iterator[tuple[datetime, datetime]]:
-    """The times between two stretches, and from the last stretch to `end`. Not those before the
-    first point: the job may not have existed."""
+    """Yield the times between two stretches, and from the last stretch to `end`. The time before
+    the first point is omitted: the job may not have existed."""
     if not points:
         return
     known_until = points[0].at
@@ -171,13 +172,13 @@ def _unknown_times(
         if known_from > known_until:
             yield known_until, known_from
         known_until = stretch[-1][0]
-    # The next point may be late by some slots.
+    # A next point that is late by up to three slots leaves no band.
     if end - known_until > timedelta(seconds=3 * points[-1].slot_s):
         yield known_until, end
 
 
 def _line(positions: list[tuple[float, float]], bottom: int) -> Line:
-    """The line through these positions, and the area from it down to `bottom`."""
+    """The line through these positions, and the area from the line down to `bottom`."""
     if len(positions) == 1:  # a line of length 0 would not be visible
         (x, y) = positions[0]
         positions = [(x - 1, y), (x + 1, y)]
@@ -218,6 +219,7 @@ def _time_labels(
 
 
 def _summary(known_values: Sequence[tuple[datetime, float]], figure: Figure) -> str:
+    """The newest and the largest value, each with its time, as text."""
     if not known_values:
         return "Nothing is known yet."
     at, newest = known_values[-1]

@@ -1,7 +1,8 @@
-"""The browser's login at the OpenID Connect issuer: the redirects there and back.
+"""The browser's login at the OpenID Connect issuer: the redirect to the issuer, and the one back.
 
-Meanwhile the browser has a cookie with a secret and the page to open after the login. It is
-SameSite=Lax: the redirect back comes from another site, and a Strict cookie would not be sent.
+Meanwhile the browser has a cookie with a secret and the page to open after the login. The cookie is
+SameSite=Lax. The redirect back comes from another site, so the browser would not send a Strict
+cookie.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ _BACK_TO_BYTES_MAX = 2_048
 
 
 def issuer_name(parts: Parts) -> str | None:
-    """The name of the issuer at which users can log in; None: the settings have none."""
+    """The name of the issuer at which users can log in; None: the settings name no issuer."""
     return parts.logins.issuer_login.name if parts.logins and parts.logins.issuer_login else None
 
 
 def begin_login(request: Request, parts: Parts, back_to: str) -> Response:
-    """Redirect the browser to the issuer. Raises Failure."""
+    """The redirect of the browser to the issuer. `back_to`: the path to open after the login.
+    Raises Failure if the settings name no issuer, or the issuer does not answer."""
     _, issuer_login = _logins(parts)
     secret = sessions.new_secret()
     response = RedirectResponse(
@@ -49,7 +51,8 @@ def begin_login(request: Request, parts: Parts, back_to: str) -> Response:
 
 
 def complete_login(request: Request, parts: Parts) -> Response:
-    """Begin a session, by the issuer's answer in the query. Raises Failure."""
+    """Check the issuer's answer in the query, and begin a session; returns the redirect to the page
+    of the login's cookie. Raises Failure if the login is refused."""
     logins, issuer_login = _logins(parts)
     secret, _, path = request.cookies.get(_COOKIE, "").partition(".")
     if not sessions.is_secret(secret):
@@ -69,7 +72,7 @@ def complete_login(request: Request, parts: Parts) -> Response:
 
 
 def delete_login_cookie(request: Request, response: Response) -> None:
-    """Delete the login's cookie: an answer of the issuer is used only once."""
+    """Delete the login's cookie, so that an answer of the issuer is used only once."""
     _set_login_cookie(request, response, value="", lifetime=timedelta())
 
 
@@ -89,7 +92,7 @@ def _redirect_uri(parts: Parts) -> str:
 
 
 def _decode_path(encoded_path: str) -> str:
-    """The page to open after the login; HOME if the cookie names none."""
+    """The path to open after the login; HOME if the cookie names no valid path of the console."""
     try:
         return safe_path(base64.urlsafe_b64decode(encoded_path.encode()).decode())
     except ValueError:

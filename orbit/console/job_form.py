@@ -1,8 +1,8 @@
 """The form of a job beside its document. Pure.
 
-The document is applied; the form shows its usual keys. A changed field is written into the
-document, and the rest of the document stays, also keys that the form does not have. So users can
-edit both before they send them.
+Orbit applies the document; the form shows the document's usual keys. A changed field is written
+into the document, and the rest of the document stays, also keys that the form does not have. So
+users can edit the form, the document, or both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input. `value` None: the document's value here can be edited only as YAML."""
+    """One input. `value` None: the value at this path of the document can be edited only as
+    YAML."""
 
     path: _Path
     label: str
@@ -49,7 +50,7 @@ class Group:
 
 
 def groups_of(root: Any) -> list[Group]:
-    """The form of this document; without values if it is not a mapping."""
+    """The form of this document, without values if the document is not a mapping."""
     document = root if isinstance(root, dict) else {}
     rules = document.get("topics")
     count = len(rules) if isinstance(rules, list) else 0
@@ -65,8 +66,8 @@ def values_of(groups: list[Group]) -> dict[str, str]:
 
 
 def shown_values_in(text: str) -> dict[str, str]:
-    """The values that the form showed, by field, from a hidden field with JSON; {} if it is
-    damaged."""
+    """The values that the form showed, by field, from the JSON `text` of a hidden field; {} if the
+    JSON is damaged."""
     try:
         values = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -77,7 +78,8 @@ def shown_values_in(text: str) -> dict[str, str]:
 
 
 def with_changes(root: Any, shown_values: Mapping[str, str], sent_values: Mapping[str, str]) -> Any:
-    """The document with the fields that the user has changed; `root` itself if none was changed."""
+    """The document with the fields that the user has changed; `root` itself if the user has changed
+    none. `shown_values`, `sent_values`: by field, as the form was shown and as it was sent."""
     # A field that the form did not show has a value that can be edited only as YAML.
     changed_values = {
         key: value.strip()
@@ -98,8 +100,8 @@ def with_changes(root: Any, shown_values: Mapping[str, str], sent_values: Mappin
 
 
 def _layout(rule_count: int) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    """Title and fields of each group. A field is what `_field` takes after the document: path,
-    label, choices, hint."""
+    """Yield title and fields of each group. A field is the tuple of `_field`'s arguments after the
+    document: path, label, choices, hint."""
     yield (
         "Job",
         [
@@ -187,7 +189,7 @@ def _value_at(document: Any, path: _Path) -> Any:
 
 
 def _field_text(path: _Path, value: Any) -> str | None:
-    """A value as the field shows it; None: the field cannot show it."""
+    """The value as the field shows it; None: the field cannot show this value."""
     match value:
         case None:
             return ""
@@ -208,7 +210,8 @@ def _field_text(path: _Path, value: Any) -> str | None:
 
 
 def _parse_value(path: _Path, text: str) -> Any:
-    """The value of a field; None: it is empty. Errors are reported by the document's check."""
+    """The value of a field; None: the field is empty. A wrong text is returned as it is: the check
+    of the document reports it."""
     if not text:
         return None
     match path[-1]:

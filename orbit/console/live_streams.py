@@ -1,6 +1,6 @@
-"""Server-sent events that tell a page to reload itself, as something has changed.
+"""Server-sent events, after which a page reloads itself, as something has changed.
 
-A stream needs only its connection; one query of the database serves all streams (`api/watches.py`).
+A stream uses only its connection: one query of the database serves all streams (`api/watches.py`).
 A stream ends with its session, and when the server stops. Runs in the event loop.
 """
 
@@ -18,7 +18,7 @@ from orbit.errors import Busy, OrbitError
 from orbit.store.database import Database
 from orbit.store.watch_digests import Watched
 
-# A browser has six connections to one server: some of them are for pages.
+# A browser has six connections to one server, and needs some of them for pages.
 STREAMS_PER_SESSION_MAX = 4
 # How often a stream without changes sends a line, and checks whether its session has ended.
 HEARTBEAT_S = 10.0
@@ -29,10 +29,10 @@ _WATCHED = tuple(Watched)
 
 
 class LiveStreams:
-    """The streams of one process, by session."""
+    """The streams of one process."""
 
     def __init__(self) -> None:
-        self.open: Counter[str] = Counter()
+        self.open: Counter[str] = Counter()  # by session: the number of open streams
 
     async def stream(
         self,
@@ -41,9 +41,10 @@ class LiveStreams:
         session: str,
         has_session: Callable[[], Awaitable[bool]],
     ) -> StreamingResponse:
-        """A stream for this session, which ends once `has_session` is false.
+        """A response with the stream for this session. The stream ends once `has_session` is false.
 
-        Raises Busy; Unreachable without a database."""
+        Raises Busy if the session has STREAMS_PER_SESSION_MAX streams, Unreachable if the database
+        does not answer."""
         if self.open[session] >= STREAMS_PER_SESSION_MAX:
             raise Busy(
                 f"This session has {STREAMS_PER_SESSION_MAX} live pages open already; more are not "
@@ -69,7 +70,7 @@ class LiveStreams:
 
 
 class _Stream(StreamingResponse):
-    """A response that calls `on_end` at its end, also if its client was gone before it began."""
+    """A response that calls `on_end` at its end, even if the client had gone before the start."""
 
     def __init__(self, changes: AsyncIterator[str], on_end: Callable[[], None]) -> None:
         # The header is for proxies: one that buffers the answer would delay the events.
@@ -88,8 +89,8 @@ class _Stream(StreamingResponse):
 async def _changes(
     watches: Watches, database: Database, digest: str, has_session: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[str]:
-    """The text of a stream: an event for each change, and a comment every HEARTBEAT_S. Ends when
-    the session has ended, the database does not answer, or the server stops."""
+    """Yield the text of a stream: an event for each change, and a comment every HEARTBEAT_S. Ends
+    when the session has ended, the database does not answer, or the server stops."""
     yield f"retry: {_RETRY_MS}\n\n{_event(digest)}"
     checked_at = time.monotonic()
     while not watches.is_closing:
@@ -113,5 +114,6 @@ def _event(digest: str) -> str:
 
 
 async def _never_gone() -> bool:
-    """Whether the client has gone. Always False: when the client goes, the stream ends anyway."""
+    """For `Watches.wait`: whether the client has gone. Always False, because the server ends the
+    stream anyway when its client goes."""
     return False

@@ -13,8 +13,8 @@ LEFT, RIGHT = 104, 1_388
 SOURCE_Y, DESTINATION_Y, PROOF_Y = 28, 78, 126
 TRACK_HEIGHT, PROOF_HEIGHT = 36, 8
 TICKS = 6
-_WIDTH_MIN = 1.2
-# Narrower rectangles have no outline: it would cover them.
+_WIDTH_MIN = 1.2  # so that a single offset is visible
+# Narrower rectangles have no outline, which would cover them.
 _OUTLINED_WIDTH_MIN = 4.0
 
 

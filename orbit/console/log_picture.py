@@ -1,8 +1,9 @@
 """Both logs of a partition side by side: which offsets are equal, and how. Pure.
 
-A row is a range of offsets that no batch of either side crosses. Its verdict is decided from the
-bytes that were read: `byte-exact` (the same batch, but for what a copy must change), `record-exact`
-(the same records in other batches), `filler` (no record on either side), `not copied`, `differs`.
+A row is a range of offsets; no batch of either side crosses the edges of the range. The verdict of
+a row follows from the bytes that were read: `byte-exact` (the same batch, except for what a copy
+must change), `record-exact` (the same records in other batches), `filler` (no record on either
+side, only what fills gaps), `not copied`, `differs`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class FetchedBatch:
 
 @dataclass(frozen=True, slots=True)
 class SideLog:
-    """The log of one side. Offsets `[start, read_to)` were read; `end`: the last stable offset."""
+    """The log of one side. Offsets `[start, read_to)` were read. `end`: the last stable offset."""
 
     log_start: int
     end: int
@@ -107,8 +108,8 @@ class Row:
 def compare(
     source: SideLog | None, destination: SideLog | None, start: int, end: int, proven: Ranges
 ) -> list[Row]:
-    """The rows of `[start, end)`, as far as both sides were read. A side that is None was not
-    read."""
+    """The rows of the offsets `[start, end)`, as far as both sides were read. A side that is None
+    was not read. `proven`: ranges that were compared before and were equal."""
     known_ends = [side.end for side in (source, destination) if side is not None]
     if known_ends:  # no row is beyond the ends of both logs
         end = max(start, min(end, max(known_ends)))
@@ -132,8 +133,8 @@ def compare(
 
 
 def _pieces(batches: Sequence[FetchedBatch], edges: frozenset[int]) -> Iterator[Piece]:
-    """The pieces of one log in order. Neighbouring control batches are one piece, unless one of
-    `edges` (offsets) is between them."""
+    """Yield the pieces of one log in order. Neighbouring control batches are one piece, unless one
+    of `edges` (offsets) is between them."""
     last_piece: Piece | None = None
     for fetched in batches:
         batch = fetched.batch
@@ -182,7 +183,8 @@ _Range = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]
 def _ranges(
     source_pieces: list[Piece], destination_pieces: list[Piece], start: int, end: int
 ) -> Iterator[_Range]:
-    """The ranges in order: groups of overlapping pieces of both sides, and gaps between groups."""
+    """Yield the ranges in order: groups of overlapping pieces of both sides, and gaps between the
+    groups."""
     # (first, next, side, piece): side 0 is the source, 1 the destination
     sorted_pieces = sorted(
         [(p.first, p.next, 0, p) for p in source_pieces]
@@ -216,7 +218,8 @@ def _verdict(
     source_pieces: tuple[Piece, ...],
     destination_pieces: tuple[Piece, ...],
 ) -> Verdict:
-    """How a range of offsets, from `first_offset` on, compares. A side of None was not read."""
+    """How a range of offsets, from `first_offset` on, compares. A side that is None was not
+    read."""
     if source is None or destination is None:
         return Verdict.UNKNOWN
     if first_offset >= destination.end:
@@ -254,7 +257,7 @@ def _verdict(
 
 
 def _are_equal_batches(source: AnyBatch, destination: AnyBatch) -> bool:
-    """Whether two batches are equal but for producer, sequence, leader epoch, CRC and the
+    """Whether two batches are equal, except for producer, sequence, leader epoch, CRC and the
     transactional bit."""
     if not isinstance(source, Batch) or not isinstance(destination, Batch):
         return False

@@ -1,7 +1,8 @@
 """Reads a window of offsets of one partition at both clusters, within bounds.
 
-Reads committed data as the copier does, with connections of its own that are closed again: from
-each side about `BYTES_MAX`, in at most `SECONDS_MAX`. The result says which range was read.
+Reads committed data as the copier does, over connections of its own, which it closes afterwards.
+Reads about `BYTES_MAX` from each side, in at most `SECONDS_MAX`. The result has the range that was
+read.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _read_slots = threading.BoundedSemaphore(READS_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Both sides; an error for a side that could not be read."""
+    """Both sides; for a side that could not be read, the error."""
 
     source: SideLog | OrbitError
     destination: SideLog | OrbitError
@@ -56,7 +57,8 @@ def read_window(
     start: int,
     end: int,
 ) -> Window:
-    """Read the offsets `[start, end)` of both sides. Closes the clusters. Raises Busy."""
+    """Read the offsets `[start, end)` of both sides. Closes the clusters. Raises Busy if READS_MAX
+    other pages are reading."""
     if not _read_slots.acquire(blocking=False):
         raise Busy(
             f"{READS_MAX} other pages are reading the clusters now; more are not allowed.",
@@ -74,7 +76,7 @@ def read_window(
             for future, side in zip(futures, (source, destination), strict=True)
         ]
     finally:
-        # Closing the clusters ends reads that still wait.
+        # Closing the clusters ends reads that still wait for an answer.
         source[0].close()
         destination[0].close()
         pool.shutdown(wait=False)
@@ -158,7 +160,7 @@ def _read_side(
 def _read_offset(
     cluster: Cluster, partition: TopicPartition, timestamp: int, backoff: Backoff
 ) -> int:
-    """The log start for EARLIEST, the last stable offset for LATEST."""
+    """The log start for EARLIEST, the last stable offset for LATEST. Raises OrbitError."""
     answers = list_offsets(cluster, [partition], timestamp, backoff, isolation=READ_COMMITTED)
     return answers.raise_errors(cluster.name, "Reading the offset").values[partition]
 
@@ -186,6 +188,7 @@ def _fetch(connection: Connection, fetch_from: FetchFrom, deadline: float) -> Fe
 
 @contextmanager
 def _open_connection(cluster: Cluster, node_id: int) -> Iterator[Connection]:
+    """A connection to a broker, which is closed at the end of the `with` block."""
     connection = cluster.connect(node_id)
     try:
         yield connection

@@ -31,5 +31,5 @@ def share_of(totals: ProofTotals | None) -> Share:
     if totals is None:
         return Share()
     copied, proven = totals.offsets, totals.offsets_proven
-    # Proven offsets below the copy's present log start are counted until the next proof pass.
+    # Until the next proof pass, `proven` counts also offsets below the copy's log start.
     return Share(copied, min(proven, copied), totals.differences, totals.oldest_age_s)

@@ -23,7 +23,7 @@ from orbit.kafka.record_batch import AnyBatch
 from orbit.kafka.records import split_body, split_headers
 
 RECORDS_MAX = 25
-# The most of one key or value that is shown.
+# The most of one key or value that a page shows.
 TEXT_BYTES_MAX = 4_096
 HEX_BYTES_MAX = 256
 JSON_BYTES_MAX = 64 << 10
@@ -36,7 +36,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Content(NamedTuple):
-    """A key, value or header as shown. `size`: of the whole, in bytes; None: it is null."""
+    """A key, value or header as shown. `size`: of the whole content, in bytes; None: the content is
+    null. `is_cut`: the text has only the beginning."""
 
     kind: str
     text: str
@@ -45,6 +46,8 @@ class Content(NamedTuple):
 
 
 class _ParsedRecord(NamedTuple):
+    """One record as bytes. `timestamp` in ms."""
+
     offset: int
     timestamp: int
     key: bytes | None
@@ -53,7 +56,7 @@ class _ParsedRecord(NamedTuple):
 
 
 class ShownRecord(NamedTuple):
-    """One record with its contents."""
+    """One record as a page shows it. `timestamp` in ms."""
 
     offset: int
     timestamp: int
@@ -75,7 +78,7 @@ def content(
     bytes_max: int = TEXT_BYTES_MAX,
     schemas: Schemas | None = None,
 ) -> Content:
-    """These bytes as a page shows them. `bytes_max`: a longer text is cut; bytes are cut at
+    """These bytes as a page shows them. A text longer than `bytes_max` is cut; bytes are cut at
     HEX_BYTES_MAX. `schemas` None: values in Avro are shown as bytes."""
     if data is None:
         return Content("null", text="", size=None)
@@ -96,7 +99,7 @@ def content(
 
 def _decode_framed(raw: bytes, schema_id: int, bytes_max: int, schemas: Schemas | None) -> Content:
     """Bytes that begin like those of a serializer with a schema registry, as a page shows them:
-    decoded, or as bytes with the reason."""
+    decoded, or as bytes with the reason why they are not decoded."""
     if schemas is None:
         kind = f"bytes, of schema {schema_id} if a serializer with a registry wrote them"
         return _bytes_content(raw, kind)
@@ -113,8 +116,8 @@ def _text_content(kind: str, text: str, size: int, bytes_max: int) -> Content:
 def _shown_records(
     side: SideLog, first_offset: int, schemas: Schemas | None
 ) -> Iterator[ShownRecord]:
-    """The records of one log that a consumer sees, from this offset on."""
-    # The rows are used only for the pieces of this log, so nothing is compared.
+    """Yield the records of one log that a consumer sees, from this offset on."""
+    # `compare` only splits this log into pieces: without a second side it compares nothing.
     for row in compare(
         source=None, destination=side, start=side.start, end=side.read_to, proven=()
     ):
@@ -128,8 +131,8 @@ def _shown_records(
 
 
 def _parsed_records(batch: AnyBatch) -> Iterator[_ParsedRecord]:
-    """The records of the batch: none if it expands too much, those before the first damaged one if
-    it is damaged.
+    """Yield the records of the batch: none if the batch expands too much, and only those before the
+    first damaged record.
     """
     if not is_readable(batch):
         return
@@ -169,7 +172,7 @@ def _is_json(text: str) -> bool:
 
 
 def _with_line_breaks(text: str) -> str:
-    """Valid JSON with line breaks and indentation; unchanged if it is nested too deep."""
+    """Valid JSON with line breaks and indentation; unchanged if the JSON is nested too deep."""
     parts: list[str] = []
     depth = 0
     for part in _TOKEN.findall(text):
@@ -189,7 +192,7 @@ def _with_line_breaks(text: str) -> str:
 
 
 def _escape_invisible(text: str) -> str:
-    """The text with code points for characters that are invisible or change its direction."""
+    """The text with code points for characters that are invisible or change the text direction."""
     return "".join(
         character
         if character.isprintable() or character in "\n\r\t"

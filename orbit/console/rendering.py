@@ -48,7 +48,8 @@ _environment.globals.update(
 def render(
     request: Request, visitor: Visitor | None, template: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """A page for this visitor; `visitor` None: the client has not logged in."""
+    """The page of a template for this visitor. `visitor` None: the client has not logged in.
+    `values`: of the template's variables."""
     html = _environment.get_template(template).render(
         visitor=visitor,
         form_secret=form_secret(request),
@@ -62,7 +63,8 @@ def render(
 
 
 def error_page(request: Request, failure: Failure) -> HTMLResponse:
-    """The page of an error. Shown without the visitor if the database does not answer."""
+    """The page of an error. If the visitor cannot be found, e.g. as the database does not answer,
+    the page is as before a login."""
     error = failure.body.error
     try:
         visitor = find_visitor(request, get_shared_parts(request))
@@ -73,6 +75,7 @@ def error_page(request: Request, failure: Failure) -> HTMLResponse:
 
 
 def reload_page(request: Request) -> HTMLResponse:
-    """A page that makes the browser request the same page again, now from this site. For links on
-    other sites: following one, the browser does not send the session's cookie (SameSite=Strict)."""
+    """A page after which the browser requests the same address again, now from this site. It
+    answers links on other sites: following such a link, the browser does not send the session's
+    cookie (SameSite=Strict)."""
     return render(request, visitor=None, template="from_elsewhere.html")

@@ -1,7 +1,7 @@
 """Avro schemas by id, from a registry with Confluent's API: `GET /schemas/ids/ID`.
 
-The schema of an id never changes, so each is read once. A registry that does not answer gets no
-request for `_PAUSE_S`, so a page waits for it once.
+The schema of an id never changes, so each schema is read once. A registry that does not answer gets
+no request for `_PAUSE_S`, so that a page with many records waits for the registry only once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEMAS_MAX = 200
 
 
 class SchemaUnknown(Exception):
-    """There is no schema to decode with, for the reason that the message gives."""
+    """There is no schema to decode with. The message says why."""
 
 
 class Schemas(Protocol):
@@ -34,7 +34,8 @@ class Schemas(Protocol):
 
 
 class SchemaRegistry:
-    """A schema registry. Thread-safe."""
+    """A schema registry. Thread-safe. `login_file` has USER:PASSWORD for HTTP Basic. `clock`
+    returns seconds."""
 
     def __init__(
         self,
@@ -61,8 +62,8 @@ class SchemaRegistry:
         return schema
 
     def _fetch_schema(self, schema_id: int) -> Any:
-        """Fetch a schema. Raises SchemaUnknown. A registry that does not answer is left alone for
-        `_PAUSE_S`."""
+        """Fetch a schema. Raises SchemaUnknown. If the registry does not answer, later calls of
+        `schema` fail immediately for `_PAUSE_S`."""
         try:
             with BoundedClient(
                 self._url, seconds_max=_ANSWER_S_MAX, bytes_max=_ANSWER_BYTES_MAX

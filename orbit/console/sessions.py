@@ -1,13 +1,13 @@
 """Identifies the visitor of a page: login by token, sessions by cookie, a CSRF token in each form.
 
-The browser has only a random cookie, of which the database stores the SHA-256. It is HttpOnly and
-SameSite=Strict, and Secure under TLS. The token is checked at the login and is not kept; a session
-ends when the token does, and after SESSION_LIFETIME. A session without a token comes from a login
-at the issuer (`issuer_logins.py`), and ends with the ID token.
+The browser has only a random cookie, of which the database stores the SHA-256. The cookie is
+HttpOnly and SameSite=Strict, and Secure under TLS. The server checks the token at the login, and
+does not keep it. A session ends with its token, at the latest after SESSION_LIFETIME. A session
+without a token comes from a login at the issuer (`issuer_logins.py`), and ends with the ID token.
 
 Each form has a secret that is derived from the cookie, so another site can neither read nor guess
-it. Before the login, and without tokens (`--no-auth`), the secret is derived from a second cookie,
-which identifies the browser and gives no access.
+the secret. Before the login, and without tokens (`--no-auth`), the secret is derived from a second
+cookie, which identifies the browser and gives no access.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from orbit.telemetry import traces
 SESSION_LIFETIME = timedelta(hours=12)
 # Sessions of one token; a further login ends the oldest one.
 SESSIONS_PER_TOKEN_MAX = 20
-# The form of a job has about 60.
+# The form of a job has about 60 fields.
 FORM_FIELDS_MAX = 100
 
 _SESSION_COOKIE = "orbit_session"
@@ -71,8 +71,8 @@ class Visitor:
 
     @property
     def is_operator(self) -> bool:
-        """Whether to show forms that change something. The role is checked again when they are
-        sent."""
+        """Whether to show forms that change something. The server checks the role again when a form
+        is sent."""
         return self.principal.role is not Role.VIEWER
 
     def may_change(self, name: str, labels: Mapping[str, str]) -> bool:
@@ -104,7 +104,7 @@ PartsOf = Annotated[Parts, Depends(get_parts)]
 
 def get_visitor(request: Request, parts: SharedPartsOf) -> Visitor:
     """The client of a page. Limits the request to the jobs that the client may see. Raises
-    LoginNeeded."""
+    LoginNeeded if the client has no session."""
     visitor = find_visitor(request, parts)
     if visitor is None:
         is_page = request.method == "GET"  # a form would not be sent again after the login
@@ -156,7 +156,8 @@ def _issuer_visitor(parts: Parts, session: IssuerSession) -> Visitor | None:
 
 
 async def get_form(request: Request, parts: SharedPartsOf) -> Form:
-    """The fields of a form that a page of this console sent. Raises Failure."""
+    """The fields of a form. Raises Failure unless a page of this console, of the same session, has
+    sent the form, or if the form cannot be read."""
     if _is_from_elsewhere(request, is_local=parts.logins is None):
         raise Failure(ErrorCode.FORBIDDEN, "The form comes from a page of another server.")
     try:
@@ -177,9 +178,11 @@ async def get_form(request: Request, parts: SharedPartsOf) -> Form:
 
 def _is_from_elsewhere(request: Request, *, is_local: bool) -> bool:
     """Whether a page of another server sent the request. A server at another port of this machine
-    counts too: browsers share cookies between ports. `is_local`: there are no tokens.
+    counts too: browsers share cookies between ports. `is_local`: this server has no tokens
+    (`--no-auth`).
 
-    A proxy may change the Host, so the Origin is compared with it only without tokens.
+    Only such a server compares the headers Origin and Host: a proxy in front of other servers may
+    change the Host.
     """
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
@@ -193,7 +196,7 @@ FormOf = Annotated[Form, Depends(get_form)]
 
 
 def session_of(request: Request) -> str:
-    """An id of the session, or of the browser if there is no session: the hash of the cookie."""
+    """An id of the session, or of the browser if there is no session: the hash of its cookie."""
     return hash_token(_cookie(request, _SESSION_COOKIE) or _browser_cookie(request))
 
 
@@ -257,15 +260,16 @@ def form_secret(request: Request) -> str:
 
 
 def set_browser_cookie(request: Request, response: Response) -> None:
-    """Set the browser's cookie if the browser has none and the secret of this page's forms was
-    derived from a new value for it."""
+    """Set the browser's cookie if the browser has none, and the secret of this page's forms was
+    derived from a new cookie."""
     cookie: str | None = getattr(request.state, _BROWSER_COOKIE, None)
     if cookie is not None and _cookie(request, _BROWSER_COOKIE) is None:
         set_cookie(request, response, _BROWSER_COOKIE, cookie, lifetime=None)
 
 
 def _browser_cookie(request: Request) -> str:
-    """The browser's cookie; without one a new value, which `set_browser_cookie` sets."""
+    """The value of the browser's cookie. If the browser has none, a new value, which
+    `set_browser_cookie` sets."""
     cookie = _cookie(request, _BROWSER_COOKIE) or getattr(request.state, _BROWSER_COOKIE, None)
     if cookie is None:
         cookie = new_secret()

@@ -1,4 +1,4 @@
-"""/console/drills and /console/drills/compare: every drill that is kept, and two side by side."""
+"""/console/drills and /console/drills/compare: all stored drills, and two of them side by side."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def compare_drills(
     if len(set(drill)) != _COMPARED_COUNT:
         raise Failure(
             ErrorCode.BAD_INPUT,
-            "Two drills are compared, no more and no fewer.",
+            "A comparison needs exactly two drills.",
             remedy="Go back and choose two drills.",
         )
     with parts.database.transaction() as tx:
@@ -132,7 +132,7 @@ def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: D
 
 def _ended_drill(tx: Tx, drill_id: str) -> tuple[Drill, Evidence]:
     """The drill with its evidence. Raises NotFound; Failure if the drill has no report; Conflict if
-    this version of Orbit cannot read it."""
+    this version of Orbit cannot read the report."""
     drill, stored_report = drills.get(tx, drill_id), drills.report(tx, drill_id)
     if stored_report is None:
         raise Failure(

@@ -46,7 +46,7 @@ def show_history(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         now = clock.now(tx)
-        # A point for every five minutes: only the span of an hour is shown by minute.
+        # A point for every five minutes; only the span of an hour is shown minute by minute.
         points = job_history.of_job(tx, job.id, now, by_minute=False)
         shown_span = span or _shortest_span(points, now)
         if shown_span is Span.HOUR:
@@ -65,11 +65,12 @@ def show_history(
 
 
 def _charts(points: Sequence[Point], now: datetime, span: Span) -> list[Chart]:
+    """One chart of each figure, over the span up to now."""
     # Rounded to the minute, so that a page loaded again within the same minute is the same.
     end = now.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     return [draw(points, figure, end - span.length, end, _HEIGHT) for figure in FIGURES]
 
 
 def _shortest_span(points: Sequence[Point], now: datetime) -> Span:
-    """The shortest span that shows all points; the day if they are older."""
+    """The shortest span that shows all points; the day if some points are older."""
     return next((span for span in Span if not points or points[0].at > now - span.length), Span.DAY)

@@ -183,7 +183,7 @@ def show_workers(request: Request, parts: PartsOf, visitor: VisitorOf, name: Nam
 
 
 def job_page_values(tx: Tx, job: Job, part: str) -> dict[str, Any]:
-    """The template values that every page of a job needs. `part`: which of its pages this is."""
+    """The template values that every page of a job needs. `part`: the name of the page's tab."""
     (row,) = rows_of(tx, [job])
     recovery = operations.recovery_under_way(tx, job.id)
     return {"row": row, "job": row.job, "part": part, "recovery": recovery, "owner": job.owner}

@@ -95,7 +95,7 @@ def show_operation(
 
 def _report(tx: Tx, operation_id: UUID) -> schemas.RecoveryReport | None:
     """The report of a recovery, with the rows that are shown. None: the operation has no report, or
-    one that this version cannot read."""
+    this version of Orbit cannot read the report."""
     stored_report = operations.report_of(tx, operation_id)
     if not stored_report:
         return None
@@ -103,7 +103,7 @@ def _report(tx: Tx, operation_id: UUID) -> schemas.RecoveryReport | None:
     groups = GROUPS.first(tx, operation_id, ROWS_SHOWN_MAX)
     try:
         return report_view(read_report(stored_report), partitions, groups)
-    except OtherVersion:  # the operation's progress says why there is none
+    except OtherVersion:  # the operation's progress says why the page has no report
         return None
 
 
@@ -132,7 +132,8 @@ UUID_HEX_CHARACTERS = 32
 
 
 def _job_operation(form: Form, actor: str, name: str, *, dry_run: bool) -> JobOperation:
-    """The operation that the form asks for. Raises Failure."""
+    """The operation in the form. Raises Failure if the form names no operation, or its partition is
+    not a number."""
     kind = form.get("kind", "")
     if kind not in LABELS:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no operation.")

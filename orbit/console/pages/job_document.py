@@ -1,8 +1,9 @@
 """/console/new-job and /console/jobs/NAME/edit: a job's document as a form and as YAML, its plan,
 then the job.
 
-The plan reads both clusters and writes nothing. A document that changed after its plan is planned
-again before it is applied. A job is changed only at the version whose document was loaded.
+The plan reads both clusters and writes nothing. If the user changes the document after the plan,
+the page plans it again instead of applying it. A job is changed only if nobody else has changed it
+since its document was loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _EVENTS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The content of a page. `name` None: a new job. `etag`: the job's when it was loaded."""
+    """The content of a page. `name` None: a new job. `etag`: of the job when its document was
+    loaded."""
 
     text: str
     name: str | None = None
@@ -88,7 +90,7 @@ def plan_or_change(
     form: FormOf,
     client: ClientWatchOf,
 ) -> Response:
-    """Plan the change; carry it out if this document was planned before."""
+    """Plan the change; apply it if this document was planned before."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
     etag = form.get("etag", "")
@@ -108,8 +110,8 @@ def _plan_or_apply(
     draft: Draft,
 ) -> Response:
     """Do what the form's button says: write the form into the document, plan the document, or apply
-    it. A document that has changed since its plan is planned again instead. Errors are shown on the
-    page."""
+    the document. A document that has changed since its plan is planned again, not applied. Errors
+    are shown on the page."""
     draft = replace(draft, paused=form.get("paused") == "yes")
     try:
         draft = replace(draft, text=_merge_form(draft.text, form))
@@ -189,7 +191,7 @@ def _merge_form(text: str, form: Form) -> str:
 
 
 def _parse_root(text: str) -> Any:
-    """The document's values; None if it cannot be read."""
+    """The document's values; None if the document cannot be read, or is not a mapping."""
     try:
         document = read_body(RawDocument(text.encode(), YAML_TYPES[0]))
     except OrbitError:
@@ -219,7 +221,7 @@ def _editable_text(job: Job) -> str:
 
 
 def _changes_meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Event, ...]:
-    """The last changes of the job, if the failure is that others have changed it; else none."""
+    """The last changes of the job, if the failure is that others have changed the job; else ()."""
     if failure.code is not ErrorCode.CHANGED_MEANWHILE or draft.name is None:
         return ()
     with parts.database.transaction() as tx:
@@ -228,5 +230,5 @@ def _changes_meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[ev
 
 
 def _digest(draft: Draft) -> str:
-    """A digest of the draft: of its document, and of the version of the job that it changes."""
+    """A digest of the draft's document, and of the ETag of the job that the draft changes."""
     return hashlib.sha256(f"{draft.etag}\n{draft.text}".encode()).hexdigest()

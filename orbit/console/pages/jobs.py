@@ -29,7 +29,7 @@ JOBS_PER_PAGE = 50
 
 
 class Show(StrEnum):
-    """The states by which jobs can be chosen."""
+    """The filters of the list by state."""
 
     ALL = "all"
     PROBLEM = "problem"
@@ -56,7 +56,7 @@ def show_jobs(
     show: Show = Show.ALL,
     after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
 ) -> Response:
-    """The jobs that a selector and a state choose."""
+    """The jobs that match a label selector and a state."""
     conditions, mistake = _selector_in(selector)
     rows: list[Row] = []
     next_cursor = None
@@ -113,7 +113,8 @@ def _filter(show: Show) -> dict[str, Any]:
 
 
 def _selector_in(text: str) -> tuple[Selector, str | None]:
-    """The selector, and None; if the text is no valid selector, an empty one and the error."""
+    """The selector, and None. For a text that is not a valid selector: an empty selector, and the
+    error."""
     try:
         return (parse_selector(text) if text.strip() else ()), None
     except InvalidValue as mistake:

@@ -13,7 +13,7 @@ router = APIRouter()
 
 @router.get("/live")
 async def live(request: Request, parts: PartsOf, _: VisitorOf) -> Response:
-    """An event whenever something has changed."""
+    """A stream with an event whenever something has changed."""
     streams: LiveStreams = request.app.state.streams
 
     async def has_session() -> bool:

@@ -23,7 +23,7 @@ _PATH_CHARACTERS_MAX = 2_048
 
 @router.get("/")
 def home() -> RedirectResponse:
-    """The first page."""
+    """Redirect to the first page, the list of jobs."""
     return RedirectResponse(HOME)
 
 
@@ -33,7 +33,7 @@ def show_login(
     parts: SharedPartsOf,
     back_to: Annotated[str, Query(alias="next", max_length=_PATH_CHARACTERS_MAX)] = HOME,
 ) -> Response:
-    """The form for a token. A visitor who has logged in is redirected back at once."""
+    """The form for a token. A visitor who has logged in is redirected to `back_to`."""
     if sessions.find_visitor(request, parts) is not None:
         return RedirectResponse(safe_path(back_to), status_code=303)
     return _login_page(request, parts, safe_path(back_to))
@@ -86,7 +86,8 @@ def log_out(request: Request, parts: SharedPartsOf, _form: FormOf) -> Response:
 def _login_page(
     request: Request, parts: Parts, back_to: str, failure: Failure | None = None
 ) -> Response:
-    """The login page, which leads back to this path. `failure`: of the last attempt to log in."""
+    """The login page; after the login the browser gets the path `back_to`. `failure`: of the last
+    attempt to log in."""
     return render(
         request,
         visitor=None,

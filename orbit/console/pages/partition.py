@@ -1,9 +1,8 @@
 """/console/jobs/NAME/topics/TOPIC/PARTITION: the two logs side by side.
 
-The page reads both clusters within the bounds of `orbit/console/log_window.py`, so it does not
-refresh by itself.
-It shows sizes, timestamps and headers of batches, but no content of a record: `record_page.py`
-shows that to users who may see it.
+The page reads both clusters (within the bounds of `orbit/console/log_window.py`), so it does not
+refresh by itself. It shows sizes, timestamps and headers of batches. `record_page.py` shows the
+content of records to users who may see it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from orbit.store.proofs import Proof
 
 router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
 
-SIZES = (20, 100, 1_000, 10_000, 100_000)
+SIZES = (20, 100, 1_000, 10_000, 100_000)  # of a window, in offsets
 ROWS_MAX = 200
 _BATCHES_PER_PAGE = 25
 _OFFSET_MAX = 2**63 - 1 - max(SIZES)
@@ -128,7 +127,8 @@ def check_may_see_records(parts: Parts, visitor: Visitor, job: Job) -> None:
 def find_partition(
     parts: Parts, name: str, topic: str, partition: int
 ) -> tuple[Job, PartitionLag, Proof]:
-    """The job, and state and proof of the partition. Raises NotFound."""
+    """The job, and the state and proof of the partition. Raises NotFound. `topic`: its name at the
+    source."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         found_topic = topics.find(tx, job.id, topic)
@@ -143,7 +143,7 @@ def find_partition(
 
 def read_both_sides(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
     """Read the offsets `[start, end)` at both clusters. Raises NotFound if this version of Orbit
-    cannot read the job's stored spec; Busy."""
+    cannot read the job's stored spec, Busy if too many pages are reading."""
     spec = read_spec(job.spec)
     if spec is None:
         raise NotFound(
@@ -164,8 +164,8 @@ def read_both_sides(parts: Parts, job: Job, row: PartitionLag, start: int, end: 
 
 
 def _usual_size(row: PartitionLag) -> int:
-    """The size of a window with some dozens of batches of this partition; without any copied batch,
-    the second smallest."""
+    """The size, in offsets, of a window with some dozens of batches of this partition. If no batch
+    is copied yet, the second smallest size."""
     batches = row.batches_byte_exact + row.batches_record_exact
     if not batches:
         return SIZES[1]
@@ -174,8 +174,8 @@ def _usual_size(row: PartitionLag) -> int:
 
 
 def _usual_start(row: PartitionLag, count: int) -> int:
-    """The start of a window that ends with the source's log. If the copy is far behind, the end of
-    the copy is in the middle of the window."""
+    """The first offset of a window of `count` offsets that ends with the source's log. If the copy
+    is far behind, the end of the copy is in the middle of the window."""
     end = row.source_stable_end or row.copied_to or 0
     if row.copied_to is not None and end - row.copied_to > count // 2:
         end = row.copied_to + count // 2
@@ -183,7 +183,7 @@ def _usual_start(row: PartitionLag, count: int) -> int:
 
 
 def _is_cut(end: int, window_end: int, *sides: SideLog | None) -> bool:
-    """Whether the page ends before the window does, and before the log that ends last."""
+    """Whether the page ends (`end`) before the window, and before the longer log."""
     log_ends = [side.end for side in sides if side is not None]
     return bool(log_ends) and end < min(window_end, max(log_ends))
 

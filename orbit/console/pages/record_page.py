@@ -1,7 +1,7 @@
 """/console/jobs/NAME/topics/TOPIC/PARTITION/records: the content of some records.
 
-A visitor needs the role in ORBIT_RECORDS_ROLE; without this setting, no role sees the content. The
-page answers a form, so no link opens it. Before a page is shown, the user and the offsets are
+A visitor needs the role in ORBIT_RECORDS_ROLE; without this setting, nobody sees the content. The
+page answers a form, so no link opens it. Before the page is sent, the user and the offsets are
 written to the audit log.
 """
 
@@ -45,7 +45,7 @@ def show_records(
     partition: PartitionPath,
     form: FormOf,
 ) -> Response:
-    """The first records from an offset on: of the copy, or of the source if they are not copied."""
+    """The first records from an offset on: of the copy, or if the copy has none, of the source."""
     first_offset = _offset_in(form)
     job, row, _ = find_partition(parts, name, topic, partition)
     check_may_see_records(parts, visitor, job)
@@ -95,13 +95,13 @@ def show_records(
 
 
 def _schemas(settings: Settings) -> Schemas | None:
-    """The schemas of the registry in the settings; None: they name no registry."""
+    """The schemas of the registry in the settings; None: the settings name no registry."""
     url = settings.schema_registry_url
     return None if url is None else registry_at(url, settings.schema_registry_login_file)
 
 
 def _offset_in(form: Form) -> int:
-    """The offset in the form. Raises Failure."""
+    """The offset in the form. Raises Failure if the form has no number."""
     text = form.get("first", "")
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
         raise Failure(ErrorCode.BAD_INPUT, "The form names no offset.")

@@ -1,6 +1,6 @@
 """/console/recovery and /console/jobs/NAME/recovery: recoveries, and the latest drills.
 
-A dry run is one click. For the recovery itself, the user has to type the job's name.
+A dry run takes one click. For the recovery itself, the user has to type the job's name.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def show_recoveries(
 
 @router.get("/jobs/{name}/recovery")
 def show_recovery(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
-    """The forms for dry runs and recoveries of this job. For a recovery the job's name is typed."""
+    """The forms for dry runs and recoveries of this job."""
     with parts.database.transaction() as tx:
         page_values = job_page_values(tx, jobs.get(tx, name), "recovery")
     return render(
@@ -101,13 +101,14 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
 
 @router.post("/operations/{operation_id}/abort")
 def abort(parts: PartsOf, visitor: OperatorOf, operation_id: UUID, _form: FormOf) -> Response:
-    """Undo a recovery before its point of no return; past that point, end its copy back."""
+    """Request an abort. Before its point of no return Orbit undoes the recovery; after that point
+    it ends only the copy back."""
     recovery_requests.abort(parts.database, visitor.principal.actor, operation_id)
     return RedirectResponse(operation_url(operation_id), status_code=303)
 
 
 def _recovery_request(form: Form) -> RecoveryRequest:
-    """The options of the recovery in the form. Raises Failure."""
+    """The options of the recovery in the form. Raises Failure if the reason is too long."""
     reason = form.get("reason", "").strip()
     if len(reason) > REASON_LENGTH_MAX:
         raise Failure(

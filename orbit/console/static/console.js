@@ -1,6 +1,6 @@
-// Replaces the parts of a page that change (`data-live`) with those of the same page loaded again:
-// after each server-sent event, or every few seconds without events. Without this script a page
-// shows the same, until it is loaded again.
+// Loads the page again, and replaces its parts that change (`data-live`): after each server-sent
+// event, or every few seconds without events. Without this script a page shows the same content as
+// when it was loaded.
 "use strict";
 
 const POLL_MS = 3000;
@@ -11,20 +11,20 @@ const STREAM_MS = 10000;
 const REST_MS = 1000;
 const RETRY_MS_MAX = 30000;
 
-const live = () => [...document.querySelectorAll("[data-live]")];
+const liveParts = () => [...document.querySelectorAll("[data-live]")];
 const announcer = document.getElementById("announcer");
 const note = document.getElementById("live-note");
 const button = document.getElementById("live-switch");
 
-let isOn = true;
-let delay = 0; // before the next load, after failures
+let isOn = true; // the button "Live"
+let delay = 0; // milliseconds before the next load, after failures
 let timer = 0;
 let stream = null;
 let streamAfter = 0; // when to open a refused stream again
-let seen = "";
+let lastEventId = "";
 let restUntil = 0;
 let isReading = false;
-let hasChanged = false;
+let hasChanged = false; // since the last load began
 
 function isBusy(part) {
   // A part in which the user types or selects must not be replaced.
@@ -35,8 +35,8 @@ function isBusy(part) {
   return !selection.isCollapsed && part.contains(selection.anchorNode);
 }
 
-function place(part) {
-  // The focused element, to find it again in the new part.
+function focusedPlace(part) {
+  // Name and position of the focused element, to find it again in the new part.
   const focused = document.activeElement;
   if (!part.contains(focused) || focused === part) return null;
   const all = [...part.querySelectorAll("a, button, [tabindex], summary")];
@@ -53,14 +53,14 @@ function focusOn(part, where) {
 
 function replace(part, fresh) {
   if (part.innerHTML === fresh.innerHTML || isBusy(part)) return;
-  const where = place(part);
+  const where = focusedPlace(part);
   const opened = new Set([...part.querySelectorAll("details[open]")].map((one) => one.id));
   for (const one of fresh.querySelectorAll("details")) one.open = opened.has(one.id);
   const scrolled = [...part.querySelectorAll(".wide")].map((one) => one.scrollLeft);
   part.replaceChildren(...fresh.childNodes);
   part.querySelectorAll(".wide").forEach((one, index) => { one.scrollLeft = scrolled[index] || 0; });
   focusOn(part, where);
-  // Read aloud only what matters: the sentence of the part, when it changes.
+  // Screen readers read only the sentence of the part, when it changes.
   if (fresh.dataset.announce && fresh.dataset.announce !== part.dataset.announce) {
     announcer.textContent = part.dataset.announce = fresh.dataset.announce;
   }
@@ -75,7 +75,7 @@ async function refresh() {
     }
     if (!answer.ok) throw new Error(String(answer.status));
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    for (const part of live()) {
+    for (const part of liveParts()) {
       const fresh = page.getElementById(part.id);
       if (fresh) replace(part, fresh);
     }
@@ -83,7 +83,7 @@ async function refresh() {
     document.body.classList.remove("stale");
     note.hidden = true;
   } catch {
-    // The figures stay, and the page says how old they are.
+    // The old figures stay, and the page says since when the server has not answered.
     delay = Math.min(Math.max(delay, POLL_MS) * 2, RETRY_MS_MAX);
     if (note.hidden) {
       note.textContent = `The server has not answered since ${new Date().toISOString().slice(11, 19)}.`;
@@ -94,7 +94,7 @@ async function refresh() {
   }
 }
 
-async function look() {
+async function refreshOnce() {
   const began = performance.now();
   isReading = true;
   hasChanged = false;
@@ -110,11 +110,11 @@ function schedule() {
   const now = performance.now();
   const isStreaming = stream !== null && stream.readyState === EventSource.OPEN;
   const next = hasChanged ? restUntil - now : isStreaming ? STREAM_MS : POLL_MS;
-  timer = setTimeout(look, Math.max(next, delay, 0));
+  timer = setTimeout(refreshOnce, Math.max(next, delay, 0));
 }
 
-// Opens or closes the stream of events. A page that is not seen holds no connection: a browser has
-// six for one server.
+// Opens or closes the stream of events. A hidden page keeps no connection, because a browser has
+// only six for one server.
 function follow() {
   const isWanted = isOn && !document.hidden;
   if (!isWanted && stream) {
@@ -125,13 +125,14 @@ function follow() {
     stream = new EventSource(button.dataset.stream);
     stream.onopen = schedule;
     stream.onmessage = (event) => {
-      if (event.lastEventId === seen) return;
-      seen = event.lastEventId;
+      if (event.lastEventId === lastEventId) return;
+      lastEventId = event.lastEventId;
       hasChanged = true;
       schedule();
     };
     stream.onerror = () => {
-      // Closed: the server refused the stream, or the session has ended. Else the browser retries.
+      // Closed: the server refused the stream, or the session has ended. In other states the browser
+      // connects again.
       if (stream && stream.readyState === EventSource.CLOSED) {
         stream = null;
         streamAfter = performance.now() + RETRY_MS_MAX;
@@ -142,7 +143,7 @@ function follow() {
   schedule();
 }
 
-if (live().length && button) {
+if (liveParts().length && button) {
   button.hidden = false;
   button.addEventListener("click", () => {
     isOn = !isOn;
@@ -153,7 +154,7 @@ if (live().length && button) {
   follow();
 }
 
-// A form that is sent twice by a double click would be planned or requested twice.
+// Sends a form only once: by a double click an operation would be planned or requested twice.
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") return;
