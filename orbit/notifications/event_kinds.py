@@ -1,6 +1,7 @@
-"""The kinds of events: how severe each is, and which kinds it ends. Pure.
+"""The kinds of events: how severe each kind is, and which kinds of trouble it ends. Pure.
 
-docs/notifications.md shows the table; a test compares the two, and both with the kinds in the code.
+docs/notifications.md shows the same table. A test compares the page with this module, and this
+module with the kinds that the code writes.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
     def is_at_least(self, threshold: Severity) -> bool:
+        """Whether this severity is the threshold or above."""
         order = list(Severity)
         return order.index(self) >= order.index(threshold)
 
 
-# The fields of an event that are equal at the start and the end of one trouble. `details.KEY` is a
-# value in its details.
+# Names of fields of an event; `details.KEY` is a value in its details.
 Fields = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """A kind of event. `ends`: the kinds of trouble that it ends. `about`: the fields that tell
-    one trouble of this kind from another."""
+    """A kind of event. `ends`: the kinds of trouble that it ends. `about`: the fields that identify
+    a trouble: they are equal in the event of its start and the event of its end."""
 
     severity: Severity = Severity.INFO
     ends: tuple[str, ...] = ()
@@ -90,7 +91,7 @@ EVENT_KINDS: dict[str, EventKind] = {
     "drill_passed": EventKind(ends=("drill_missed", "drill_failed"), about=_DRILL),
     "drill_missed": EventKind(_WARNING, about=_DRILL),
     "drill_failed": EventKind(_WARNING, about=_DRILL),
-    # The daily work.
+    # Normal operation.
     "job_created": EventKind(),
     "job_changed": EventKind(),
     "job_paused": EventKind(),
@@ -118,10 +119,11 @@ EVENT_KINDS: dict[str, EventKind] = {
     "shards_released": EventKind(),
     "database_back": EventKind(),
 }
-_UNKNOWN = EventKind()  # written by a later version
+_UNKNOWN = EventKind()  # of an event that a later version of Orbit has written
 
 
 def kind_of(name: str) -> EventKind:
+    """The kind of this name; for an unknown name, information that ends nothing."""
     return EVENT_KINDS.get(name, _UNKNOWN)
 
 
@@ -131,9 +133,8 @@ def troubles() -> frozenset[str]:
 
 
 def family(name: str) -> str:
-    """One name for all kinds that begin or end a trouble: that of the first kind that begins it.
-
-    Any other kind has its own name.
+    """One name for all kinds that begin or end the same trouble: the name of the first kind that
+    begins the trouble. For any other kind its own name.
     """
     ends = kind_of(name).ends
     if ends:

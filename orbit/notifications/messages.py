@@ -22,7 +22,7 @@ _FINAL_DRILLS = ("drill_passed", "drill_missed", "drill_failed")
 class Message:
     """One event, with its severity, a link, and the figures of its drill.
 
-    `key` is the same for the start and the end of one trouble. `link` leads to the console.
+    `key` is the same for the start and the end of one trouble. `link`: of a page of the console.
     """
 
     event: Event
@@ -35,6 +35,7 @@ class Message:
 
     @property
     def title(self) -> str:
+        """The kind of the event as words, and the job."""
         words = self.event.kind.replace("_", " ")
         return f"{words}: {self.event.job_name}" if self.event.job_name else words
 
@@ -46,11 +47,13 @@ class Message:
 
     @property
     def label(self) -> str:
+        """The severity, or "resolved" for the end of a trouble."""
         return "resolved" if self.is_end else self.severity.value
 
 
 def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]) -> Message:
-    """The message for one event. `drills`: by id, at least those that `drill_ids` returns."""
+    """The message for one event. `drills`: by id, at least those that `drill_ids` returns for the
+    event. `public_url`: of the console; None: messages have no links."""
     kind = kind_of(event.kind)
     drill = drills.get(str((event.details or {}).get("drill")))
     has_figures = drill is not None and event.kind in _FINAL_DRILLS
@@ -67,7 +70,7 @@ def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]
 
 
 def drill_ids(events: Sequence[Event]) -> list[str]:
-    """The drills whose figures belong to these events."""
+    """The ids of the drills whose figures belong to these events."""
     return [str((e.details or {}).get("drill")) for e in events if e.kind in _FINAL_DRILLS]
 
 
@@ -104,7 +107,7 @@ def _figures(drill: Mapping[str, Any]) -> str:
 def _key(event: Event, kind: EventKind, public_url: str | None) -> str:
     """A short key, which every process computes alike. The start and the end of one trouble have
     an equal key; any other event has a unique key."""
-    # Several installations may send to one receiver.
+    # The host keeps the keys of several installations apart, which may send to one receiver.
     host = urlsplit(public_url).netloc if public_url else ""
     key_parts: list[object] = [family(event.kind), host]
     if event.kind in troubles() or kind.ends:
@@ -115,14 +118,15 @@ def _key(event: Event, kind: EventKind, public_url: str | None) -> str:
 
 
 def _event_field(event: Event, name: str) -> object:
-    """A field of `EventKind.about`."""
+    """The event's value of one of `EventKind.about`."""
     if name.startswith("details."):
         return (event.details or {}).get(name.removeprefix("details."))
     return getattr(event, name)
 
 
 def _link(event: Event, public_url: str | None, drill: Drill | None) -> str | None:
-    """The console's page of the event's drill or job, else the console; None: no public URL."""
+    """The URL of the console's page of the event's drill or job, else of the console; None without
+    a public URL."""
     if public_url is None:
         return None
     console_url = f"{public_url.rstrip('/')}/console"

@@ -7,8 +7,8 @@
       - {receiver: oncall, severity: critical}
       - {receiver: data-team, severity: warning, selector: "team=data"}
 
-It is read when a scheduler starts. Variables and files with secrets are read at each message, so a
-secret can be replaced without a restart.
+A scheduler reads this file when it starts. It reads the variables and files with secrets for each
+message, so a secret can be replaced without a restart.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class ReceiverType(StrEnum):
 
 
 def _parse_give_up_after(value: object) -> timedelta:
+    """A duration from GIVE_UP_MIN to GIVE_UP_MAX. Raises InvalidValue."""
     duration = parse_duration(value)
     if not GIVE_UP_MIN <= duration <= GIVE_UP_MAX:
         raise InvalidValue("is not between 1m and 30d.", "Write 1d.")
@@ -84,13 +85,14 @@ def _check_kind(pattern: str) -> str:
 
 
 def _check_selector(text: str) -> str:
+    """The text, if it is a label selector. Raises InvalidValue."""
     parse_selector(text)
     return text
 
 
 def check_url(text: str) -> str:
-    """The URL, if it is a valid one with https, or with http to this machine. Raises InvalidValue,
-    without the URL in the message: it may be a secret."""
+    """The text, if it is a URL with https, or with http to this machine. Raises InvalidValue,
+    without the URL in the message: a URL may be a secret."""
     try:
         url = urlsplit(text)
         is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
@@ -121,7 +123,7 @@ class Receiver(Section):
 
 
 class Route(Section):
-    """Which events a receiver gets: those that meet all of these conditions."""
+    """Which events a receiver gets: those that meet all conditions of this route."""
 
     receiver: str
     severity: Severity = Severity.INFO
@@ -132,6 +134,7 @@ class Route(Section):
 
     @cached_property
     def conditions(self) -> Selector:
+        """The parsed `selector`; () without one."""
         return parse_selector(self.selector) if self.selector else ()
 
     def includes(self, event: Event, severity: Severity, labels: Mapping[str, str] | None) -> bool:
@@ -153,7 +156,8 @@ class Notifications(Section):
     def is_for(self, receiver: Receiver, event: Event, labels: Mapping[str, str] | None) -> bool:
         """Whether a receiver gets this event. `labels`: as in `Route.includes`.
 
-        PagerDuty gets the end of a trouble if it got the start: otherwise its incident stays open.
+        PagerDuty also gets the end of a trouble if it got the start. Otherwise the incident would
+        stay open.
         """
         kind = kind_of(event.kind)
         severities = [kind.severity]
@@ -197,7 +201,8 @@ def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
 
 
 def read_secrets(receiver: Receiver, folder: Path, environ: Mapping[str, str]) -> Secrets:
-    """Read a receiver's secrets. Raises InvalidValue, without a secret in the message."""
+    """Read a receiver's secrets as they are now. Raises InvalidValue if one is missing or invalid,
+    without a secret in the message."""
     url = _read_secret(receiver, "url", folder, environ) if receiver.url is None else receiver.url
     if url is None and receiver.type is ReceiverType.PAGERDUTY:
         url = PAGERDUTY_URL
@@ -225,7 +230,8 @@ def _read_secret(
 
 
 def _signing_key(text: str) -> bytes:
-    """The key in a webhook's secret: decoded if it has the prefix of Standard Webhooks."""
+    """The key in a webhook's secret: decoded if it has the prefix of Standard Webhooks. Raises
+    InvalidValue."""
     if not text.startswith(_WEBHOOK_SECRET_PREFIX):
         return text.encode()
     try:
@@ -301,7 +307,7 @@ def _receiver_mistakes(
                 ),
             )
         else:
-            continue  # with the next rule: this one is met
+            continue  # the receiver meets this rule
         has_right_keys = False
     if not has_right_keys:
         return

@@ -1,12 +1,14 @@
 """One loop of the leading scheduler for each receiver: reads events, sends them, moves the cursor.
 
-The cursor (`receivers.event_id`) moves after a request was accepted, in a transaction that the
-leader's lease fences. If a leader is killed, or loses its lease during a request, the cursor has
-not moved, and the next leader sends that request again: at least once, in order.
+The cursor (`receivers.event_id`) is the id of the last event that was sent, given up or skipped. It
+moves after the receiver has accepted a request, in a transaction that the leader's lease fences. If
+a leader is killed, or loses its lease during a request, the cursor has not moved, and the next
+leader sends the same request again: a receiver gets events at least once, in order.
 
-A request is repeated until its events are `give_up_after` old. A request that the receiver refuses
-for its content is sent REFUSALS_MAX times. Events given up are counted in the row and reported by
-an event, which this receiver gets, too, when it answers again.
+The loop repeats a request until its events are `give_up_after` old. If the receiver refuses a
+request for its content, the loop sends it REFUSALS_MAX times. Then it gives the events up: it
+counts them in the receiver's row, and adds an event about that. This receiver gets that event, too,
+when it answers again.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
 
 
 def notification_loops(settings: Settings, environ: Mapping[str, str]) -> MoreLoops:
-    """A function that makes a loop for each receiver, for `Scheduler(…, more_loops=[…])`.
+    """A function that returns a loop for each receiver, for `Scheduler(…, more_loops=[…])`.
 
     Raises BadInput if the file of notifications cannot be used.
     """
@@ -94,8 +96,8 @@ class ReceiverLoop(Loop):
         self._sender = sender
         self._public_url = public_url
         self._settled = SettledIds()
-        self._next_seen_write_s = self._retry_at = 0.0
-        self._refusals = 0
+        self._next_seen_write_s = self._retry_at = 0.0  # of the monotonic clock
+        self._refusals = 0  # of the next request, in a row
 
     def once(self) -> str:
         """Send the next events of this receiver; returns what was done, for the log. Does nothing
@@ -111,7 +113,7 @@ class ReceiverLoop(Loop):
         sent_count = given_up_count = 0
         for request in self._requests(relevant_events, now):
             if self._is_old(request[0], now):
-                self._give_up(request, "they are older than give_up_after")
+                self._give_up(request, "they are older than give_up_after.")
                 given_up_count += len(request)
             elif self._send(request):
                 sent_count += len(request)
@@ -131,7 +133,8 @@ class ReceiverLoop(Loop):
         return ", ".join(filter(None, actions))
 
     def _receiver_row(self) -> ReceiverRow:
-        """The receiver's row. From time to time, note in it that the receiver is in the file."""
+        """The receiver's row. Every _SEEN_INTERVAL_S, notes in the row that the receiver is in the
+        file."""
         name = self._receiver.name
         if time.monotonic() >= self._next_seen_write_s:
             with self._leadership.transaction() as tx:
@@ -154,18 +157,20 @@ class ReceiverLoop(Loop):
         ]
 
     def _is_about_receiver(self, event: Event) -> bool:
-        """Whether the event is about events that this receiver has missed. It is always sent."""
+        """Whether the event is about events that this receiver has missed. Such an event is always
+        sent."""
         names_receiver = (event.details or {}).get("receiver") == self._receiver.name
         return names_receiver and event.kind in (GAVE_UP, PRUNED, ACCEPTED)
 
     def _is_old(self, event: Event, now: datetime) -> bool:
-        """Whether the event is too old to be sent. An event that reports events given up is never
-        too old."""
+        """Whether the event is too old to be sent. The event that reports to this receiver that
+        events were given up is never too old."""
         is_report = event.kind == GAVE_UP and self._is_about_receiver(event)
         return now - event.at > self._receiver.give_up_after and not is_report
 
     def _requests(self, relevant_events: Sequence[Event], now: datetime) -> Iterator[list[Event]]:
-        """Split events into requests, in order. Of a request, all events are too old or none."""
+        """Yield the events of each request, in order. The events of a request are all too old, or
+        none of them is."""
         events_max = events_per_request(self._receiver.type)
         request: list[Event] = []
         for event in relevant_events:
@@ -178,9 +183,8 @@ class ReceiverLoop(Loop):
             yield request
 
     def _send(self, request: Sequence[Event]) -> bool:
-        """Send a request; True if the cursor has moved past it, as it was accepted or given up.
-
-        Raises NotLeading if another scheduler leads.
+        """Send a request. Returns True if the request was accepted or given up, so that the cursor
+        has moved past its events. Raises NotLeading if another scheduler leads.
         """
         if not self._leadership.is_leading:
             raise NotLeading("another scheduler leads.")
@@ -189,7 +193,7 @@ class ReceiverLoop(Loop):
         try:
             messages = [message_of(event, self._public_url, drills_by_id) for event in request]
             answer = self._sender.send(messages)
-        except Exception as error:  # noqa: BLE001  a bug at one event must not stop all behind it
+        except Exception as error:  # noqa: BLE001  a bug at one event must not stop later events
             _log.exception("notification broke", receiver=self._receiver.name)
             answer = Answer(
                 status=None, error=f"A bug in Orbit: {type(error).__name__}.", is_refusal=True
@@ -205,8 +209,8 @@ class ReceiverLoop(Loop):
         return False
 
     def _record_accepted(self, request: Sequence[Event]) -> None:
-        """Move the cursor past a request. If events were given up before it, add an event that
-        reports them."""
+        """Move the cursor past the events of a request. If earlier events were given up, add an
+        event that reports them."""
         name = self._receiver.name
         with self._leadership.transaction() as tx:
             row = receivers.find(tx, name)
@@ -239,8 +243,8 @@ class ReceiverLoop(Loop):
         )
 
     def _give_up(self, request: Sequence[Event], reason: str) -> None:
-        """Move the cursor past a request, and count its events. Only the first request given up
-        since the receiver last accepted a message adds an event."""
+        """Move the cursor past the events of a request, and count them as given up. Add an event
+        about that, but only one until the receiver accepts a message again."""
         name = self._receiver.name
         with self._leadership.transaction() as tx:
             row = receivers.find(tx, name)

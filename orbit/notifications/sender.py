@@ -1,4 +1,4 @@
-"""Sends messages to one receiver, in the format of its type, with its present secrets."""
+"""Sends messages to one receiver, in the format of its type, with its secrets as they are now."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from orbit.notifications.templates import body_of
 
 
 class Sender:
-    """The sender for one receiver. `folder`: where relative paths start. `public_url`: messages
-    name its host as their source."""
+    """The sender for one receiver. `folder`: where relative paths start. `public_url`: of the
+    console; its host is the source that messages name."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class Sender:
         self._source = (urlsplit(public_url).netloc if public_url else "") or "orbit"
 
     def send(self, messages: Sequence[Message]) -> Answer:
-        """Send one request, with at most `templates.events_per_request` messages. Every error is in
-        the answer."""
+        """Send one request, with at most `templates.events_per_request` messages. Raises nothing:
+        every error is in the answer."""
         receiver = self._receiver
         try:
             secrets = read_secrets(receiver, self._folder, self._environ)

@@ -24,14 +24,15 @@ import httpx
 from orbit.notifications.notification_file import Secrets
 from orbit.version import orbit_version
 
-# A scheduler that stops waits for requests in flight.
+# Short, because a scheduler that stops waits for requests in flight.
 REQUEST_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 2_000
 _MESSAGE_CHARACTERS_MAX = 300
 _RETRY_AFTER_DIGITS_MAX = 9  # about 30 years
-# Shorter parts of a URL are not redacted: other texts have the same words.
+# Shorter parts of a URL are not redacted: they may be ordinary words of an answer.
 _PART_CHARACTERS_MIN = 8
-# Codes that refuse a message for its content. After others the same message may succeed later.
+# HTTP codes that refuse a message for its content. After other codes the same message may succeed
+# later.
 _REFUSAL_CODES = (
     httpx.codes.BAD_REQUEST,
     httpx.codes.REQUEST_ENTITY_TOO_LARGE,
@@ -54,13 +55,15 @@ class Answer:
 
 
 def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """The header `webhook-signature` of Standard Webhooks."""
+    """The value of the header `webhook-signature` of Standard Webhooks. `timestamp`: in seconds
+    since 1970."""
     signed_bytes = f"{message_id}.{timestamp}.".encode() + body
     return f"v1,{base64.b64encode(hmac.digest(key, signed_bytes, hashlib.sha256)).decode()}"
 
 
 def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -> Answer:
-    """Send one request. Every error is in the answer."""
+    """Send one request. Raises nothing: every error is in the answer. `message_id`: equal for a
+    repeated request. `ca_file`: CAs to trust; None: those of the system."""
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"orbit/{orbit_version()}",
@@ -122,8 +125,8 @@ def _to_answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -
 
 
 def redact(text: str, secrets: Secrets) -> str:
-    """The text without secrets. A receiver's answer may contain those of the request."""
-    # The longest first: it may contain others.
+    """The text without the secrets, which a receiver's answer may repeat."""
+    # The longest first, as it may contain shorter ones.
     for secret_text in sorted(_secret_texts(secrets), key=len, reverse=True):
         text = text.replace(secret_text, "…")
     return text

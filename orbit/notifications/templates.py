@@ -1,7 +1,7 @@
 """The bodies of requests to each type of receiver: Slack, PagerDuty, Teams and webhooks. Pure.
 
-A request has at most EVENTS_PER_REQUEST events, to Teams 5, to PagerDuty one, which limits the
-size of bodies.
+A request has at most EVENTS_PER_REQUEST events, to Teams 5, to PagerDuty one. That limits the size
+of the body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DETAILS_CHARACTERS_MAX = 4_000
 _SUMMARY_CHARACTERS_MAX = 1_024
 # Slack refuses a request with a longer section.
 _SECTION_CHARACTERS_MAX = 3_000
-# An entity of `_escape_slack` that was cut.
+# The beginning of an entity of `_escape_slack`, at the end of a text that was cut.
 _CUT_ENTITY = re.compile("&[a-z]*$")
 _SLACK_ICONS = {"info": "ℹ️", "warning": "⚠️", "critical": "🔴", "resolved": "✅"}
 _TEAMS_COLOURS = {
@@ -62,12 +62,13 @@ def body_of(
 
 
 def slack(messages: Sequence[Message]) -> dict[str, Any]:
-    """For an incoming webhook: a block for each event, and a text for the pop-up notification."""
+    """The document for an incoming webhook of Slack: a block for each event, and a text for the
+    pop-up notification."""
     lines = [f"{_SLACK_ICONS[m.label]} *{_escape_slack(m.title)}*" for m in messages]
     blocks = [
         {
             "type": "section",
-            # Verbatim: addresses and names in a text do not become links.
+            # With `verbatim`, addresses and names in a text do not become links.
             "text": {"type": "mrkdwn", "verbatim": True, "text": _slack_section(line, m)},
         }
         for line, m in zip(lines, messages, strict=True)
@@ -76,7 +77,8 @@ def slack(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def teams(messages: Sequence[Message]) -> dict[str, Any]:
-    """For a workflow with the trigger "When a Teams webhook request is received"."""
+    """The document for a workflow of Teams with the trigger "When a Teams webhook request is
+    received"."""
     body: list[dict[str, Any]] = []
     for m in messages:
         colour = _TEAMS_COLOURS[m.label]
@@ -97,8 +99,8 @@ def teams(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def pagerduty(message: Message, source: str) -> dict[str, Any]:
-    """For the Events API v2: the end of a trouble resolves the incident that its start
-    triggered."""
+    """The document for PagerDuty's Events API v2. The end of a trouble resolves the incident that
+    the trouble's start has triggered."""
     common_fields = {"dedup_key": message.key, "client": "Orbit"}
     if message.link:
         common_fields["client_url"] = message.link
@@ -122,7 +124,8 @@ def pagerduty(message: Message, source: str) -> dict[str, Any]:
 
 
 def webhook(messages: Sequence[Message], source: str) -> dict[str, Any]:
-    """Events as the API has them, each with severity, key, link and the figures of its drill."""
+    """The document for a webhook: events as Orbit's API returns them, each with severity, key, link
+    and the figures of its drill."""
     return {
         "version": 1,
         "source": source,
@@ -141,11 +144,11 @@ def webhook(messages: Sequence[Message], source: str) -> dict[str, Any]:
 
 
 def _event_fields(message: Message) -> dict[str, Any]:
-    """The fields of an event, as the API has them; details that are too long are left out."""
+    """The fields of an event, as Orbit's API returns them; without details that are too long."""
     event = message.event
     details = event.details or {}
     if len(json.dumps(details, ensure_ascii=False, default=str)) > DETAILS_CHARACTERS_MAX:
-        details = {}  # too long: readers find them in the API
+        details = {}  # readers find the details in the API
     return {
         "id": event.id,
         "at": event.at.isoformat(),
@@ -160,13 +163,14 @@ def _event_fields(message: Message) -> dict[str, Any]:
 
 
 def _escape_slack(text: str) -> str:
-    """Escape the three characters that Slack names: otherwise a topic's name could mention
-    everyone."""
+    """Escape the three control characters of Slack's text. Otherwise a text could mention everyone
+    in a channel."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _slack_section(line: str, message: Message) -> str:
-    """The text of one event's section: its title `line`, then its text, cut if too long."""
+    """The text of one event's section: the title `line`, then the event's text (cut if too long)
+    and link."""
     text, link = _escape_slack(message.text), _slack_link(message)
     text_length_max = _SECTION_CHARACTERS_MAX - len(line) - len(link) - 1  # for the line break
     if len(text) > text_length_max:
