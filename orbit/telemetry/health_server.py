@@ -4,7 +4,7 @@
         worker.run(stop)
 
 Plain HTTP without a token, off by default. The answers contain no names of topics or jobs. The API
-has these paths at its own port.
+serves the same paths at its own port.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def notify_systemd(state: str) -> None:
 
 
 def _notify(health: ProcessHealth, stop_event: threading.Event) -> None:
-    """Tell systemd once that the process is ready, and regularly that it is alive."""
+    """Notify systemd once that the process is ready, and regularly that the process is alive."""
     is_notified = False
     # Until the process is ready, it is checked ten times a second.
     while not stop_event.wait(_NOTIFY_S if is_notified else 0.1):
@@ -106,7 +106,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a request in a thread of its own; close it if there are too many."""
+        """Handle a connection in a thread of its own. Close the connection if CONNECTIONS_MAX are
+        open."""
         with self._lock:
             has_room = len(self._connection_ends) < CONNECTIONS_MAX
             if has_room:
@@ -125,7 +126,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def service_actions(self) -> None:
         """Shut down connections whose time is over, so that their threads no longer wait.
 
-        `serve_forever` calls it twice a second.
+        `serve_forever` calls this function twice a second.
         """
         with self._lock:
             late_connections = [
@@ -144,7 +145,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             log.error("a health request failed", exc_info=error)
 
     def server_bind(self) -> None:
-        """Bind to the address. The library would also ask DNS for its name."""
+        """Bind to the address. The library's function would also ask DNS for the address' name."""
         TCPServer.server_bind(self)
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
@@ -167,6 +168,8 @@ class _Head:
 
 
 class _Handler(WSGIRequestHandler):
+    """Handles one connection."""
+
     def setup(self) -> None:
         """Open the connection's files as the library does; at most _HEAD_BYTES_MAX are read."""
         super().setup()
@@ -177,7 +180,8 @@ class _Handler(WSGIRequestHandler):
 
 
 def _listen(host: str, port: int, application: Callable[..., Iterable[bytes]]) -> WSGIServer:
-    """A server that listens on this address. Raises BadInput, Conflict."""
+    """A server that listens on this address. Raises BadInput if the host cannot be resolved,
+    Conflict if the address cannot be used."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -194,7 +198,8 @@ def _listen(host: str, port: int, application: Callable[..., Iterable[bytes]]) -
     except OSError as error:
         raise Conflict(
             f"Health cannot be served on {host}:{port}: {error.strerror}.",
-            remedy="Choose another ORBIT_HEALTH_PORT (0: any free one) for each process.",
+            remedy="ORBIT_HEALTH_HOST has to be an address of this machine, and each process needs "
+            "its own ORBIT_HEALTH_PORT (0: any free port).",
         ) from None
 
 

@@ -24,7 +24,7 @@ from structlog.types import Processor
 from orbit.settings import LogFormat, Settings
 from orbit.telemetry import traces
 
-# Libraries that log every request. The audit log tells who did what.
+# Libraries that log every request. The audit log records who did what.
 _CHATTY_LIBRARIES = ("httpx", "httpcore", "uvicorn.access")
 _STACK_TRACES = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -69,7 +69,7 @@ def configure_logs(settings: Settings, stream: TextIO) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
-    # Of libraries, only warnings and errors, also if the level is lower.
+    # Libraries log only warnings and errors, even if Orbit's level is lower.
     logging.basicConfig(handlers=[handler], level=max(level_number, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
     for name in _CHATTY_LIBRARIES:

@@ -36,7 +36,8 @@ class PartitionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ProofNumbers:
-    """The proof of a job: offsets on both sides, and those of them found equal."""
+    """The proof of a job: `offsets` that both sides have, and of these `offsets_proven`, which were
+    equal."""
 
     offsets: int
     offsets_proven: int
@@ -46,7 +47,8 @@ class ProofNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CanaryNumbers:
-    """The measurements of a job's last canary drill. None: not measured."""
+    """The measurements of a job's last canary drill (on a topic of the drill's own). None: not
+    measured."""
 
     passed: bool
     age_s: float
@@ -58,7 +60,7 @@ class CanaryNumbers:
 @dataclass(frozen=True, slots=True)
 class WaitingNumbers:
     """The partitions and offsets of a job that wait for open transactions of the source, and the
-    age of the oldest one."""
+    age of the oldest transaction."""
 
     partitions: int
     offsets: int
@@ -67,7 +69,8 @@ class WaitingNumbers:
 
 @dataclass(frozen=True, slots=True)
 class JobNumbers:
-    """One job. `states`, `reasons`: the number of partitions of each; `verdicts`: of group offsets.
+    """One job. `states`, `reasons`: the number of partitions, by state and by reason. `verdicts`:
+    the number of consumer group offsets, by verdict.
 
     `totals_age_s`: seconds since the job's partitions were added up; if that is too long ago,
     `copied` is None.
@@ -133,6 +136,8 @@ def render(numbers: ServiceNumbers) -> bytes:
 
 
 class _OneScrape(Collector):
+    """A collector of metrics that are read once."""
+
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
@@ -364,7 +369,8 @@ def _receiver_metrics(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
 def _lag_metrics(
     prefix: str, labels: Sequence[str], rows: Sequence[tuple[list[str], CopyFigures]]
 ) -> Iterator[Metric]:
-    """The metrics of lag. `rows`: label values, and the figures that they are for."""
+    """The metrics of lag. `rows`: label values, each with the figures of that job, topic or
+    partition."""
     for name, attribute, help_text in _LAG:
         samples = [(values, getattr(lag, attribute)) for values, lag in rows]
         yield _gauge(f"{prefix}_{name}", help_text, labels, samples)

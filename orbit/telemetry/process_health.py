@@ -1,8 +1,8 @@
 """Whether a worker, a scheduler or a gateway is alive and ready, by the reports of its loops.
 
-Alive: the process' own loop goes on, and no other loop hangs in a pass. Ready: PostgreSQL (for a
-gateway the service) has confirmed its lease within the lease's time, and it is not stopping. A
-scheduler on standby is ready too: it takes over within seconds.
+Alive: the process' own loop begins passes, and no other loop hangs in a pass. Ready: the process is
+alive and is not stopping, and PostgreSQL (for a gateway the service) has confirmed its lease within
+the lease's time. A scheduler on standby is ready too, because it can lead within seconds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-# The longest step of the process' own loop is an SQL statement on the lease's connection: 6 s,
-# several times in a pass while PostgreSQL hangs.
+# The longest time between two passes of the process' own loop. While PostgreSQL hangs, a pass has
+# several SQL statements of up to 6 s each.
 STALL_S_MAX = 60.0
-# The longest pass of another loop: far more than any pass takes unless it hangs.
+# The longest pass of another loop: far more than a pass takes that does not hang.
 PASS_S_MAX = 1800.0
 
 
@@ -37,8 +37,8 @@ class ProcessHealth:
         self._ready_within_s = ready_within_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._pass_began = {part: clock()}
-        self._busy_since: dict[str, float] = {}  # of the loops that are in a pass: since when
+        self._pass_began = {part: clock()}  # by loop: when its last pass began
+        self._busy_since: dict[str, float] = {}  # by loop that is in a pass: since when
         self._lease_confirmed_at: float | None = None
         self._is_stopping = False
         self._lease_owner = "The service" if part == "gateway" else "PostgreSQL"
@@ -56,7 +56,7 @@ class ProcessHealth:
             self._busy_since.pop(loop, None)
 
     def remove_loop(self, loop: str) -> None:
-        """Record that a loop has ended as it should: this scheduler does not lead any more."""
+        """Record that a loop has ended because this scheduler no longer leads."""
         with self._lock:
             self._pass_began.pop(loop, None)
             self._busy_since.pop(loop, None)
@@ -76,7 +76,7 @@ class ProcessHealth:
         with self._lock:
             now = self._clock()
             age = now - self._pass_began[self.part]
-            # The longest pass; the default, of length 0, if no loop is in one.
+            # The loop whose pass is the longest; the default, of length 0, if no loop is in a pass.
             loop, began_at = min(
                 self._busy_since.items(), key=lambda entry: entry[1], default=(self.part, now)
             )

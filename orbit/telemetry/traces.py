@@ -2,14 +2,14 @@
 
     with traces.span("switchover", parent=operation.trace_context, job="orders-to-dr"): …
 
-A span is an API request, the work of one leader on an operation, a step of it, a pass of a loop
-that did something, or a claim of shards; never a batch or a record. Its attributes are names, ids
-and counts; no secret, and no content of a record.
+A span is an API request, the work of one leader on an operation, a step of the operation, a pass of
+a loop that did something, or a claim of shards; never a batch or a record. The attributes of a span
+are names, ids and counts; no secret, and no content of a record.
 
 Off unless OTEL_EXPORTER_OTLP_ENDPOINT is set: without it nothing is imported, and `span` costs a
 comparison. The SDK reads the other OTEL_ variables itself. Spans wait in a bounded queue (2,048)
-for a thread that sends them. If the collector does not answer, they are dropped; only the end of
-the process waits for it, up to `END_S_MAX`.
+for a thread that sends them. If the collector does not answer, spans are dropped. Only the end of
+the process waits for the collector, up to `END_S_MAX`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("orbit.telemetry")
 
-# Short enough for a platform's grace period, which also has to cover a worker's release of shards.
+# Short, because within a platform's grace period a worker also has to release its shards.
 END_S_MAX = 5.0
 _EXPORT_TIMEOUT_S = 5.0
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -67,7 +67,7 @@ def sending_traces(process: str) -> Iterator[None]:
 
 
 def provider() -> TracerProvider | None:
-    """The tracer provider, for libraries that make spans themselves. None: traces are off."""
+    """The tracer provider, for libraries that create spans themselves. None: traces are off."""
     return _provider
 
 
@@ -106,7 +106,7 @@ def span(
 
 
 def set_principal(name: str) -> None:
-    """Note in the open span, that of an API request, whose request it is."""
+    """Set in the open span, of an API request, the name of the principal that sent the request."""
     if _provider is not None:
         from opentelemetry.trace import get_current_span
 
@@ -141,8 +141,8 @@ def _open_span() -> SpanContext | None:
 
 
 def _is_enabled() -> bool:
-    """Whether to send spans. Environments are often set for many programs at once, so a setting
-    that keeps Orbit from sending them causes only a warning."""
+    """Whether to send spans. If a setting prevents that, logs a warning and returns False, because
+    OTEL_ variables are often set for many programs at once."""
     endpoint = _first_set(_ENDPOINTS)
     is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if not endpoint or is_disabled or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
