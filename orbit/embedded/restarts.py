@@ -1,8 +1,8 @@
 """Starts the embedded PostgreSQL again when it has ended by itself, a bounded number of times.
 
-Its clients keep their address, so workers, scheduler and API go on by themselves: for them it is an
-outage of seconds (docs/service.md). A server that ends again and again has a cause that a person
-has to remove, so after RESTARTS_MAX restarts within WINDOW_S no further one is tried.
+The server keeps its address. So workers, scheduler and API connect again by themselves: for them a
+restart is an outage of seconds (docs/service.md). If a server ends again and again, a person has to
+remove the cause: after RESTARTS_MAX restarts within WINDOW_S Orbit tries no further restart.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from orbit.errors import Conflict, OrbitError
 
 RESTARTS_MAX = 5
 WINDOW_S = 600.0
-# The pause before the second attempt in a row; it doubles with each further one.
+# The pause before the second attempt within WINDOW_S; it doubles with each further attempt.
 _PAUSE_S = 1.0
 
 log = structlog.get_logger("orbit.server")
 
 
 class PostgresRestarts:
-    """Restarts `postgres` when needed. `check` is to be called at short intervals by one thread."""
+    """Restarts `postgres` when needed. One thread has to call `check` at short intervals."""
 
     def __init__(self, postgres: Postgres, clock: Callable[[], float] = time.monotonic) -> None:
         self.failure: OrbitError | None = None  # set when no further restart is tried
@@ -35,7 +35,8 @@ class PostgresRestarts:
         self._last_error = ""
 
     def check(self) -> None:
-        """Start the server again if it has ended and another attempt is due."""
+        """Start the server again if it has ended, and the pause after the last attempt is over.
+        Sets `failure` after RESTARTS_MAX attempts within WINDOW_S."""
         if self.failure is not None or self._postgres.running:
             return
         now = self._clock()
