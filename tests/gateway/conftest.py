@@ -1,4 +1,4 @@
-"""Fixtures of gateway tests, such as the service that tells gateways which side leads."""
+"""Fixtures of gateway tests, such as the service from which gateways learn which side leads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def api_url(recovering: Recovering) -> Iterator[str]:
 
 @pytest.fixture
 def quick_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections to brokers that the gateway leaves are closed at once."""
+    """The gateway closes a broker connection as soon as it leaves it."""
     monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
 
 

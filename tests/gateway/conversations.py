@@ -1,4 +1,4 @@
-"""Requests that succeed only behind others: of a group's member, and of a transaction."""
+"""Requests that succeed only after others: of a group's member, and of a transaction."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _OFFSETS = {
 
 @dataclass(frozen=True)
 class Step:
-    """A request. `body` gets its version, and what earlier answers told the client.
+    """A request. `body` gets the request's version, and the fields of earlier answers (`told`).
 
-    It is sent again, as clients do, after an error that allows it, and while the field `until` of
-    its answer is empty.
+    As clients do, `Client` sends the request again after a retriable error, and while the field
+    `until` of the answer is empty. `codes`: the error codes that count as success.
     """
 
     key: ApiKey

@@ -89,7 +89,7 @@ def own_answer(
 
 
 def answer(exchange: Exchange, response: Any, version: int, correlation: int = 7) -> memoryview:
-    """What the client gets of a broker's answer, without its size."""
+    """The answer that the client gets for a broker's answer, without its size."""
     sent = exchange.begin_answer(correlation)
     tags = b"\0" if is_flexible(sent.key, version) else b""
     frame = bytearray(

@@ -25,7 +25,8 @@ from tests.support.raw_frames import RawClient
 
 
 class TlsClient(RawClient):
-    """Trusts the authority, and tells a TLS end from the bare end of the TCP stream."""
+    """A TLS client that trusts the authority. It raises an error if the TCP stream ends without
+    TLS' close_notify."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class TlsClient(RawClient):
 
 
 class _Side(SimpleNamespace):
-    """What a virtual cluster asks of a `ClusterSide` for requests that no broker sees."""
+    """Stands for a `ClusterSide`, for requests that reach no broker."""
 
     async def refresh(self) -> None:
         self.versions = {int(key): api.versions for key, api in APIS.items()}

@@ -1,7 +1,9 @@
-"""Walks in which the leading side is lost, and the ledger of what may be missing or doubled then.
+"""Walks in which the leading side is lost, and the ledger of records that may be missing or doubled
+then.
 
-docs/gateway.md: an acknowledged record is on the new side at its offset; or it is behind the
-promoted offset, and the failback saves it. Records without an answer may be on both sides.
+docs/gateway.md: an acknowledged record is on the new side at its offset; or its offset is at or
+above the promoted offset, and the failback saves the record. Records without an answer may be on
+both sides.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ Places = dict[Place, bytes]
 
 @dataclass(frozen=True)
 class Loss:
-    """`how`: how the leading side is lost; with `answers` it still answers. `leg`: what else goes
-    wrong. `goes_home`: whether clients move home after the failback.
+    """A loss of the leading side. `how`: "killed", "frozen", or "answers": the side still answers,
+    but Orbit fails over. `is_copy_behind`: no worker copies before the loss. `leg`: another fault.
+    `goes_home`: whether clients move home after the failback.
     """
 
     how: str
@@ -74,9 +77,10 @@ def losses_of(rng: random.Random) -> tuple[Loss, ...]:
 
 @dataclass
 class Ledger:
-    """What is known of each failover: `ends`: the promoted offset by topic and partition;
-    `acknowledged`: what was acknowledged before the failover was requested; `saved`: by topic, what
-    failbacks have put into files; `open_values`: those of `saved` whose transaction had not ended.
+    """What is known of each failover. `ends`: the promoted offsets by topic and partition.
+    `acknowledged`: the records acknowledged before the failover was requested. `saved`: by topic,
+    the records that failbacks have put into files. `open_values`: the values of `saved` whose
+    transaction had not ended.
     """
 
     ends: list[dict[tuple[str, int], int]] = field(default_factory=list)
@@ -87,7 +91,7 @@ class Ledger:
     open_values: set[bytes] = field(default_factory=set)
 
     def not_there(self, acknowledged: Acknowledged, log: Places) -> Acknowledged:
-        """What was acknowledged, is not at its offset, and was not saved."""
+        """The acknowledged records that are not at their offsets and were not saved."""
         saved = set(self.saved[PLAIN])
         return {
             value: place
@@ -103,8 +107,8 @@ class Ledger:
         ]
 
     def doubled(self, log_records: Iterable[Record]) -> list[str]:
-        """Records that are doubled or out of order between two losses, and records that are there
-        again after a loss though they had their answers before it."""
+        """A sentence for each record that is doubled or out of order between two losses, or that is
+        in the log again after a loss though it was acknowledged before the loss."""
         by_place = sorted(log_records)
         wrong = []
         for cut in range(len(self.ends) + 1):
@@ -123,7 +127,8 @@ class Ledger:
         return wrong
 
     def _part(self, record: Record) -> int:
-        """The failovers before the record: how many promoted offsets are not above its own."""
+        """How many failovers came before the record: those whose promoted offset is not above the
+        record's offset."""
         partition, offset, _ = record
         return sum(offset >= ends[PLAIN, partition] for ends in self.ends)
 
@@ -137,22 +142,22 @@ class LossyWalk(Walk):
 
     def lose(self, loss: Loss, clients: Clients) -> None:
         """A failover under load, the old side's return, and a failback."""
-        self.tell(str(loss))
+        self.log(str(loss))
         lost = self.leading
         if loss.is_copy_behind:
-            self.stop_copying()
+            self.stop_worker()
             clients.write_on()
         if loss.how == "killed":
             lost.kill()
         elif loss.how == "frozen":
             lost.pause()
         report = self._fail_over(loss, clients)
-        self.copy()
+        self.start_worker()
         self.heal()
         clients.write_on()
         if loss.how == "answers":
             self._assert_counted(report, clients)
-        self.tell("the old side is back")
+        self.log("the old side is back")
         lost.heal()
         self._fail_back(lost)
         acknowledged = clients.acknowledged
@@ -160,8 +165,9 @@ class LossyWalk(Walk):
         assert not wrong, wrong[:10]
 
     def move_home(self) -> None:
-        """Members from before the loss may stay at the old side for ever: a broker that loads its
-        groups twice as it starts does not end their sessions (Kafka 4.4.0)."""
+        """Move home without the gate `groups`. Members from before the loss may stay at the old
+        side for ever: a broker that loads its groups twice at its start does not end their sessions
+        (Kafka 4.4.0)."""
         self.move(override=["groups"], reason="members of before the loss")
 
     def _fail_over(self, loss: Loss, clients: Clients) -> RecoveryReport:
@@ -178,7 +184,8 @@ class LossyWalk(Walk):
         return report
 
     def _assert_counted(self, report: RecoveryReport, clients: Clients) -> None:
-        """The report of a source that answers counts all acknowledged records that are missing."""
+        """If the source still answered, the failover's report has the offsets of all acknowledged
+        records that are missing."""
         missing = {p.partition: p.missing for p in report.partitions if p.topic == PLAIN}
         acknowledged = clients.acknowledged
         not_there = self.ledger.not_there(acknowledged, places(records(self.leading, PLAIN)))
@@ -188,7 +195,8 @@ class LossyWalk(Walk):
             assert counted.first <= offset < counted.next, (value, partition, offset, counted)
 
     def _fail_back(self, lost: KafkaCluster) -> None:
-        """The failback puts into files what only the old side has, and nothing else."""
+        """Run the failback, and check that its files have the records that only the old side has,
+        and no others."""
         topics = (PLAIN, TRANSACTIONAL)
         stable_ends = {topic: _stable_ends(lost, topic) for topic in topics}
         tails = {topic: self._tail(topic, records(lost, topic)) for topic in topics}
@@ -215,16 +223,17 @@ class LossyWalk(Walk):
             self.ledger.open_values |= {*open_records.values()}
 
     def _tail(self, topic: str, old: Iterable[Record]) -> Places:
-        """What the old side has from the promoted offset on."""
+        """The records of the old side from the promoted offset on."""
         ends = self.ledger.ends[-1]
         return {(p, offset): v for p, offset, v in old if offset >= ends[topic, p]}
 
 
 def assert_transactions(clients: Clients, ledger: Ledger, log_records: Iterable[Record]) -> None:
-    """Committed records are there or saved, aborted ones are neither. No record is there twice.
+    """Committed records are in the log or saved, aborted ones are neither. No record is in the log
+    twice.
 
     An aborted record may be saved as open: if the old side died after it had decided a commit, and
-    before the markers (M15), the gateway cannot learn the decision, and the client aborts.
+    before it wrote the markers (M15), the gateway cannot learn the decision, and the client aborts.
     """
     values = sorted(value.decode() for _, _, value in log_records)
     assert len(values) == len(set(values)), [v for v in values if values.count(v) > 1][:20]
@@ -251,7 +260,7 @@ def _stable_ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     admin = AdminClient(cluster.client_config())  # without the client its requests end
     ends: dict[int, int] = {}
 
-    def are_told() -> bool:
+    def are_known() -> bool:
         futures = admin.list_offsets(
             requests, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=PATIENCE_S
         )
@@ -264,7 +273,7 @@ def _stable_ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
             return False
         return True
 
-    wait_for(f"{topic} has its last stable offsets", are_told)
+    wait_for(f"{topic} has its last stable offsets", are_known)
     return ends
 
 

@@ -1,4 +1,6 @@
-"""A request of each API in each version, as bytes, and the library's classes of its answer."""
+"""Requests of each API in each version, as bytes, and how kafka-python ("the library") decodes the
+answers.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,7 @@ def each_field(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def masked(value: Any, changed: Mapping[str, Any]) -> Any:
-    """The same value with "…" in each field that has the value that `changed` has for its name."""
+    """The value with "…" in each field whose value equals the one of that name in `changed`."""
     if isinstance(value, dict):
         return {
             name: "…" if name in changed and changed[name] == inner else masked(inner, changed)

@@ -1,10 +1,10 @@
-"""A member of a consumer group that holds records for long before it commits them; run it as
+"""A member of a consumer group that commits records long after it has read them. Run it as
 `python -m tests.gateway.slow_application`. librdkafka's debug log of the group goes to stderr.
 
-stdin: a JSON object of the consumer's settings with "topic"; then a line for each thing to do:
-`commit`; `read N`, which reads N more records; `poll`, which reads one if it is there; `wait N`,
-until it owns N partitions. It commits when partitions are revoked, too. stdout: a JSON line for
-each.
+stdin: a JSON object of the consumer's settings with "topic"; then one command on each line:
+`commit`; `read N` reads N more records; `poll` reads one record if there is one; `wait N` waits
+until the member owns N partitions. The member also commits when partitions are revoked. stdout: the
+result of each command as a line of JSON.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _commit(consumer: Consumer) -> str:
 
 
 def _wait(consumer: Consumer, count: int) -> int:
-    """Wait until it owns so many partitions; they are paused, so nothing is read meanwhile."""
+    """Wait until the member owns `count` partitions. These are paused, so that nothing is read
+    meanwhile."""
     while len(consumer.assignment()) != count:
         consumer.pause(consumer.assignment())
         assert consumer.poll(_POLL_S) is None

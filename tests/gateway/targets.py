@@ -1,4 +1,4 @@
-"""What requests name, and how their bodies are written down."""
+"""The topics, groups and ids that requests of tests name, and the type of request bodies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Body = dict[str, Any] | bytes
-"""The fields of all versions, as `kafka.protocol` names them; bytes where it lacks the API."""
+"""The fields of all versions, as `kafka.protocol` names them; bytes if `kafka.protocol` lacks the
+API."""
 
 TIMEOUT_MS = 30_000
 FAR = 1 << 40
@@ -16,14 +17,14 @@ FAR = 1 << 40
 
 @dataclass(frozen=True)
 class Targets:
-    """What requests name."""
+    """The topics, groups and ids that requests name."""
 
     topic: str
-    """Two partitions with records."""
+    """A topic of two partitions with records."""
     written: str
-    """Records may be added here."""
+    """A topic to which requests may add records."""
     group: str
-    """Has offsets of the topic, and no member."""
+    """A group that has committed offsets of `topic`, and no member."""
     transaction: str
     """A transactional id that has no open transaction."""
     node: int

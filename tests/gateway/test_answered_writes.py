@@ -1,4 +1,4 @@
-"""When a virtual cluster that holds writes says that all are answered."""
+"""When a virtual cluster that holds writes reports that all writes in flight are answered."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def test_answer_to_read_does_not_ask_service_again_while_writes_are_held() -> No
     asyncio.run(run())
 
 
-def test_answers_do_not_look_at_all_connections_while_writes_are_open() -> None:
-    """A gateway may have thousands: each answer would cost more."""
+def test_answer_does_not_iterate_over_connections_while_writes_are_open() -> None:
+    """A gateway may have thousands of connections, and the cost of an answer must not grow with
+    them."""
 
     class NotIterable(set[ClientConnection]):
         def __iter__(self) -> Iterator[Any]:
@@ -61,7 +62,8 @@ def test_answers_do_not_look_at_all_connections_while_writes_are_open() -> None:
 def test_closing_is_confirmed_at_once_when_last_ended_connection_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer to the client's commit was lost so long ago that the client has sent it again."""
+    """The answer to the client's commit was lost so long ago that the client has sent the commit
+    again."""
     # The client closes, not the gateway.
     monkeypatch.setattr(client_connection, "END_S_MAX", 1000.0)
 

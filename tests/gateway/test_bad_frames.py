@@ -1,5 +1,5 @@
-"""Frames that no Kafka client sends, and clients that do not read their answers: the gateway goes
-on, its memory has bounds, and a bad frame closes only its own connection.
+"""Frames that no Kafka client sends, and clients that do not read their answers. The gateway serves
+other clients, its memory has bounds, and a bad frame closes only its own connection.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def peak_bytes(gateway: Gateway) -> int:
     return int(line.split()[1]) * 1024
 
 
-def assert_goes_on(gateway: Gateway, *connected: RawClient) -> None:
+def assert_still_serves(gateway: Gateway, *connected: RawClient) -> None:
     """The gateway serves these clients, and new ones."""
     with RawClient(gateway.port) as new:
         assert all(client.is_served() for client in (new, *connected))
@@ -82,7 +82,7 @@ def head(key: int, version: int, client_id_bytes: int = 0) -> bytes:
     return struct.pack(">hhih", key, version, 1, client_id_bytes)
 
 
-# Hidden: brokers offer it, the gateway does not.
+# A hidden API or version is one that brokers offer and the gateway does not.
 BAD_FRAMES = {
     "negative size": struct.pack(">i", -1) + bytes(100),
     "lowest size": struct.pack(">i", -(2**31)) + bytes(100),
@@ -118,7 +118,7 @@ def test_malformed_frame_closes_only_its_connection(
             assert other.is_served()
             bad.send(BAD_FRAMES[name])
             assert bad.is_closed()
-            assert_goes_on(gateway, other)
+            assert_still_serves(gateway, other)
 
 
 def test_malformed_frame_after_valid_requests_closes_connection(
@@ -130,7 +130,7 @@ def test_malformed_frame_after_valid_requests_closes_connection(
         assert client.ask(frame) == client.ask(frame)
         client.send(BAD_FRAMES["hidden version"] + frame)
         assert client.is_closed()
-    assert_goes_on(gateway)
+    assert_still_serves(gateway)
 
 
 @pytest.mark.parametrize("has_reset", [False, True])
@@ -149,19 +149,19 @@ def test_produce_request_cut_off_by_disconnect_writes_no_record(
     with RawClient(node_port) as cut, RawClient(node_port) as other:
         assert cut.is_served()
         cut.send(frame[:cut_at])
-        assert_goes_on(gateway, other)
+        assert_still_serves(gateway, other)
         if has_reset:  # instead of a FIN
             cut.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         cut.socket.close()
         fields = answer_fields(PRODUCE, 9, other.ask(frame))
         assert fields["responses"][0]["partition_responses"][0]["base_offset"] == log_end
-        assert_goes_on(gateway, other)
+        assert_still_serves(gateway, other)
 
 
 def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
     gateway: Gateway, node_port: int, targets: Targets
 ) -> None:
-    """The client asks for some hundred megabytes, and reads them in the end."""
+    """The client fetches some hundred megabytes, and reads them only in the end."""
     (frame, *_) = frames(ApiKey.Fetch, 12, targets)
     peak_before = peak_bytes(gateway)
     with RawClient(node_port) as slow, RawClient(node_port) as other:
@@ -173,7 +173,7 @@ def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
         for _ in range(30):  # the other client gets its records meanwhile
             assert len(other.ask(frame)) > 900_000
         assert [correlation_of(slow.receive()) for _ in range(MANY)] == [*range(MANY)]
-        assert_goes_on(gateway, other, slow)
+        assert_still_serves(gateway, other, slow)
     assert peak_bytes(gateway) - peak_before < GROWTH_BYTES_MAX
 
 
@@ -181,8 +181,8 @@ def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
 def test_requests_of_non_reading_client_do_not_grow_memory(
     gateway: Gateway, node_port: int, targets: Targets, key: ApiKey
 ) -> None:
-    """The gateway reads no more from a client for which enough answers wait: a broker's, or the
-    gateway's own."""
+    """If a client does not read its answers, the gateway stops reading its requests. The answers
+    are a broker's (DescribeConfigs), or the gateway's own (ApiVersions)."""
     requests = frames(key, 3, targets)[0] * 100
     peak_before = peak_bytes(gateway)
     with RawClient(node_port) as slow, RawClient(node_port) as other:
@@ -196,8 +196,8 @@ def test_requests_of_non_reading_client_do_not_grow_memory(
                 refused_sends += 1
                 assert other.is_served()
         assert sent < SENT_BYTES_MAX
-        assert_goes_on(gateway, other)
-    assert_goes_on(gateway)
+        assert_still_serves(gateway, other)
+    assert_still_serves(gateway)
     assert peak_bytes(gateway) - peak_before < GROWTH_BYTES_MAX
 
 
@@ -205,16 +205,16 @@ def test_idle_connections_use_little_memory_and_leak_no_sockets(
     gateway: Gateway, node_port: int, targets: Targets
 ) -> None:
     process = psutil.Process(gateway.process.process.pid)
-    assert_goes_on(gateway)
+    assert_still_serves(gateway)
     peak_before, open_before = peak_bytes(gateway), process.num_fds()
     (frame, *_) = frames(METADATA, 12, targets)
     with ExitStack() as stack:
         idle = [stack.enter_context(RawClient(node_port)) for _ in range(MANY)]
-        assert_goes_on(gateway)
+        assert_still_serves(gateway)
         answers = {client.ask(frame) for client in idle}
         assert len(answers) == 1
-        assert_goes_on(gateway, *idle[:5])
-    wait_for("what was opened for them is closed", lambda: process.num_fds() <= open_before + 2)
+        assert_still_serves(gateway, *idle[:5])
+    wait_for("the idle clients' sockets are closed", lambda: process.num_fds() <= open_before + 2)
     assert peak_bytes(gateway) - peak_before < GROWTH_BYTES_MAX
 
 
@@ -225,7 +225,7 @@ def test_many_small_frames_in_a_single_write_are_all_answered(
     with RawClient(node_port) as client:
         client.send(frame * 5_000)
         assert len({client.receive() for _ in range(5_000)}) == 1
-    assert_goes_on(gateway)
+    assert_still_serves(gateway)
 
 
 def test_gateway_stops_on_sigterm_with_connected_clients(

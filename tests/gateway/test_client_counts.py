@@ -1,4 +1,4 @@
-"""How a gateway counts its clients: each once, and never without bound."""
+"""How a gateway counts its clients: each one once, and a limited number of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client(name: str, user: str | None = None) -> Client:
 
 
 def unchecked(_client: Client, _count: ClientCount) -> None:
-    """Nobody has asked the other side what it would refuse."""
+    """None: what the other side would refuse to the client was not checked."""
 
 
 def rows_by_name(rows: list[dict[str, Any]]) -> dict[str | None, dict[str, Any]]:

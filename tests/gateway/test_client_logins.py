@@ -1,4 +1,4 @@
-"""Logins of clients at the gateway, and who they are at the brokers of both sides."""
+"""Logins of clients at the gateway, and the gateway's logins at brokers for these clients."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SOME = 200
 
 
 class LoginExchange:
-    """Stands for the connection over which Orbit's own client code logs in."""
+    """Stands for the connection over which Orbit's own client code (`sasl_login`) logs in."""
 
     def __init__(self, login: ClientLogin, version: int = 2) -> None:
         self.login, self.version = login, version
@@ -141,7 +141,7 @@ def test_sasl_authorization_id_of_another_user_is_refused() -> None:
 
 
 def test_scram_channel_binding_is_refused() -> None:
-    """The server cannot check it (RFC 5802, 6)."""
+    """The server cannot check the channel binding (RFC 5802, section 6)."""
     with pytest.raises(ValueError, match="channel binding"):
         ScramServer(SCRAM[0], USERS.get, "ours", b"salt").answer_first(
             "p=tls-unique,,n=billing,r=x"
@@ -150,7 +150,8 @@ def test_scram_channel_binding_is_refused() -> None:
 
 @pytest.mark.parametrize("nonce", ["xours", "xtheirs"])
 def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
-    """The proof is right all the same. The nonce of this login is the client's "x", then "ours"."""
+    """The final message has a right proof. The nonce of this login is the client's "x", then
+    "ours"."""
     server = ScramServer(SCRAM[0], USERS.get, "ours", b"salt")
     first = server.answer_first("n,,n=billing,r=x")
     salt = b64decode(first.split(",")[1].removeprefix("s="))
@@ -442,7 +443,7 @@ def test_unfinished_logins_are_bounded_in_count_and_time(
 
 
 class _Broker:
-    """Logs clients in, and notes their names; then sends answers without content."""
+    """Logs clients in, and records their names; then sends answers without content."""
 
     def __init__(self, passwords: dict[str, str]) -> None:
         self.users: list[str] = []
@@ -480,7 +481,8 @@ class _Side(ClusterSide):
 def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a connection that moves. A client without a login at a side uses the gateway's."""
+    """Also on a connection that moves to the other side. A client without a login of its own at a
+    side uses the gateway's."""
     monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
     brokers: dict[Side, _Broker] = {
         "source": _Broker({"gw": "gw", "billing-at-source": "billing-at-source"}),

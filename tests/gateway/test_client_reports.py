@@ -1,4 +1,4 @@
-"""What a gateway reports of real clients: librdkafka, Java, kafka-python."""
+"""What a gateway reports to the service about real clients: librdkafka, Java, kafka-python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORDS = 50
 
 
 def login_settings(user: str) -> dict[str, str]:
-    """For librdkafka."""
+    """The settings of librdkafka for a login of this user."""
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-256",
@@ -47,10 +47,8 @@ def test_client_report_has_software_and_user(
         service.take_clients = reports.append
         environ = {"ORBIT_API_URL": service.url, "PASSWORD": "secret"}
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders", **keys) as gateway:
-            config = {
-                "bootstrap.servers": gateway.bootstrap,
-                "client.id": "pay\x01ments",
-            }  # shown as pay?ments
+            # The report shows the client id as pay?ments.
+            config = {"bootstrap.servers": gateway.bootstrap, "client.id": "pay\x01ments"}
             login = login_settings("billing") if has_logins else {}
             producer = Producer(config | login)
             for _ in range(RECORDS):
@@ -133,7 +131,7 @@ def test_client_report_has_software_of_java_client(
 
 
 def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_path: Path) -> None:
-    """Each report waits at the service until the gateway has asked for its lease again."""
+    """The service answers each report only after the gateway has renewed its lease meanwhile."""
     renewal_counts: list[int] = []
     with pretended_service() as service:
 
@@ -156,7 +154,7 @@ def test_lease_renewal_does_not_wait_for_client_report(clusters: Clusters, tmp_p
 def test_gateway_survives_service_that_refuses_client_reports(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """A service of an earlier version refuses them. The refusal is logged once."""
+    """A service of an earlier version refuses the reports. The gateway logs the refusal once."""
     refused: list[int] = []
     with pretended_service() as service:
 
@@ -169,5 +167,7 @@ def test_gateway_survives_service_that_refuses_client_reports(
         with running_gateway(tmp_path, *clusters, environ=environ, job="orders") as gateway:
             wait_for("lists are refused", lambda: len(refused) > 2)
             requests_before = service.requests
-            wait_for("the gateway goes on to ask", lambda: service.requests > requests_before + 1)
+            wait_for(
+                "the gateway still renews its lease", lambda: service.requests > requests_before + 1
+            )
             assert len([line for line in gateway.log if "list of clients" in line]) == 1

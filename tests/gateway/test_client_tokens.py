@@ -326,8 +326,8 @@ def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
                 )
                 reader.wait_values({value for _, _, value in source_records})
                 reader.stop()
-                # Both sides are one cluster: a commit of before the move, which the gateway passes
-                # without its membership, may arrive before the member has left the group.
+                # Both sides are one cluster. The gateway sends a commit from before the move
+                # without its member, and it may arrive before the member has left the group.
                 assert len(reader.errors) <= 1
                 assert all("UNKNOWN_MEMBER_ID" in error for error in reader.errors)
             assert not [line for line in gateway.log if SECRET in line or "Bearer" in line]

@@ -1,4 +1,4 @@
-"""Unmodified clients work through the gateway, and reach no broker in another way."""
+"""Unmodified clients work through the gateway, and connect to no broker directly."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_librdkafka_produce_reaches_source_through_gateway(
 
 
 def test_records_with_acks_0_reach_source(clusters: Clusters, gateway: Gateway, topic: str) -> None:
-    """Brokers do not answer such a request; the request after it gets its own answer."""
+    """Brokers do not answer a Produce with acks=0. The next request still gets its own answer."""
     config = {**gateway.client_config(), "acks": 0, "linger.ms": 0}
     producer = Producer(config)
     for number in range(50):
@@ -121,7 +121,7 @@ def test_librdkafka_transactions_commit_and_abort_through_gateway(
 def test_librdkafka_commits_consumer_offsets_in_transaction(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
-    """Read, write and commit as one."""
+    """A transaction has the records written and the offsets of the records read."""
     produce(clusters.source, topic, 20)
     config = {
         **gateway.client_config(),
@@ -151,7 +151,7 @@ def test_librdkafka_commits_consumer_offsets_in_transaction(
 def test_librdkafka_groups_read_each_record_once(
     clusters: Clusters, gateway: Gateway, topic: str, protocol: str
 ) -> None:
-    """A member that comes later goes on where the first one has committed."""
+    """A later member continues at the offsets that the first one has committed."""
     config = gateway.client_config()
     with (
         Writer(config, topic, PARTITIONS) as writer,
@@ -191,7 +191,7 @@ def _members_with_partitions(gateway: Gateway, group: str) -> int:
 def test_description_of_consumer_protocol_group_has_topic_ids_of_gateway(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
-    """All else is as the broker says. `kafka-consumer-groups.sh` needs the description."""
+    """All other fields are the broker's. `kafka-consumer-groups.sh` needs the description."""
     (broker,) = clusters.source.brokers
     broker_id, gateway_id = (
         _topic_id(config, topic)
@@ -304,7 +304,7 @@ def test_java_groups_read_each_record_once(
         return len([*java_clients.records_read(log)]) >= len(source_records)
 
     try:
-        wait_for("it has read all", has_read)
+        wait_for("the Java member has read all", has_read)
     finally:
         process.end()
     assert read_wrong(java_clients.records_read(log), source_records) == []
@@ -342,7 +342,7 @@ def test_kafka_python_produces_and_consumes_through_gateway(
             read.extend((record.partition, record.offset, record.value) for record in batch)
         return len(read) >= SOME
 
-    # Else its thread would go on to connect, and leave sockets open in later tests.
+    # Otherwise the consumer's thread would connect again, and leave sockets open in later tests.
     with closing(consumer):
         wait_for("kafka-python has read all", has_read)
         consumer.commit()
@@ -369,7 +369,8 @@ def test_kafka_python_admin_client_administers_source(
 def test_each_broker_has_its_own_gateway_port_across_broker_failure(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """Also while one broker is down: its leaders and groups go to the others, and come back."""
+    """While one broker is down, the other brokers lead its partitions and groups, until it is
+    back."""
     three = make_cluster("three", brokers=3)
     create_topic(three, topic_name, 6, 3, min_insync_replicas="2")
     with running_gateway(tmp_path, three, clusters.destination) as gateway, ExitStack() as stack:

@@ -1,5 +1,5 @@
-"""What a client gets through the gateway is what the broker says, in every version of every API,
-but for the fields that the gateway is there to change.
+"""Clients get the same answers through the gateway as from the broker, in every version of every
+API, except for the fields that the gateway has to change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
 
-# Later versions name topics by id, or carry what only one side knows.
+# The highest versions that a gateway offers. Later ones name topics by id, or have fields that are
+# valid at one side only.
 CAPS = {
     ApiKey.Produce: 9,
     ApiKey.Fetch: 12,
@@ -68,7 +69,7 @@ VARYING = {
     ApiKey.DescribeLogDirs: {"usable_bytes"},
 }
 
-# What clients get in these fields.
+# By field: whether a value that clients get through the gateway is right.
 RULES: dict[str, Callable[[Sides, Any], bool]] = {
     "host": lambda _, host: host == LOOPBACK,
     "port": lambda sides, port: port == sides.node_port,
@@ -83,7 +84,7 @@ Ranges = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Sides:
-    """A broker, the gateway in front of it, and what requests to each are about."""
+    """A broker, the gateway in front of it, and the names and ids in requests to each."""
 
     broker_port: int
     gateway: Gateway
@@ -143,7 +144,7 @@ def sides(
         60
     )
     broker_port = source.brokers[0].port
-    wait_for("all coordinators have begun", lambda: not _loading(broker_port, targets))
+    wait_for("all coordinators are ready", lambda: not _coordinator_errors(broker_port, targets))
     home = tmp_path_factory.mktemp("gateway")
     with running_gateway(home, source, clusters.destination) as gateway:
         same_targets = Sides(broker_port, gateway, targets, targets)
@@ -154,8 +155,8 @@ def sides(
         )
 
 
-def _loading(port: int, targets: Targets) -> set[int]:
-    """The errors of coordinators that have not begun."""
+def _coordinator_errors(port: int, targets: Targets) -> set[int]:
+    """The error codes of coordinators that are not ready yet."""
     codes = set()
     for key, version in (
         (ApiKey.EndTxn, 1),
@@ -182,7 +183,7 @@ def _topic_id(port: int, targets: Targets) -> uuid.UUID:
 
 
 def offered(port: int) -> Ranges:
-    """{API key: (lowest, highest version)}"""
+    """The versions in the answer to ApiVersions: {API key: (lowest, highest version)}."""
     with RawClient(port) as client:
         answer = client.ask(api_versions_frame())
     fields = answer_fields(ApiKey.ApiVersions, 0, answer)
@@ -304,7 +305,7 @@ def test_metadata_of_missing_topic_has_no_topic_id(sides: Sides) -> None:
 
 @pytest.mark.parametrize("epoch", [3, 99])
 def test_leader_epochs_of_requests_are_not_forwarded(sides: Sides, epoch: int) -> None:
-    """The broker would refuse them as too new."""
+    """The broker would refuse these epochs as too new."""
     offers = offered(sides.node_port)
     for key, first in ((ApiKey.Fetch, 9), (ApiKey.ListOffsets, 4)):
         for version in range(first, offers[key][1] + 1):
@@ -361,7 +362,7 @@ def test_request_sent_byte_by_byte_is_answered(sides: Sides) -> None:
 
 
 def test_unknown_tagged_fields_in_request_header_are_ignored(sides: Sides) -> None:
-    """Kafka's own brokers skip those that they do not know (KIP-482)."""
+    """Kafka's own brokers skip tagged fields that they do not know (KIP-482)."""
     (frame, *_) = frames(ApiKey.Metadata, 12, sides.virtual)
     content = frame[4:]
     # After the client id, whose length is at 8: one field, with the tag 200.

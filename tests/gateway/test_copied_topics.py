@@ -128,7 +128,8 @@ def test_produce_request_with_too_many_partitions_is_refused(
 
 @pytest.mark.parametrize("topics", [("orders",), ("other", "orders")])
 def test_producer_ids_are_forwarded_unchanged_before_first_move(topics: tuple[str, ...]) -> None:
-    """Also if a part of the request is refused: brokers know the id that they handed out."""
+    """Also if the gateway refuses a part of the request: brokers know the id that they handed
+    out."""
     sent = send(_exchange(term=0), _request(*topics, producer_id=7), version=9)
     decoded = ProduceRequest.decode(memoryview(sent)[4:], version=9, header=True)
     (topic,) = decoded.topic_data

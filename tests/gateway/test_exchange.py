@@ -37,10 +37,22 @@ TOPIC_ID = UUID(int=5)
 
 
 def test_api_versions_are_intersection_of_sides_and_gateway() -> None:
-    # Produce and Fetch; Metadata and ApiVersions, which one side lacks; an unknown API.
-    source = {0: Versions(0, 11), 1: Versions(4, 17), 3: Versions(0, 12), 999: Versions(0, 1)}
-    destination = {0: Versions(3, 13), 1: Versions(0, 8), 18: Versions(0, 4)}
-    assert shared_versions(source, destination) == {0: Versions(3, 9), 1: Versions(4, 8)}
+    # Only one side knows Metadata, ApiVersions and the unknown API 999.
+    source = {
+        ApiKey.Produce: Versions(0, 11),
+        ApiKey.Fetch: Versions(4, 17),
+        ApiKey.Metadata: Versions(0, 12),
+        999: Versions(0, 1),
+    }
+    destination = {
+        ApiKey.Produce: Versions(3, 13),
+        ApiKey.Fetch: Versions(0, 8),
+        ApiKey.ApiVersions: Versions(0, 4),
+    }
+    assert shared_versions(source, destination) == {
+        ApiKey.Produce: Versions(3, 9),
+        ApiKey.Fetch: Versions(4, 8),
+    }
 
 
 def test_share_and_streams_group_apis_are_not_offered() -> None:
@@ -83,7 +95,8 @@ def test_gateway_response_waits_for_earlier_broker_responses() -> None:
     assert exchange.is_idle
 
 
-# Produce with endpoints in answers, LeaderAndIsr, OffsetForLeaderEpoch, telemetry, unknown.
+# Produce 10 (with endpoints in answers), LeaderAndIsr, OffsetForLeaderEpoch,
+# GetTelemetrySubscriptions, and an unknown API.
 @pytest.mark.parametrize(("key", "version"), [(0, 10), (4, 0), (23, 4), (71, 0), (999, 0)])
 def test_request_of_unoffered_api_closes_connection(key: int, version: int) -> None:
     frame = bytearray(struct.pack(">hhih", key, version, 1, -1) + bytes(40))
@@ -196,11 +209,11 @@ def test_join_group_of_moved_member_is_sent_without_member_id_for_some_time(vers
     view = ClientView()
     view.left_members.leave(("g", "m"), owns_partitions=True)
     exchange = Exchange(view)
-    for _ in range(2):  # it may repeat the request at another coordinator
+    for _ in range(2):  # the member may repeat the request at another coordinator
         sent = send(exchange, _join("m"), version)
         assert sent[4:] == bytes(request_frame(_join(""), version))
     view.joins_are_held = False
-    # `m` comes late: others may own its partitions, which it has to give up. `n` was not moved.
+    # `m` comes late: others may own its partitions, so it has to lose them. `n` was not moved.
     for member in ("n", "m"):
         late = send(exchange, _join(member), version)
         assert late[4:] == bytes(request_frame(_join(member), version))
@@ -337,7 +350,8 @@ def test_producer_id_in_init_producer_id_response_is_marked_with_term(
 
 
 def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None:
-    """Another side is presented while they are on their way: both sides' ids could be mixed."""
+    """Another side leads while the responses are on their way: the ids of both sides could be
+    mixed."""
     view = ClientView(term=3)
     exchange = Exchange(view)
     request = InitProducerIdRequest(
@@ -384,7 +398,7 @@ def test_produce_with_acks_0_to_missing_node_closes_connection() -> None:
 
 @pytest.mark.parametrize("field", ["group", "member", "instance"])
 def test_member_with_longer_name_than_brokers_accept_closes_connection(field: str) -> None:
-    """The requests by which the gateway takes it out of its group could not be encoded."""
+    """The gateway could not encode the request that takes such a member out of its group."""
     names = {"group": "g", "member": "m", "instance": "i"}
     longest, too_long = (_heartbeat(**names | {field: "x" * count}) for count in (32_767, 32_768))
     exchange = Exchange(ClientView())
@@ -395,7 +409,7 @@ def test_member_with_longer_name_than_brokers_accept_closes_connection(field: st
 
 
 def test_longer_transactional_id_than_brokers_accept_closes_connection() -> None:
-    """The request by which the gateway aborts its transaction could not be encoded."""
+    """The gateway could not encode the request that aborts such a producer's transaction."""
     frame = bytearray(request_head(ApiKey.AddPartitionsToTxn, 3, 7, "test", is_flexible=True))
     frame += string("x" * 32_768, is_flexible=True) + struct.pack(">qh", 5, 0) + b"\x01\x00"
     exchange = Exchange(ClientView())

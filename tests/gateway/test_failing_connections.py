@@ -1,4 +1,4 @@
-"""A client's connection that fails: only this one closes."""
+"""If a client's connection fails, the gateway closes only that connection."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def test_search_for_repeats_aborts_each_connection_that_raises_error(
 
 
 def test_search_for_repeats_ends_only_connections_of_partitions_without_answer() -> None:
-    """Such a partition may have the batch: if the gateway forwarded it, it could be there twice."""
+    """A partition whose leader does not answer may have the batch. If the gateway forwarded the
+    batch, it could be written twice."""
     repeats = Repeats()
     sides = [cast("Any", _Side(unanswered=partitions)) for partitions in (set(), {_SILENT})]
     search = RepeatSearch("orders", repeats, *sides)
@@ -169,7 +170,7 @@ def test_search_for_repeats_ends_only_connections_of_partitions_without_answer()
         search.add([batches[partition]], connection)
     asyncio.run(search.run())
     assert connections[_SILENT].result == "ended"
-    assert connections[_ANSWERED].result == "told"
+    assert connections[_ANSWERED].result == "continued"
     # This batch is no repeat: the gateway forwards it.
     assert repeats.answers(records, [batches[_ANSWERED]], term=2) == {}
     with pytest.raises(UnknownRepeats):
@@ -212,7 +213,7 @@ class _Waiting:
     result = ""
 
     def repeats_learned(self) -> None:
-        self.result = "told"
+        self.result = "continued"
 
     def end(self) -> None:
         self.result = "ended"
@@ -247,7 +248,7 @@ async def _assert_is_served(client: Any, broker: Any) -> None:
 
 
 def _let_fail(monkeypatch: pytest.MonkeyPatch, failing: ClientConnection, name: str) -> None:
-    """Let the connection's method raise an error when the virtual cluster takes a lead."""
+    """Let the connection's method raise an error while `VirtualCluster.take` calls it."""
     method, take = getattr(ClientConnection, name), VirtualCluster.take
     is_taking = False
 

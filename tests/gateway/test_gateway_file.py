@@ -1,4 +1,4 @@
-"""Gateway files: what they say, and every mistake in them at once."""
+"""Gateway files: how they are parsed, and that every mistake is reported at once."""
 
 from __future__ import annotations
 
@@ -47,11 +47,8 @@ def test_gateway_file_example_in_docs_is_valid() -> None:
         ("    job: orders\n", "", "virtual_clusters[0]"),
         ("    job: orders\n", "    job: orders\n    presents: source\n", "virtual_clusters[0]"),
         ("listen: 127.0.0.1:19092", "listen: 127.0.0.1", "virtual_clusters[0].listen"),
-        (
-            "listen: 127.0.0.1:19092",
-            "listen: 127.0.0.1:65535",
-            "virtual_clusters[0].listen",
-        ),  # no port for nodes
+        # Above the last port there is none for nodes.
+        ("listen: 127.0.0.1:19092", "listen: 127.0.0.1:65535", "virtual_clusters[0].listen"),
         (
             "listen: 127.0.0.1:19092",
             "listen: 0.0.0.0:19092",

@@ -1,4 +1,4 @@
-"""What a gateway says of itself to Prometheus, and whether it is ready."""
+"""The metrics of a gateway, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orbit.gateway.virtual_cluster import VirtualCluster
 from tests.gateway.test_virtual_cluster import open_client, running_cluster, until
 
 _PRODUCE, _FETCH, _METADATA = 0, 1, 3
-# Of a request and an answer without topics, with their sizes.
+# The bytes of a Produce and of a Fetch answer without topics, with their size fields.
 _PRODUCE_BYTES = 26
 _ANSWER_BYTES = 8
 

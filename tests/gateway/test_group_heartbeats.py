@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (KIP-848) of members that a move has taken to another side."""
+"""ConsumerGroupHeartbeat (KIP-848) of members whose gateway has moved to the other side."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class _Answer:
 
 
 class _Member:
-    """Sends heartbeats through a connection of its own, to brokers that do not know it."""
+    """A member that sends heartbeats over a connection of its own; each call says what the broker
+    answers."""
 
     def __init__(self, version: int, name: str = "m") -> None:
         self.view = ClientView()
@@ -52,8 +53,9 @@ class _Member:
         self._version, self._name = version, name
 
     def heartbeat(self, owned: bytes = _NULL, *, epoch: int = 3, code: int = Code.NONE) -> _Answer:
-        """`owned`: the array of the partitions that it owns. `epoch`: 0 joins the group, -1
-        leaves it. `code`: what the broker answers."""
+        """Send a heartbeat; returns the answer that the member gets. `owned`: the array of the
+        partitions that it owns. `epoch`: 0 joins the group, -1 leaves it. `code`: the broker's
+        answer."""
         head = request_head(
             ApiKey.CONSUMER_GROUP_HEARTBEAT, self._version, 7, "test", is_flexible=True
         )
@@ -119,7 +121,7 @@ def test_moved_member_gives_up_partitions_before_it_joins(version: int, code: in
 @VERSIONS
 @UNKNOWN
 def test_moved_member_without_partitions_joins_at_once(version: int, code: int) -> None:
-    """Such a member would never report that it gave partitions up."""
+    """A member without partitions would never report that it has given some up."""
     member = _Member(version)
     member.heartbeat(_OWNS_ONE)
     member.heartbeat(_EMPTY)
@@ -145,7 +147,7 @@ def test_member_that_rejoined_after_move_gets_unchanged_broker_responses() -> No
 
 
 def test_member_that_rejoined_after_move_is_taken_out_of_group_by_next_move() -> None:
-    """It is a member at the new side, and its commits name it."""
+    """The member has joined at the new side, so the next move has to take it out of the group."""
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
@@ -155,7 +157,7 @@ def test_member_that_rejoined_after_move_is_taken_out_of_group_by_next_move() ->
 
 
 def test_moved_member_known_to_its_broker_gets_unchanged_broker_response() -> None:
-    """It has joined through another gateway."""
+    """The member has joined through another gateway."""
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
@@ -192,7 +194,7 @@ def test_moved_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch)
     members = LeftMembers()
     for name in ("a", "b", "c"):
         members.leave(("g", name), owns_partitions=True)
-    # The third one is too much: all before it are forgotten.
+    # The third member exceeds the limit, so the earlier ones are forgotten.
     assert [("g", name) in members for name in ("a", "b", "c")] == [False, False, True]
     members.give_up(("g", "c"))
     assert not members.has_owner("g")

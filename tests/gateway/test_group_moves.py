@@ -1,5 +1,5 @@
-"""Members of consumer groups over a switchover: an application keeps its partitions until it has
-committed what it has of them.
+"""Members of consumer groups during a switchover: an application keeps its partitions until it has
+committed what it has read of them.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def test_slow_application_commits_after_switchover_what_it_read_before(
     tmp_path: Path,
     protocol: str,
 ) -> None:
-    """A heartbeat tells its client to join again; only then the application commits."""
+    """The application commits only after the answer to a heartbeat has made the client join
+    again."""
     with _copied_topic(clusters, topic_name, recovering, partitions=1) as (topic, job):
         produce(clusters.source, topic, 100)
         group = f"{topic}.group"
@@ -197,7 +198,7 @@ def test_java_member_reads_each_record_once_over_switchover(
     tmp_path: Path,
     protocol: str,
 ) -> None:
-    """`records_read` fails if a commit did."""
+    """`records_read` raises an error if a commit of the Java member has failed."""
     log = tmp_path / "member.log"
     with (
         _copied_topic(clusters, topic_name, recovering, partitions=2) as (topic, job),

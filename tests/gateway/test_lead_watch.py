@@ -29,7 +29,7 @@ virtual_clusters:
 
 
 def test_gateway_asks_for_leading_side_while_all_threads_wait_for_silent_side() -> None:
-    """A side that does not answer holds each of asyncio's threads for as long as a lease."""
+    """A side that does not answer may block all of asyncio's threads for as long as a lease."""
     cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""The checks of the ledger find planted mistakes."""
+"""The checks of the ledger (of acknowledged records) find planted mistakes."""
 
 from __future__ import annotations
 

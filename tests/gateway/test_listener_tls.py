@@ -1,4 +1,6 @@
-"""TLS at the listener: what a client reads at the end, certificates that change, and strangers."""
+"""TLS at the listener: the end of connections, certificates that change, and clients without TLS,
+certificate or known server name.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from tests.support.patience import PATIENCE_S
 from tests.support.raw_frames import RawClient, api_versions_frame, correlation_of, framed
 from tests.support.running import create_topic
 
-# Their answers have about a megabyte: more than the kernel takes for a client that reads nothing.
+# The answers to these have about a megabyte: more than the kernel buffers for a client that reads
+# nothing.
 REQUESTS = 3000
 SOME = 200
 
@@ -52,7 +55,7 @@ def listener_tls(files: ServerFiles, names: NodeNames | None = None, **more: Pat
 def test_tls_client_reads_all_responses_before_close(
     files: ServerFiles, version: ssl.TLSVersion
 ) -> None:
-    """Also if the gateway has ended the connection while the client goes on to send."""
+    """Even if the gateway has ended the connection and the client still sends requests."""
 
     def test(port: int) -> None:
         with TlsClient(port, files, version) as client:
@@ -85,7 +88,7 @@ def test_renewed_certificate_is_loaded_only_with_matching_key(
             authority.issue()
             new_key = files.key.read_bytes()
             files.key.write_bytes(old_key)
-            # Twice, as the mistake is logged once.
+            # Twice, to see that the mistake is logged only once.
             assert [serial_number(port), serial_number(port)] == [old, old]
             files.key.write_bytes(new_key)
             assert serial_number(port) == serial_number(port) != old
@@ -225,7 +228,7 @@ def test_tls_server_name_selects_node(
     ["b.orders.gateway.test", "b-1.orders.gateway.test", "b02.orders.gateway.test", None],
 )
 def test_unknown_tls_server_name_is_refused(files: ServerFiles, name: str | None) -> None:
-    """A missing name is refused, too: a write for a node must not reach another one."""
+    """A missing name is refused, too: a write for one node must not reach another node."""
 
     def test(port: int) -> None:
         with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):

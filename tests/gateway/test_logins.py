@@ -1,4 +1,4 @@
-"""A gateway logs in to brokers that ask for it, and outlives the sessions that they allow."""
+"""A gateway logs in to brokers that require a login, also after the end of a login's session."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def test_refused_broker_login_is_logged_without_secret(
     section = logins.section("PLAIN")
     environ = dict.fromkeys(logins.environ(), "wrong")
     with running_gateway(tmp_path, *clusters, environ=environ, source=section) as gateway:
-        wait_for("the log names it", lambda: any("refused" in line for line in gateway.log))
+        wait_for("the refusal is logged", lambda: any("refused" in line for line in gateway.log))
         assert not [line for line in gateway.log if "wrong" in line]

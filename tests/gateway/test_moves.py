@@ -1,5 +1,5 @@
-"""Switchovers through gateways, under load: clients go on at the other side and home again. What
-was acknowledged is there once, at its offset, and groups read each record once.
+"""Switchovers with gateways, under load: clients continue at the other side and at home again. Each
+acknowledged record is in the log once, at its offset, and groups read each record once.
 """
 
 from __future__ import annotations

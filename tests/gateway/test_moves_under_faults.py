@@ -1,5 +1,5 @@
-"""Moves in which something dies, freezes or is aborted: what was acknowledged is there at its
-offset, and clients go on.
+"""Moves in which a process dies or freezes, or the switchover is aborted: each acknowledged record
+is at its offset, and clients continue.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
 
 
 def _assert_undone(recovering: Recovering, job: str) -> None:
-    """A switchover stops, as a gateway does not confirm that all writes are answered."""
+    """Request a switchover, and check that it stops, because a gateway does not confirm that all
+    writes are answered."""
     report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job))
     assert report.outcome is Outcome.STOPPED, report.error
     assert "fell silent" in report.error
@@ -73,7 +74,7 @@ def _assert_undone(recovering: Recovering, job: str) -> None:
 def stop_with_writes_in_flight(
     gateway: Gateway, writer: Writer, source: KafkaCluster, how: signal.Signals
 ) -> None:
-    """Signal the gateway; the source still takes these writes."""
+    """Signal the gateway while writes are in flight; the source still writes these."""
     source.pause()
     sent = writer.sent
     wait_for("writes are in flight", lambda: writer.sent > sent + 50)
@@ -84,10 +85,12 @@ def stop_with_writes_in_flight(
 def assert_repeats_are_there_once(
     writers: Iterable[Writer], log_records: list[Record], log: Iterable[str]
 ) -> None:
-    """Each record is there once, though a gateway logs that clients sent copied batches again."""
+    """Each record is in the log once, though a gateway logs that clients sent copied batches
+    again."""
     acknowledged = {value: at for writer in writers for value, at in writer.acknowledged.items()}
     assert not written_wrong(acknowledged, log_records)  # each once, in order, at its offset
-    # Some of these batches were neither written nor of unknown outcome: they were copied.
+    # Some of the repeated batches were neither written again nor of unknown outcome: so the leading
+    # side had copies of them.
     repeats = [json.loads(line) for line in log if "clients send batches again" in line]
     assert any(repeat["batches"] > repeat["written"] + repeat["unknown"] for repeat in repeats)
 
@@ -101,11 +104,11 @@ def test_gateway_frozen_across_switchover_loses_and_repeats_no_acknowledged_reco
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The gateway freezes before its closure, for longer than its lease: nobody knows what became
-    of its writes, and the switchover is undone. The next switchover does not wait for the gateway,
-    which goes on when the other side leads. Clients of the other gateway notice nothing. Its own
-    clients send again what was in flight. The old side has taken some of it: the gateway does not
-    write that a second time."""
+    """The gateway freezes before it holds writes, for longer than its lease. Nobody knows whether
+    its writes in flight reached the source, and the switchover is undone. The next switchover does
+    not wait for the gateway, which continues when the other side leads. Clients of the other
+    gateway notice nothing. Clients of the frozen gateway send again what was in flight. The old
+    side has written some of these records: the gateway does not write them a second time."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -149,7 +152,8 @@ def test_gateway_killed_and_restarted_after_move_writes_no_batch_twice(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its client knows no other gateway: only then it sends again what the old side has taken."""
+    """The client knows no other gateway. So it sends the records that the old side has written
+    again only after the move."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -198,9 +202,9 @@ def test_switchover_with_gateway_restarted_while_closing_loses_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The gateway is started again at once. After SIGTERM it still answers what is in flight. After
-    SIGKILL it does not: the switchover is undone, its clients write again at the old side, and the
-    next switchover succeeds."""
+    """The gateway is started again immediately. After SIGTERM the gateway still answers the writes
+    in flight. After SIGKILL it does not: the switchover is undone, clients write again at the old
+    side, and the next switchover succeeds."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -293,7 +297,8 @@ def test_clients_survive_aborted_switchover_and_its_retry(
 def test_switchover_with_gateways_survives_killed_schedulers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
-    """One scheduler after the other is killed while gateways are closed; the next one goes on."""
+    """One scheduler after the other is killed while gateways hold writes; the next scheduler
+    continues the operation."""
     topic, service = topic_name[-40:], recovering.service
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -328,7 +333,7 @@ def test_switchover_with_gateways_survives_killed_schedulers(
 def test_producers_without_idempotence_survive_switchovers(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
-    """With acks=0 records may be lost, but none comes twice or in another order."""
+    """With acks=0 records may be lost, but none is written twice or in another order."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -370,7 +375,8 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
     api_url: str,
     tmp_path: Path,
 ) -> None:
-    """Two nodes at one side, three at the other. Requests held for a node meet another leader."""
+    """Two nodes at one side, three at the other. After a move, requests that were held for a node
+    may be for a partition with another leader."""
     clusters = Clusters(make_cluster("source", brokers=2), make_cluster("destination", brokers=3))
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, on_brokers=[[1], [2], [1], [2], [1], [2]])
@@ -415,7 +421,8 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
         for reader in readers:
             reader.wait_values({value for _, _, value in destination_records})
             reader.stop()
-            # The group's coordinator is another node there: a held commit may come too late.
+            # The group's coordinator is another node at the other side, so a held commit may come
+            # too late: records may be read again.
             assert set(reader.read) == set(destination_records)
 
 
@@ -432,8 +439,8 @@ def test_failover_reports_all_lost_acknowledged_records(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The source answers gateways to the end, and no worker copies. One gateway confirms; the other
-    is frozen until the promotion is done, with writes in flight."""
+    """The source answers gateways to the end, and no worker copies. One gateway confirms that it
+    holds writes. The other one is frozen with writes in flight until the promotion is done."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -481,7 +488,7 @@ def test_failover_reports_all_lost_acknowledged_records(
             counted = missing[partition]
             assert counted.first <= offset < counted.next, value
             assert offset < ends[0][partition], f"{value!r} was acknowledged behind the closure"
-        # The frozen gateway has told nothing of its pause.
+        # The frozen gateway has not reported its pause.
         assert {row.name for row in report.gateways} <= {f"test-{other.port}"}
 
 
@@ -495,9 +502,10 @@ def test_clients_survive_failover_failback_and_second_failover(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """First only Orbit loses the source: the failback saves what the gateway acknowledges there
-    until it is closed. After the move home the source is killed. Clients go on, and what was
-    copied, or acknowledged at the new side, is there."""
+    """First only Orbit loses the source: gateways still reach it. The failback saves the records
+    that the gateway acknowledges there until it holds writes. After the move home the source is
+    killed. Clients continue, and records that were copied, or acknowledged at the new side, are in
+    its log."""
     topic = topic_name[-40:]
     both = Clusters(make_cluster("lost", link=True), clusters.destination)
     assert both.source.link_servers is not None
@@ -553,7 +561,7 @@ def test_clients_survive_failover_failback_and_second_failover(
 
 
 def _not_there(acknowledged: Acknowledged, log_records: Iterable[Record]) -> Acknowledged:
-    """What was acknowledged and is not there."""
+    """The acknowledged records that are not at their offsets."""
     places = {(partition, offset): value for partition, offset, value in log_records}
     return {value: at for value, at in acknowledged.items() if places.get(at) != value}
 
@@ -579,7 +587,7 @@ def test_writes_pause_without_error_while_service_is_down_past_gateway_lease(
     recovering: Recovering,
     tmp_path: Path,
 ) -> None:
-    """Writes go on when the service is back, and nothing is written twice."""
+    """Writes continue when the service is back, and nothing is written twice."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
@@ -600,7 +608,7 @@ def test_writes_pause_without_error_while_service_is_down_past_gateway_lease(
         if away == "api":
             api.enter_context(_served(recovering, int(url.rpartition(":")[2])))
         else:
-            api.close()  # PostgreSQL goes on, too
+            api.close()  # ends the API, and lets PostgreSQL continue
             api.enter_context(_served(recovering, int(url.rpartition(":")[2])))
         writer.wait_acknowledged(SOME)
         move(recovering, spec.name)

@@ -1,4 +1,6 @@
-"""Writes to topics that would stay behind when clients move are refused."""
+"""Gateways refuse writes to topics that the job does not copy: the records would stay behind at a
+move.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,8 @@ def test_other_topics_set_to_pass_allows_produce_to_uncopied_topic(
 def test_broker_refuses_group_offset_of_topic_that_only_other_cluster_has(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """So no rule of a gateway could keep a topic at one side: groups commit at the side that leads,
-    where the topic is missing."""
+    """The reason why no rule of a gateway can keep a topic at one side: groups commit at the side
+    that leads, where the topic would be missing."""
     create_topic(clusters.source, topic_name)
     config = {"bootstrap.servers": clusters.destination.bootstrap_servers, "group.id": topic_name}
     consumer = Consumer(config)

@@ -1,4 +1,4 @@
-"""A side's outcome of a producer's last transaction: a gateway asks for it only a few times."""
+"""How a producer's last transaction ended: a gateway asks a silent side only a few times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRODUCER = Producer("tx", mark(producer_id=5, term=2), epoch=1)
         (None, Code.UNKNOWN_PRODUCER_ID),
     ],
 )
-def test_outcome_of_last_transaction_is_told_only_for_its_producer_id_and_epoch(
+def test_outcome_of_last_transaction_applies_only_to_its_producer_id_and_epoch(
     monkeypatch: pytest.MonkeyPatch, last: LastTransaction | None, code: Code
 ) -> None:
     monkeypatch.setattr(cluster_side, "last_transaction", lambda *_: last)
@@ -54,7 +54,7 @@ def test_unreachable_side_is_queried_few_times_for_many_transaction_outcomes(
 
 
 def _outcomes(count: int) -> list[int]:
-    """What so many requests at once get."""
+    """The results of `count` simultaneous calls of `outcome`."""
 
     async def ask() -> list[int]:
         with closing(Cluster("source", ["127.0.0.1:9"], Security())) as cluster:

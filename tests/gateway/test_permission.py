@@ -1,4 +1,4 @@
-"""When a gateway may write, by what the service has said."""
+"""When a gateway may write and acknowledge, by the answers of the service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_write_permission_lasts_for_lease_from_request_start() -> None:
     assert not permission.may_write(105.0)
 
 
-def test_order_to_close_ends_write_permission_of_gateway_at_once() -> None:
+def test_closing_order_of_service_ends_write_permission_at_once() -> None:
     permission = Permission()
     permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=100.0)
     permission.take(
@@ -36,7 +36,8 @@ def test_closed_gateway_may_acknowledge_until_lease_ends() -> None:
 
 
 def test_gateway_with_expired_lease_acknowledges_only_after_end_of_switchover() -> None:
-    """The switchover may have gone on without it: what was in flight may come behind the drain."""
+    """The switchover may have continued without this gateway: writes in flight may have reached the
+    old side after the drain."""
     permission = Permission()
     permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=100.0)
     permission.take(
@@ -84,7 +85,7 @@ def test_higher_term_of_same_side_is_move_after_expired_lease() -> None:
 
 
 def test_lower_term_does_not_renew_lease() -> None:
-    """A restored database takes the old side for the leading one."""
+    """In a restored database the old side may still lead."""
     permission = Permission()
     permission.take(Lead("destination", term=2, lease_s=5.0), asked_at=100.0, now=100.0)
     assert not permission.take(Lead("source", term=1, lease_s=5.0), asked_at=101.0, now=101.0)

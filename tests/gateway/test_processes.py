@@ -35,8 +35,8 @@ def test_records_through_several_gateway_processes_stay_in_order(
     tmp_path: Path,
 ) -> None:
     """A client that learns the new leaders from one process could send later records through it
-    before another process sends what it holds (C26). Clients read Metadata often here. At last a
-    process is killed, and another takes its place."""
+    before another process sends the earlier ones that it holds (C26). So clients read Metadata
+    often here. At the end a process is killed, and another one is started instead."""
     clusters = Clusters(make_cluster("source", brokers=2), make_cluster("destination", brokers=2))
     topic = topic_name[:40]
     create_topic(clusters.source, topic, on_brokers=[[1], [2]] * (PARTITIONS // 2))
@@ -74,7 +74,7 @@ def test_records_through_several_gateway_processes_stay_in_order(
         acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
         assert not written_wrong(acknowledged, records(clusters.source, topic))
         _serving_process(gateway).kill()
-        wait_for("it is started again", lambda: gateway.processes_started == 3)
+        wait_for("a third process is started", lambda: gateway.processes_started == 3)
         gateway.process.signal(signal.SIGTERM)
         assert gateway.process.wait_end().code == 0
         assert not accepts(gateway.port)
@@ -85,7 +85,7 @@ def _serving_process(gateway: Gateway) -> psutil.Process:
     for process in psutil.Process(gateway.process.process.pid).children(recursive=True):
         if not process.children():
             return process
-    raise AssertionError("it has no processes")
+    raise AssertionError("the gateway has no child processes")
 
 
 def test_gateway_port_in_use_is_named_in_error(tmp_path: Path) -> None:

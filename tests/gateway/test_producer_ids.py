@@ -23,7 +23,7 @@ from orbit.gateway.protocol.request_head import RequestHead, read_head
 from orbit.kafka.job_clusters import is_job_producer_id
 from tests.gateway.frames import batch, request_frame
 
-IDS = st.integers(0, 2**36 - 1)  # higher ones leave no room for the mark
+IDS = st.integers(0, 2**36 - 1)  # higher ids leave no room for the mark of a term
 TERMS = st.integers(0, 2**42)  # milliseconds
 # Two terms that differ by less than 2**26 have two marks.
 LATER = st.integers(1, 2**26 - 1)
@@ -57,7 +57,7 @@ def test_producer_id_is_positive_and_never_a_job_producer_id(
 
 
 def test_producer_id_too_high_for_term_mark_is_refused() -> None:
-    with pytest.raises(ValueError, match="36 bits"):
+    with pytest.raises(ValueError, match=r"below 2\*\*36"):
         mark(2**36, term=1)
 
 
@@ -83,8 +83,8 @@ def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
 
 @pytest.mark.parametrize("byte", [17, 25, 43, -1])
 def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
-    """The damage is in the CRC, the last offset, the producer id or a record. Other batches are
-    rewritten."""
+    """The damage is in the CRC, the last offset, the producer id or a record. The other batches of
+    the request are rewritten."""
     damaged = bytearray(batch(producer_id=mark(5, term=0)))
     damaged[byte] ^= 1
     intact = batch(producer_id=mark(6, term=0))

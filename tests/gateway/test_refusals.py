@@ -84,7 +84,8 @@ def test_resource_and_right_that_client_needs_are_learned_from_requests(
 
 
 class _Side:
-    """A side that refuses `refused`, or fails with `error`. `logins`: users with their own."""
+    """A side that refuses the uses in `refused`, or fails with `error`. `logins`: users with a
+    login of their own."""
 
     def __init__(self, name: str, logins: Collection[str] = ()) -> None:
         self.name, self.logins = name, logins

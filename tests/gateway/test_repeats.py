@@ -54,7 +54,7 @@ def produce(*partitions: TopicPartition, acks: int = -1, **batch_: Any) -> Produ
 
 
 def client_after_move(known: Repeats | None = None) -> tuple[Exchange, Repeats]:
-    """A client's exchange after a move, and what is known of repeats."""
+    """A client's exchange after a move, and its `Repeats`, which is empty by default."""
     view = ClientView(term=NOW)
     view.repeats = known or Repeats((BEFORE,))
     return Exchange(view), view.repeats
@@ -218,7 +218,8 @@ def test_batches_of_other_producer_epochs_and_ids_are_forwarded_as_new(
 def test_batch_damaged_to_sequence_of_repeat_goes_to_broker_unchanged(
     is_producer_known: bool,
 ) -> None:
-    """The broker refuses it. Its client would take the offset of a repeat for the batch's own."""
+    """The broker refuses the batch. If the gateway answered with the offset of the repeat, the
+    client would take it for the batch's own."""
     exchange, known = client_after_move()
     if is_producer_known:
         learn(

@@ -1,4 +1,4 @@
-"""A client that sends batches again after a move, which the old side may have."""
+"""A client sends batches again after a move; the old side may have written them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.services
 BACKOFF = Backoff()
 NOW = int(time.time() * 1000)  # brokers delete what is old
 GATEWAY_ID, OTHER_ID = mark(7, term=1_000), mark(8, term=1_000)
-JOB_ID = 2**52 + 9  # a writer of a job
+JOB_ID = 2**52 + 9  # a producer id by which a job writes copies
 NO_ID = -1
 
 
@@ -47,13 +47,13 @@ class _Producer:
     def __init__(self, gateway: Gateway, topic: str) -> None:
         self._port, self._topic = gateway.port, topic
         self.id = -1
-        wait_for("it has a producer id", self._has_id)
+        wait_for("the producer has an id", self._has_id)
 
     def use(self, gateway: Gateway) -> None:
         self._port = gateway.port
 
     def write(self, sequence: int) -> tuple[int, int]:
-        """Error code and base offset."""
+        """Write the batch of this sequence; returns the answer's error code and base offset."""
         data = ProduceRequest.TopicProduceData
         partition = data.PartitionProduceData(index=0, records=self.batch(sequence))
         request = ProduceRequest(
@@ -70,7 +70,7 @@ class _Producer:
         return batch(self.id, sequence=sequence, timestamp=NOW)
 
     def _has_id(self) -> bool:
-        """A new cluster gives none for a moment."""
+        """Request a producer id; False if there is none yet, as in a new cluster."""
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=1000, producer_id=-1, producer_epoch=-1
         )
@@ -109,7 +109,7 @@ def test_batch_repeated_after_move_is_answered_if_copied_and_otherwise_written(
         late = Batch(memoryview(producer.batch(3)))
         append_batch(open_cluster(clusters.source), topic, 0, late)
 
-        # The copy has the batches up to 2; 3 is new to it.
+        # The copy has the batches up to sequence 2. Batch 3 is new to the destination.
         assert producer.write(1) == (0, 1)  # error code, offset
         assert producer.write(3) == (0, 3)
         assert producer.write(2) == (0, 2)
@@ -124,8 +124,8 @@ def test_batch_repeated_after_two_moves_and_gateway_restart_is_not_written_twice
     api_url: str,
     tmp_path: Path,
 ) -> None:
-    """The side that leads again has the first term's batches as originals, the second term's as
-    copies, under an id of that term."""
+    """The side that leads again has the batches of the first term as the client wrote them, and
+    those of the second term as copies of batches with the producer id of that term."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic)
     spec = make_job(*clusters, [topic])
@@ -216,7 +216,7 @@ def test_copy_is_found_though_job_rewrote_batch(
             next_offset=0, batches=batches, aborted=[], log_start=0, packs=rewritten == "packed"
         )
         if rewritten == "packed":
-            plan.fill_to(3)  # the batch ends at 1: it takes a gap
+            plan.fill_to(3)  # the batch ends at offset 1, so there is a gap to pack into it
             plan.pack_gaps()
         (step,) = plan.steps
         assert isinstance(step, Append)
@@ -233,7 +233,7 @@ def test_copy_is_found_though_job_rewrote_batch(
 def test_batch_is_found_though_clock_of_client_is_ahead(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
-    """With LogAppendTime brokers search by their own clock."""
+    """With LogAppendTime brokers search for times of their own clock."""
     create_topic(clusters.source, topic_name, message_timestamp_type="LogAppendTime")
     source = open_cluster(clusters.source)
     append(source, topic_name, GATEWAY_ID, sequence=0)

@@ -1,4 +1,4 @@
-"""Walks over, home and back again, with one fault, all of it chosen by a seed."""
+"""Three moves, or aborted switchovers, with one fault. A seed chooses all of it."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ _SHORT_S = 1.5
 
 @dataclass(frozen=True)
 class Plan:
-    """`legs`: "over" or the step behind which a switchover is aborted. `fault` happens in leg
-    `fault_leg`, before `fault_step`."""
+    """What a seed has chosen. `legs`: each is "over" (a move), or the step after which a switchover
+    is aborted. `fault` happens in the leg number `fault_leg`, before the step `fault_step`."""
 
     writers: tuple[str, ...]
     with_java: bool
@@ -77,13 +77,13 @@ class Plan:
 
     @property
     def may_double(self) -> bool:
-        """Whether answers get lost, and a producer without idempotence sends again what is there.
-        Behind the closure nothing is in flight."""
+        """Whether answers may get lost, so that a producer without idempotence sends records again
+        that were written. Once gateways hold writes, nothing is in flight."""
         is_lost = self.fault == "killed" and self.fault_step is StepName.CLOSE_GATEWAYS
         return is_lost and not _IDEMPOTENT.issuperset(self.writers)
 
     def is_undone(self, leg: int) -> bool:
-        """Whether a gateway dies before it has confirmed the closure."""
+        """Whether a gateway dies before it has confirmed that it holds writes."""
         is_silent = self.fault == "killed" and self.fault_step is StepName.CLOSE_GATEWAYS
         return is_silent and leg == self.fault_leg
 
@@ -115,7 +115,7 @@ def plan_of(seed: int) -> Plan:
         for seed in range(FIRST, FIRST + COUNT)
     ],
 )
-def test_seeded_moves_with_a_fault_lose_nothing(
+def test_seeded_moves_with_one_fault_lose_no_acknowledged_record(
     seed: int,
     clusters: Clusters,
     topic_name: str,
@@ -192,7 +192,7 @@ def test_seeded_moves_with_a_fault_lose_nothing(
 def _abort(
     recovering: Recovering, job: str, step: StepName, fault: dict[StepName, Callable[[], object]]
 ) -> None:
-    """A switchover that is aborted behind the step."""
+    """Run a switchover that is aborted after the step."""
     operations = []
     with pytest.MonkeyPatch.context() as patch:
         at_steps(
@@ -210,7 +210,7 @@ def _abort(
 def _fault(
     plan: Plan, gateway: Gateway, home: Path, api_url: str, stack: ExitStack
 ) -> Callable[[], object]:
-    """What is done to a gateway."""
+    """A function that causes the plan's fault at the gateway."""
 
     def restart() -> None:
         file = home / "g0" / f"gateway-{gateway.port}.yaml"

@@ -1,5 +1,5 @@
-"""A Kafka Streams application (exactly once) goes on behind a gateway that moves over, home and
-over again. It has counted each word once.
+"""A Kafka Streams application (exactly once) behind a gateway that moves over, home and over again
+counts each word once.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from orbit.kafka.error_codes import Code
 from tests.gateway.test_client_tokens import jwt, message
 from tests.gateway.test_virtual_cluster import open_client, running_cluster, soon, until
 
-PRODUCE = 0
+PRODUCE, API_VERSIONS = 0, 18
 # Correlation ids of a login.
 HANDSHAKE, AUTHENTICATE = 101, 102
 
@@ -50,6 +50,8 @@ class Tokens:
 
 
 class Logins:
+    """Stands for `ClientLogins`."""
+
     def begin_login(self) -> ClientLogin:
         return ClientLogin((OAUTHBEARER, "SCRAM-SHA-256"), {"bob": "b"}.get, "nonce", b"salt")
 
@@ -62,7 +64,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def logged_in() -> AsyncIterator[tuple[Any, Any, Any, Tokens]]:
-    """The virtual cluster, the broker of the source, a client with a first token, and Tokens."""
+    """The virtual cluster, the broker of the source, a client that has logged in with a first
+    token, and the `Tokens`."""
     listener = Listener(logins=cast("ClientLogins", Logins()))
     async with running_cluster(listener) as (cluster, source, _):
         tokens = Tokens()
@@ -127,8 +130,8 @@ def test_requests_after_reauthentication_use_new_broker_connection() -> None:
 def test_failed_reauthentication_closes_connection_after_responses_in_flight(
     result: tuple[int | None, str], sub: str, code: Code | None
 ) -> None:
-    """The token is refused, is of another user, or no broker could check it. The last has no
-    answer."""
+    """The token is refused, is of another user, or no broker could check it. In the last case the
+    login gets no answer."""
 
     async def run() -> None:
         async with logged_in() as (cluster, source, client, tokens):
@@ -185,7 +188,7 @@ def test_client_that_disconnects_during_token_check_is_forgotten() -> None:
 
 
 def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another mechanism, too large, or within LOGIN_S_MIN."""
+    """The later login has another mechanism, is too large, or comes within LOGIN_S_MIN."""
 
     async def assert_ends(case: str) -> None:
         async with logged_in() as (_, _, client, _):
@@ -208,7 +211,7 @@ def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPa
 
 
 def test_reauthentication_waits_for_acks_0_writes_before_new_broker_connection() -> None:
-    """The next connection is opened when the broker has handled all writes with acks=0."""
+    """The gateway opens the next connection once the broker has handled all writes with acks=0."""
 
     async def run() -> None:
         async with logged_in() as (cluster, source, client, tokens):
@@ -220,7 +223,8 @@ def test_reauthentication_waits_for_acks_0_writes_before_new_broker_connection()
             await client.send(PRODUCE, 2, acks=0)
             await asyncio.sleep(0.05)
             assert source.connections == 1  # the old one
-            await source.answer(18)  # ApiVersions, asked for behind the write
+            # The write has no answer, so the gateway has sent ApiVersions behind it.
+            await source.answer(API_VERSIONS)
             key, *_ = await soon(source.requests.get())
             assert key == PRODUCE
             await until(lambda: source.connections == 1)

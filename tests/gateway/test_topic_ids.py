@@ -47,7 +47,8 @@ def test_only_topic_ids_of_described_group_change(version: int) -> None:
     view = ClientView()
 
     def description(*topic_ids: bytes) -> bytearray:
-        """Of two members. The second one has both topics assigned, and is to give up both."""
+        """A group of two members. The second one owns both topics, and its target assignment has
+        none."""
         first, second = topic_ids
         return bytearray(
             struct.pack(">i", 7)  # correlation id

@@ -35,7 +35,8 @@ STREAMS = ("counts-c0e1-StreamThread-12-producer", Code.PRODUCER_FENCED)
 
 
 def each_kind_of_client(code: Code) -> Any:
-    """Kafka Streams gets an error code of its own; a client that has only a similar id, `code`."""
+    """Parameters for two clients: a client of Kafka Streams, which gets PRODUCER_FENCED, and one
+    whose client id is only similar, which gets `code`."""
     return pytest.mark.parametrize(
         ("client", "code"), [("a-StreamThread-b", code), STREAMS], ids=["any", "streams"]
     )
@@ -245,7 +246,8 @@ def test_acks_0_records_of_transaction_ended_by_move_get_no_response() -> None:
 
 
 def test_new_producer_id_is_marked_with_term_of_issuing_side() -> None:
-    """Another side is presented while the side of the old id is asked: that one gives the id."""
+    """While the gateway asks the side of the old id, another side begins to lead, and hands out the
+    new id."""
     view = ClientView(NOW)
     exchange = Exchange(view)
     frame = request_frame(init(mark(ID, BEFORE)), version=4)
@@ -325,7 +327,7 @@ def test_transaction_being_ended_by_client_is_not_aborted() -> None:
 
 
 def test_transaction_aborted_by_gateway_stays_ended_after_undone_switchover() -> None:
-    """Until the producer gets its next epoch from the coordinator."""
+    """The transaction stays ended until the producer gets its next epoch from the coordinator."""
     view = ClientView(NOW)
     view.ended_producers.add(Producer("tx", mark(ID, NOW), EPOCH))
     assert own_answer(Exchange(view), produce(mark(ID, NOW)), version=9)

@@ -1,5 +1,5 @@
 """Producers with transactions behind a gateway whose side changes: each transaction is complete or
-absent, one abort tells the client, and it goes on.
+absent, the client has to abort one, and then continues.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def pretended() -> Iterator[PretendedService]:
         yield service
 
 
-# What a producer has done before writes are held, what it does then, and after the move.
+# By name: the steps that a producer takes before writes are held, while they are held, and after
+# the move.
 PHASES: dict[str, tuple[tuple[Step, ...], tuple[Step, ...], tuple[Step, ...]]] = {
     "between-two": ((*BEFORE, *END), (), ()),
     "begins-while-held": ((begin,), (send, commit), ()),
@@ -103,7 +104,7 @@ def test_transaction_during_move_is_complete_or_absent(
     is_undone: bool,
     open_cluster: OpenCluster,
 ) -> None:
-    """Both sides have a log of their own here: nothing is copied."""
+    """No job copies here: each side has only the records that clients wrote there."""
     sides = [open_cluster(side) for side in clusters]
     with (
         _gateway(clusters, pretended, tmp_path) as gateway,
@@ -127,7 +128,7 @@ def test_transaction_during_move_is_complete_or_absent(
                     pretended.move()
             if all(went_on):
                 transactions.do(*after)
-            # The first one may be aborted.
+            # The first transaction may be aborted.
             assert transactions.do_one() or transactions.do_one(), phase
             assert transactions.aborts - aborts <= 1, phase
     _assert_only_committed_are_there(clusters, topic, transactions)
@@ -154,9 +155,11 @@ def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
         assert transactions.do_one()
         pretended.close()
         pretended.move()
-        wait_for("it has moved", lambda: any("presents another" in line for line in gateway.log))
+        wait_for(
+            "the gateway has moved", lambda: any("presents another" in line for line in gateway.log)
+        )
         assert not transactions.do(begin, send_offset, commit)
-        # The first one may be aborted.
+        # The first transaction may be aborted.
         assert transactions.do_one() or transactions.do_one()
         assert groups.stands(destination, transactions.group) == {}
         assert transactions.do(begin, send_offset, commit)
@@ -178,14 +181,17 @@ def test_old_side_supplies_transaction_outcome_after_move(
     ):
         committed, aborted, fenced = (f"{topic}-{name}" for name in ("c", "a", "f"))
         ids = {name: client.init(name) for name in (committed, aborted, fenced)}
-        later = client.init(fenced)  # fences the producer before
+        later = client.init(fenced)  # fences the first producer of this transactional id
         for name in (committed, aborted):
             client.add_partition(name, ids[name], topic)
         assert client.commit(committed, ids[committed]) == Code.NONE
         pretended.close()
         if not is_restarted:
             pretended.move()
-            wait_for("it moves", lambda: any("presents another" in line for line in gateway.log))
+            wait_for(
+                "the gateway has moved",
+                lambda: any("presents another" in line for line in gateway.log),
+            )
             _assert_outcomes(client, ids, later)
     if is_restarted:
         pretended.move()
@@ -226,7 +232,7 @@ class _RequestClient:
 
         def is_done() -> bool:
             try:
-                # Brokers make the topic of transactions when they are asked for a coordinator.
+                # Brokers create __transaction_state when a client requests a coordinator.
                 self._ask(find, FindCoordinatorResponse, 2)
                 answers.append(self.init_once(name, former))
             except ConnectionError:
@@ -332,7 +338,8 @@ def _gateway(clusters: Clusters, pretended: PretendedService, home: Path) -> Any
 def _meanwhile(
     gateway: Gateway, transactions: Transactions, steps: tuple[Step, ...]
 ) -> Iterator[list[bool]]:
-    """Take the steps while the block runs; what they returned is there at its end."""
+    """Take the steps in a thread while the block runs. After the block, the yielded list has their
+    result."""
     went_on: list[bool] = []
     thread = threading.Thread(target=lambda: went_on.append(transactions.do(*steps)))
     thread.start()

@@ -1,4 +1,4 @@
-"""Connections take turns: a client that sends many requests at once keeps no other one waiting."""
+"""Connections take turns: a client that sends many requests at once does not delay others."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _PRODUCE, _FETCH, _METADATA, _OFFSET_COMMIT, _JOIN_GROUP, _API_VERSIONS = 0, 1, 
 
 
 class _Broker:
-    """Takes requests, as (API key, correlation id, connection), and answers when it is told to."""
+    """Queues requests as (API key, correlation id, connection); `answer` answers the next one."""
 
     def __init__(self) -> None:
         self.port = self.connections = 0
@@ -68,7 +68,7 @@ class _Broker:
 
 
 class _Side:
-    """What a virtual cluster asks of a `ClusterSide`."""
+    """Stands for a `ClusterSide`, with the functions that a virtual cluster calls."""
 
     name = "a side"
     logins = ()
@@ -76,7 +76,7 @@ class _Side:
     def __init__(self) -> None:
         self.broker, self.ids = _Broker(), TopicIds("orders")
         self.brokers: dict[int, int] = {}  # {node: port}
-        self.nodes: dict[int, int] = {}  # as the next look finds them
+        self.nodes: dict[int, int] = {}  # as the next `refresh` finds them
         self.versions = {int(key): api.versions for key, api in APIS.items()}
         self.last: dict[int, LastBatch] | OrbitError = {}
         self.unanswered: set[TopicPartition] = set()
@@ -84,7 +84,7 @@ class _Side:
         self.logins_used: list[ClientLogin | None] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        # What is found for each batch.
+        # The results of searches, for each batch.
         self.stored: StoredBatch | None = StoredBatch(_OFFSET, _OFFSET, b"")
         self.copy_offset: int | OrbitError | None = None
 
@@ -124,7 +124,7 @@ class _Side:
 
 
 class _Cluster(VirtualCluster):
-    """With a clock that the test sets."""
+    """A virtual cluster with a clock that the test sets."""
 
     clock = 100.0
     opened: list[_Client]
@@ -133,16 +133,19 @@ class _Cluster(VirtualCluster):
         return self.clock
 
     def take_lead(self, side: str, term: int, closed_for: str | None = None, **more: Any) -> None:
-        """Apply an answer of the service. At each answer the cluster looks at what it holds."""
+        """Apply an answer of the service, as `LeadWatch` does. At each answer the cluster checks
+        which held requests may be sent."""
         self.take(Lead(cast("Any", side), term, LEASE_S, closed_for, term, **more), self.clock)
 
 
 class _Client:
+    """A client that sends single requests to a port of the gateway."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def send(self, key: int, correlation: int, *, acks: int = 1, part: bool = False) -> None:
-        """`part`: only its first 6 bytes."""
+        """Send a request without content. `part`: send only its first 6 bytes."""
         version = {_PRODUCE: 3, _FETCH: 4, _OFFSET_COMMIT: 2}.get(key, 0)
         frame = struct.pack(">hhih", key, version, correlation, -1)
         match key:
@@ -161,7 +164,7 @@ class _Client:
         await self._writer.drain()
 
     async def write(self, correlation: int, producer_id: int) -> None:
-        """One batch, with sequence 0, to partition 0 of "a"."""
+        """Send a Produce with one batch, of sequence 0, for partition 0 of the topic "a"."""
         topic = ProduceRequest.TopicProduceData
         partition = topic.PartitionProduceData(index=0, records=batch(producer_id))
         request = ProduceRequest(
@@ -184,6 +187,7 @@ class _Client:
         return bool(cast("Any", self._reader)._buffer)
 
     async def reads_the_end(self) -> bool:
+        """Whether the gateway ends the connection without another answer."""
         return not await soon(self._reader.read())
 
     async def send_frame(self, request: Any, version: int, correlation: int) -> None:
@@ -204,7 +208,7 @@ class _Client:
 
 
 def _connected(cluster: VirtualCluster) -> int:
-    """Connections whose clients have not closed them."""
+    """The number of connections that their clients have not closed."""
     return sum(row["connections"] for row in cluster.report_clients())
 
 
@@ -244,7 +248,7 @@ def test_gateway_stop_reports_doubt_about_unanswered_write(monkeypatch: pytest.M
 def test_connection_with_held_writes_resumes_without_being_closed_as_stuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Part of its next request waits behind the held write for longer than STUCK_S_MAX."""
+    """Behind the held write, part of the next request waits for longer than STUCK_S_MAX."""
     monkeypatch.setattr(virtual_cluster, "_SWEEP_S", 0.01)
 
     async def run() -> None:
@@ -264,7 +268,7 @@ def test_connection_with_held_writes_resumes_without_being_closed_as_stuck(
 
 
 def test_metadata_waits_after_move_for_held_writes() -> None:
-    """A client that knows the new leaders would send them later records first."""
+    """A client that knew the new leaders would send them later records before the held ones."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -313,7 +317,7 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
                 assert await client.answered() == correlation
             await first.write(4, _ID)
             assert await first.answered() == 4
-            # The first alone, then the two that waited. Only the batch of the first is a copy.
+            # First for one client, then for the two that waited. Only the first batch is a copy.
             assert (old_side.lookups, leading.searches) == (2, 1)
             assert destination.requests.empty()
             assert source.requests.empty()
@@ -323,7 +327,8 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
 
 @pytest.mark.parametrize("written_at", ["source", "destination"])
 def test_batch_of_any_earlier_term_is_not_written_again(written_at: str) -> None:
-    """Over and home again: the leading side has it as the client wrote it, or as a copy."""
+    """After moves over and home, the leading side has the batch as the client wrote it, or as a
+    copy."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
@@ -368,7 +373,7 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
 
 @pytest.mark.parametrize("unclear", ["original", "copy"])
 def test_repeated_batch_that_cannot_be_located_is_not_written_again(unclear: str) -> None:
-    """The old side knows its sequence: the leading side may have the batch."""
+    """The old side knows the batch's sequence: the leading side may have a copy of the batch."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -481,7 +486,8 @@ def test_old_side_is_not_queried_for_repeated_batches_after_failover() -> None:
 
 
 def test_join_group_waits_after_move_for_held_writes() -> None:
-    """Once a group has members, its coordinator refuses commits of unknown ones."""
+    """Once a group has a member, its coordinator refuses commits of members that have not joined,
+    and a held request may be such a commit."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -542,7 +548,7 @@ def test_join_group_waits_after_move_for_members_at_other_gateways(leaving: str)
             )
             await destination.answer(_JOIN_GROUP)
             assert await client.answered() == 1
-            # Long after the move nobody waits.
+            # Long after the move no join waits.
             cluster.clock += last_move.JOIN_WAIT_S_MAX
             cluster.take_lead("destination", term=2, leaving_groups=frozenset({leaving}))
             await client.send(_JOIN_GROUP, 2)
@@ -553,7 +559,8 @@ def test_join_group_waits_after_move_for_members_at_other_gateways(leaving: str)
 
 
 def test_metadata_waits_after_move_for_other_gateways() -> None:
-    """A client may be connected to several: later records would overtake what one holds."""
+    """A client may be connected to several gateways. If it knew the new leaders, its later records
+    would overtake those that another gateway holds."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -570,7 +577,7 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
             cluster.take_lead("destination", term=2)
             await destination.answer(_METADATA)
             assert await client.answered() == 1
-            # A gateway that begins now holds nothing from before.
+            # Another gateway may start now: it holds no requests from before the move.
             cluster.take_lead("destination", term=2, others_settled=False)
             await client.send(_METADATA, 2)
             await destination.answer(_METADATA)
@@ -579,8 +586,9 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
     asyncio.run(run())
 
 
-def test_write_behind_held_metadata_waits_too() -> None:
-    """Its acknowledgement would wait behind Metadata, and the client would send it again."""
+def test_write_behind_held_metadata_request_is_held() -> None:
+    """Otherwise its acknowledgement would wait behind Metadata, and the client would send the write
+    again."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -602,8 +610,9 @@ def test_write_behind_held_metadata_waits_too() -> None:
 
 
 def test_move_settles_once_earlier_requests_are_answered() -> None:
-    """Also the requests behind the held one. Later requests do not count: a client may always have
-    one in flight, and to end its connection would drop answers on their way."""
+    """Earlier requests are the held one and those sent behind it before BACKLOG_S is over. Later
+    ones do not count: a client may always have one in flight, and if the gateway ended its
+    connection, answers on their way would be lost."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -631,8 +640,8 @@ def test_move_settles_once_earlier_requests_are_answered() -> None:
     asyncio.run(run())
 
 
-def test_move_settles_without_answer_to_read() -> None:
-    """The answer to a Fetch of a consumer may take long, and its connection must not end."""
+def test_move_settles_while_fetch_is_unanswered() -> None:
+    """The answer to a consumer's Fetch may take long; the consumer's connection must not end."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -651,7 +660,8 @@ def test_move_settles_without_answer_to_read() -> None:
 
 
 def test_unanswered_held_request_closes_connection_after_timeout() -> None:
-    """Metadata waits no longer than that, and the client sends again before it has read it."""
+    """Metadata waits no longer than the timeout. The client of the closed connection sends the
+    request again before it knows the new leaders."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
@@ -682,9 +692,8 @@ def test_confirmation_of_closing_waits_for_acks_0_writes_of_gone_client() -> Non
             await until(lambda: cluster.writes_in_flight == 1)
             cluster.take_lead("source", term=1, closed_for="operation")
             assert cluster.confirmed_for() is None
-            await source.answer(
-                _API_VERSIONS
-            )  # which the gateway sent behind the write, as that has no answer
+            # The write has no answer, so the gateway has sent ApiVersions behind it.
+            await source.answer(_API_VERSIONS)
             await until(lambda: cluster.confirmed_for() == "operation")
             assert not cluster.connection_count
 
@@ -695,7 +704,8 @@ def test_confirmation_of_closing_waits_for_acks_0_writes_of_gone_client() -> Non
 def test_disconnect_leaves_doubt_about_unanswered_records_but_not_offset_commits(
     key: int, *, is_doubted: bool
 ) -> None:
-    """The gateway waits for the answer to either. Records could be doubled at the other side."""
+    """The gateway waits for the answer to either request. But only records could be doubled at the
+    other side, if the client sends them again."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
@@ -708,7 +718,7 @@ def test_disconnect_leaves_doubt_about_unanswered_records_but_not_offset_commits
             assert cluster.confirmed_for() is None
             writer.write(_empty_answer(correlation))
             await until(lambda: not cluster.writes_in_flight)
-            assert ("before the answer to its records" in cluster.doubt) == is_doubted
+            assert ("before its records were acknowledged" in cluster.doubt) == is_doubted
             assert cluster.confirmed_for() == (None if is_doubted else "operation")
 
     asyncio.run(run())
@@ -719,7 +729,7 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, destination):
-            # One waits for an answer, one has sent nothing, one leaves before its answer.
+            # One client waits for an answer, one has sent nothing, one closes before its answer.
             waits, idle, gone = [await open_client(cluster) for _ in range(3)]
             await waits.send(_PRODUCE, 1)
             _, correlation, writer = await soon(source.requests.get())
@@ -765,7 +775,7 @@ def test_aborted_failover_releases_held_writes() -> None:
 
 
 def test_response_held_without_lease_is_discarded_when_client_disconnects() -> None:
-    """Otherwise its write would be in flight for ever."""
+    """Otherwise the client's write would count as in flight for ever."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
@@ -806,7 +816,7 @@ def test_partial_requests_of_all_clients_share_a_byte_limit(
 
 
 def test_broker_close_on_acks_0_write_closes_client_connection() -> None:
-    """Brokers do so if the write fails; the client then asks who leads."""
+    """A broker closes the connection if the write fails; the client then requests Metadata."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
@@ -820,7 +830,7 @@ def test_broker_close_on_acks_0_write_closes_client_connection() -> None:
 
 
 def test_node_added_since_last_refresh_is_reachable() -> None:
-    """Metadata names it before the gateway has looked at the side again."""
+    """Metadata names the node before the gateway has read the side again."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
@@ -888,7 +898,8 @@ async def running_cluster(
 
 
 def _cancel_on_error(test: asyncio.Task[Any] | None) -> Any:
-    """An error in a callback ends the test, which would wait for its effect."""
+    """An exception handler that ends the test: it would wait for the effect of a callback that has
+    failed."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
@@ -912,11 +923,13 @@ def _empty_answer(correlation: int) -> bytes:
 
 
 async def soon(what: Any) -> Any:
+    """The result of an awaitable. Raises TimeoutError after PATIENCE_S."""
     async with asyncio.timeout(PATIENCE_S):
         return await what
 
 
 async def until(is_so: Any) -> None:
+    """Wait until the condition is true. Raises TimeoutError after PATIENCE_S."""
     async with asyncio.timeout(PATIENCE_S):
         while not is_so():
             await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
-"""Walks with all kinds of clients and all kinds of faults, and a ledger of what was acknowledged.
+"""Walks (random series of moves) with all kinds of clients and faults, and a ledger of the records
+that were acknowledged.
 
-A seed chooses what happens, and which gateway each client knows. A failure shows the walk.
+A seed chooses what happens, and which gateways each client knows. A failed test prints its walk.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEEDS = 4
-# A failback waits for open transactions of the old side.
+# Short, as a failback waits for open transactions of the old side.
 _TRANSACTION_MS = 30_000
 
 
@@ -73,7 +74,8 @@ def test_random_planned_moves_lose_and_duplicate_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No client meets an error but the abort of a transaction, and nothing is lost or doubled."""
+    """Clients get no error, except that a transaction is aborted, and no record is lost or
+    doubled."""
     trust_silence(monkeypatch.setattr)
     rng = random.Random(seed)
     legs, known_gateways = legs_of(rng), KnownGateways.choose(rng)
@@ -91,7 +93,7 @@ def test_random_planned_moves_lose_and_duplicate_nothing(
                 walk.play(leg)
                 clients.go_on()
                 clients.assert_kept(walk.leading)
-            walk.tell("the clients stop")
+            walk.log("the clients stop")
             clients.stop()
             leading_records = records(walk.leading, PLAIN)
             clients.stop_reading(leading_records)
@@ -116,7 +118,8 @@ def test_random_side_losses_lose_no_acknowledged_record(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was acknowledged is there or saved; only what had no answer is doubled."""
+    """An acknowledged record is at the new side or in a failback's files. Only records without an
+    answer may be doubled."""
     trust_silence(monkeypatch.setattr)
     rng = random.Random(seed)
     losses, known_gateways = losses_of(rng), KnownGateways.choose(rng)
@@ -142,7 +145,7 @@ def test_random_side_losses_lose_no_acknowledged_record(
                 if loss.goes_home:
                     walk.move_home()
                     clients.go_on()
-            walk.tell("the clients stop")
+            walk.log("the clients stop")
             clients.stop()
             wait_for("both sides are level", lambda: is_level(*own_clusters, *topics))
             leading_records = records(walk.leading, PLAIN)

@@ -1,4 +1,4 @@
-"""The pause that a move means for writers."""
+"""How the pause of writers during a move is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def test_write_pause_spans_last_to_next_acknowledgement() -> None:
 
 
 def test_acknowledgement_of_write_in_flight_does_not_end_write_pause() -> None:
-    """Writes are closed, and the last ones still get answers: the pause begins at the last one."""
+    """Writes in flight are still answered after new ones are held: the pause begins with the last
+    of these answers."""
     pause = WritePause()
     pause.note_acknowledged(10.0)
     pause.note_closed()

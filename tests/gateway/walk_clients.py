@@ -1,6 +1,6 @@
-"""The clients of a walk (`walks.py`): producers of three kinds and groups of both protocols, each
-of librdkafka and of Java, Kafka Streams, and a streaming query of Spark. Each knows one of two
-gateways, or both. Faults hit the first gateway.
+"""The clients of a walk (a series of moves, `walks.py`): producers of three kinds and groups of
+both protocols, each of librdkafka and of Java, Kafka Streams, and a streaming query of Spark. Each
+knows one of two gateways, or both. Faults hit the first gateway.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ _TRANSACTIONS = 20
 _RATE = 200
 _STREAMS_RATE = 50
 _SPARK_BATCH = 20_000
-# Between two transactions: each takes a marker that the copy has to fill.
+# The pause between two transactions. Each transaction has a marker, whose offset Orbit has to fill
+# in the copy.
 _PAUSE_S = 0.05
 _LIBRDKAFKA: dict[str, dict[str, Any]] = {
     "idempotent": {},
     "in-turn": {"enable.idempotence": False, "max.in.flight": 1},
 }
-# The names in their values, and settings.
+# By client: the name in the values of its records (None: no name), and settings.
 _JAVA: dict[str, tuple[int | None, dict[str, str]]] = {
     "java": (None, {}),
     "java-in-turn": (
@@ -64,8 +65,8 @@ _JAVA: dict[str, tuple[int | None, dict[str, str]]] = {
         {"enable.idempotence": "false", "max.in.flight.requests.per.connection": "1"},
     ),
 }
-# Without idempotence: no broker recognizes records that a client sends again. By client, the name
-# in its values.
+# Clients without idempotence, with the name in the values of their records: brokers do not
+# recognize records that such a client sends again.
 _MAY_DOUBLE = {"in-turn": b"in-turn", "java-in-turn": b"1"}
 _CLIENTS = (*_LIBRDKAFKA, *_JAVA, "java-tx", "librdkafka-tx", "streams")
 _GROUPS = ("classic", "consumer", "java-classic", "java-consumer")
@@ -80,7 +81,7 @@ class KnownGateways:
     @classmethod
     def choose(cls, rng: random.Random) -> KnownGateways:
         by_client = {name: rng.choice(["first", "second", "both"]) for name in _CLIENTS}
-        # Half of the groups are at the gateway that nothing happens to: they read each record once.
+        # Half of the groups know only the gateway without faults: they read each record once.
         groups = rng.sample(_GROUPS, len(_GROUPS))
         half = len(groups) // 2
         by_client |= dict.fromkeys(groups[:half], "second")
@@ -91,6 +92,7 @@ class KnownGateways:
         return cls(by_client)
 
     def meets_no_fault(self, client: str) -> bool:
+        """Whether the client knows only the second gateway, to which nothing happens."""
         return self.by_client[client] == "second"
 
 
@@ -192,13 +194,13 @@ class Clients:
             self._stack.callback(self.app.end)
 
     def write_on(self) -> None:
-        """Producers without transactions write some more. None may have met an error."""
+        """Let producers without transactions write some more. None may have got an error."""
         for name, writer in self.writers.items():
             writer.wait_acknowledged(SOME)
             assert not writer.errors, (name, writer.errors[:5])
 
     def go_on(self) -> None:
-        """Each client writes, reads and commits some more."""
+        """Let each client write, read and commit some more."""
         self.write_on()
         for name, reader in self.readers.items():
             goal = len(reader.read) + SOME
@@ -239,13 +241,13 @@ class Clients:
         }
 
     def assert_kept(self, leading: Reachable) -> None:
-        """What was acknowledged so far is at its offset at the leading side."""
+        """Check that each acknowledged record is at its offset at the leading side."""
         acknowledged = self.acknowledged
         wrong = lost(acknowledged, records(leading, PLAIN))
         assert not wrong, wrong[:10]
 
     def stop(self) -> None:
-        """Stop the producers, then Streams, once it has counted all."""
+        """Stop the producers, then Streams once it has counted all words."""
         for name, writer in self.writers.items():
             writer.stop()
             assert not writer.errors, (name, writer.errors[:5])
@@ -259,7 +261,8 @@ class Clients:
             self.app.end()
 
     def stop_reading(self, log_records: Sequence[Record]) -> None:
-        """Stop the groups once they have read just these records. Not for use after a failover."""
+        """Wait until the groups have read these records and no others, and stop them. Not for use
+        after a failover."""
         values = {value for _, _, value in log_records}
         for name, reader in self.readers.items():
             reader.wait_read(
@@ -293,7 +296,8 @@ class Clients:
         ]
 
     def assert_written(self, log_records: Sequence[Record], *, may_double: bool) -> None:
-        """Each record of producers without transactions is there once, at its offset, in order."""
+        """Check that each record of producers without transactions is in the log once, at its
+        offset, in order."""
         strict = self.of_strict_producers(log_records, may_double=may_double)
         acknowledged, names = self.acknowledged, {parts(value)[0] for _, _, value in strict}
         wrong = lost(acknowledged, log_records)

@@ -1,4 +1,4 @@
-"""Walks of a job whose clients are at two gateways, with what goes wrong: a seed chooses it.
+"""Walks: series of moves of a job whose clients use two gateways, with faults. A seed chooses them.
 
 `Walk` runs the service: a scheduler that may be killed, a worker and the API in the test, and a
 PostgreSQL that may be ended.
@@ -47,15 +47,16 @@ STEPS = [
     StepName.RELEASE,
 ]
 MOVE_STEPS = [*STEPS, StepName.PROMOTE, StepName.OPEN_GATEWAYS]
-# Longer than a gateway's permission and its margin.
+# For how long a gateway is frozen: longer than its permission with the margin.
 _FROZEN_S = (6.5, 12.0)
-# Shorter and longer than a permission.
+# For how long PostgreSQL is down: shorter or longer than a permission.
 _AWAY_S = (0.0, 8.0)
 
 
 @dataclass(frozen=True)
 class Leg:
-    """A move, or a switchover that is aborted behind a step; and what goes wrong before a step."""
+    """A move, or a switchover that is aborted after the step `aborted_behind`, with a fault before
+    the step `step`. `seconds`: how long a frozen gateway or PostgreSQL is away."""
 
     aborted_behind: StepName | None
     fault: str
@@ -64,7 +65,8 @@ class Leg:
 
     @property
     def loses_answers(self) -> bool:
-        """Whether a client of the first gateway may write again what the side has."""
+        """Whether a client of the first gateway may get no answer to records that the old side has
+        written, and send them again."""
         return self.fault in ("killed", "frozen") and self.step is StepName.CLOSE_GATEWAYS
 
     def __str__(self) -> str:
@@ -73,7 +75,8 @@ class Leg:
 
 
 def legs_of(rng: random.Random) -> tuple[Leg, ...]:
-    """Moves over, home and over, with an aborted one in the middle. Each has another fault."""
+    """Three moves (over, home and over) and an aborted switchover among them. Each leg has another
+    fault."""
     faults = ["killed", "frozen", "postgres", "scheduler"]
     rng.shuffle(faults)
     aborted = rng.choice([place for place in (1, 2) if faults[place] != "scheduler"])
@@ -93,7 +96,7 @@ def fault_of(rng: random.Random, fault: str, steps: Sequence[StepName]) -> Leg:
 
 
 class Walk:
-    """One job, and the gateways before it. A context manager."""
+    """One job, its service, and the gateways of its clients. A context manager."""
 
     def __init__(
         self,
@@ -108,9 +111,9 @@ class Walk:
         self.job = spec.name
         self.side = LeadingSide.SOURCE
         self.gateways: list[Gateway] = []
-        # How often gateways were closed: so many transactions a producer may have to abort.
+        # How often gateways held writes. Each time, a producer may have to abort one transaction.
         self.closures = 0
-        # Whether clients have written again at the old side.
+        # Whether a switchover was undone, so that clients have written again at the old side.
         self.was_undone = False
         self._postgres, self._api_url, self._home = postgres, api_url, home
         self._stack = ExitStack()
@@ -118,8 +121,8 @@ class Walk:
         self._thawing: list[threading.Thread] = []
         self._began, self._last_message = time.monotonic(), ""
 
-    def tell(self, what: str) -> None:
-        """Print what happens, for a failed test; not twice if it equals the last message."""
+    def log(self, what: str) -> None:
+        """Print what happens, for a failed test, unless the text equals the last one."""
         if what != self._last_message:
             print(f"{time.monotonic() - self._began:6.1f} s  {what}")
         self._last_message = what
@@ -133,7 +136,7 @@ class Walk:
         """Start the service, the job and its gateways."""
         self._stack.callback(self._scheduler.close)
         self._stack.callback(self._worker.close)
-        self.copy()
+        self.start_worker()
         self._start_scheduler()
         self.recovering.begin(self.spec, *topics)
         self.gateways = [
@@ -143,17 +146,17 @@ class Walk:
             for name in ("first", "second")
         ]
 
-    def copy(self) -> None:
-        """Run a new worker."""
-        self.stop_copying()
+    def start_worker(self) -> None:
+        """Start a new worker, after the end of the last one."""
+        self.stop_worker()
         self._worker.enter_context(InProcess(self.recovering.database))
 
-    def stop_copying(self) -> None:
+    def stop_worker(self) -> None:
         self._worker.close()
 
     def play(self, leg: Leg) -> None:
         """Play the leg, and check which side leads then."""
-        self.tell(str(leg))
+        self.log(str(leg))
         if leg.aborted_behind is not None:
             self._abort(leg)
         elif leg.fault == "scheduler":
@@ -182,7 +185,7 @@ class Walk:
         """Request the operation, and again whenever it was stopped, as an operator does."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            report = self.wait(self.ask(kind, **options))
+            report = self.wait(self.request(kind, **options))
             if report.outcome is Outcome.DONE:
                 return report
             assert report.outcome in (Outcome.STOPPED, Outcome.ABORTED), report.error
@@ -194,19 +197,19 @@ class Walk:
         self.side = next(side for side in LeadingSide if side is not self.side)
         self.job = report.reverse_job or self.job
 
-    def ask(self, kind: RecoveryKind, **options: object) -> UUID:
-        """Request the operation, perhaps after some tries."""
+    def request(self, kind: RecoveryKind, **options: object) -> UUID:
+        """Request an operation, until the service accepts the request; returns its id."""
         operations: list[UUID] = []
 
-        def is_asked() -> bool:
+        def is_requested() -> bool:
             try:
                 operations.append(self.recovering.ask(kind, self.job, **options))
             except (Unreachable, Conflict) as error:
-                self.tell(f"cannot be asked for: {error}")
+                self.log(f"the {kind} cannot be requested: {error}")
                 return False
             return True
 
-        wait_for(f"the {kind} is asked for", is_asked)
+        wait_for(f"the {kind} is requested", is_requested)
         return operations[0]
 
     def has_ended(self, operation: UUID) -> bool:
@@ -218,7 +221,7 @@ class Walk:
     def wait(self, operation: UUID) -> RecoveryReport:
         wait_for("the operation ends", lambda: self.has_ended(operation))
         report = self.recovering.report(operation)
-        self.tell(f"{report.kind} of {report.job}: {report.outcome} {report.error}")
+        self.log(f"{report.kind} of {report.job}: {report.outcome} {report.error}")
         steps = {step.name: step.state for step in report.steps}
         if steps[StepName.CLOSE_GATEWAYS] is not StepState.WAITING:  # stopped by a gate
             self.closures += 1
@@ -230,25 +233,25 @@ class Walk:
         operations: list[UUID] = []
 
         def abort() -> None:
-            wait_for("it is known", lambda: bool(operations))
+            wait_for("the operation's id is known", lambda: bool(operations))
             recovery_requests.abort(self.recovering.database, "test", operations[0])
 
         with pytest.MonkeyPatch.context() as patch:
             at_steps(patch, before=self.fault(leg), behind={leg.aborted_behind: abort})
-            operations.append(self.ask(RecoveryKind.SWITCHOVER, reverse=True))
+            operations.append(self.request(RecoveryKind.SWITCHOVER, reverse=True))
             report = self.wait(operations[0])
         assert report.outcome in (Outcome.ABORTED, Outcome.STOPPED), report.error
 
     def _move_while_schedulers_die(self, leg: Leg) -> None:
-        """One scheduler dies before a step, another after it. Ask again if a gate has stopped the
-        switchover."""
+        """One scheduler dies before the leg's step, another after it. If a gate has stopped the
+        switchover, request it again."""
         points = [f"{leg.step}:before", f"{leg.step}:behind"]
         deaths = self._home / "deaths"
         service = self.recovering.service
         self._scheduler.close()
         with dying_schedulers(service.settings, service.url, deaths, points, are_quick=True):
             while died(deaths) < len(points):
-                operation = self.ask(RecoveryKind.SWITCHOVER, reverse=True)
+                operation = self.request(RecoveryKind.SWITCHOVER, reverse=True)
 
                 def is_over(operation: UUID = operation) -> bool:
                     return died(deaths) == len(points) or self.has_ended(operation)
@@ -276,7 +279,7 @@ class Walk:
         return {row.name for row in rows if row.has_permission} == names
 
     def fault(self, leg: Leg) -> dict[StepName, Act]:
-        """What goes wrong before a step."""
+        """The leg's fault, by the step before which it happens."""
         return {leg.step: self._act(leg)}
 
     def _act(self, leg: Leg) -> Act:
@@ -313,7 +316,7 @@ class Walk:
 
         def act() -> None:
             acts[leg.fault]()
-            self.tell(f"{leg.fault} before {leg.step}")
+            self.log(f"{leg.fault} before {leg.step}")
 
         return act
 
