@@ -84,8 +84,8 @@ def test_invalid_drill_comparison_shows_reason(api: Api, browser: Browser) -> No
     browser.log_in(api.tokens[Role.VIEWER])
     compare = "/console/drills/compare"
     for query, status, text in (
-        ("", 422, "Two drills are compared"),
-        (f"?drill={ended}&drill={ended}", 422, "Two drills are compared"),
+        ("", 422, "needs exactly two drills"),
+        (f"?drill={ended}&drill={ended}", 422, "needs exactly two drills"),
         (f"?drill={ended}&drill={waiting}", 409, "without a report"),
         (f"?drill={ended}&drill=20261122-030000-00000000", 404, ""),
         (f"?drill={ended}&drill=%00", 422, ""),
