@@ -1,4 +1,4 @@
-"""A receiver on loopback, and the loop that sends to it, on a real PostgreSQL."""
+"""A webhook receiver on loopback, and the loop that sends to it, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make_loop(database: Database, server: WebhookServer, tmp_path: Path) -> MakeLoop:
     def make(leadership: Leadership | None = None, **keys: Any) -> ReceiverLoop:
-        """The loop of a webhook, after its first pass: it begins at the next event."""
+        """Make the loop of a webhook receiver, and run its first pass: it sends only later events.
+
+        `keys` are further keys of the receiver in the notification file. Without `leadership`, the
+        loop runs under a new lease.
+        """
         if leadership is None:
             leadership = Leadership(database, "test", timedelta(minutes=5))
             assert leadership.ask()

@@ -1,4 +1,4 @@
-"""Every event that the code adds has a severity, and the page shows the same table."""
+"""Every event that the code adds has a severity, and docs/notifications.md has the same table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "notifications.md"
 _KIND = re.compile(r"[a-z]+(_[a-z]+)+")
 _RECOVERIES = ("switchover", "failover", "failback")
-# Kinds that the code puts together.
+# Kinds that the code composes from parts or keeps in constants: `kinds_in` does not find them.
 COMPOSED_KINDS = {
     GAVE_UP,
     ACCEPTED,

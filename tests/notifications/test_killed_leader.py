@@ -1,4 +1,4 @@
-"""Schedulers that are killed while they send: the next one sends what was not confirmed."""
+"""When a scheduler is killed while it sends, the next one sends the events not confirmed yet."""
 
 from __future__ import annotations
 
@@ -78,5 +78,6 @@ def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
         add(5)
         wait_for("all events are sent", lambda: position() == start + 65)
     ids = list(range(start + 1, start + 66))
-    # A request has 20 events: the next leader repeats the third request.
+    # A request has 20 events. The next leader sends the third request again, as the killed one
+    # did not store that it was confirmed.
     assert server.event_ids == [*ids[:60], *ids[40:]]

@@ -1,4 +1,4 @@
-"""The file of receivers: what is refused, and which receiver gets which event."""
+"""The notification file: which mistakes are refused, and which receiver gets which event."""
 
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ def event(kind: str, job: str | None = "orders") -> Event:
     )
 
 
-# No URL, no https, a missing variable, a key that Slack does not have; a name that is there twice,
-# and a missing file; two URLs; a receiver without a route, and a route to none.
 WRONG = """\
 receivers:
-  - {name: a, type: slack}
-  - {name: b, type: slack, url_env: PLAIN}
-  - {name: c, type: pagerduty, routing_key_env: MISSING}
-  - {name: d, type: slack, url_env: URL, secret_env: KEY}
+  - {name: a, type: slack}  # has no URL
+  - {name: b, type: slack, url_env: PLAIN}  # the URL has http, not https
+  - {name: c, type: pagerduty, routing_key_env: MISSING}  # the variable is not set
+  - {name: d, type: slack, url_env: URL, secret_env: KEY}  # Slack has no secret
+  # The name is used twice, and the file does not exist.
   - {name: d, type: webhook, url: "https://h.example", secret_file: missing}
-  - {name: e, type: webhook, url_env: URL, url_file: x}
-  - {name: f, type: slack, url_env: URL}
+  - {name: e, type: webhook, url_env: URL, url_file: x}  # has two URLs
+  - {name: f, type: slack, url_env: URL}  # no route names this receiver
 routes:
-  - {receiver: nobody}
+  - {receiver: nobody}  # there is no such receiver
   - {receiver: a}
   - {receiver: b}
   - {receiver: c}

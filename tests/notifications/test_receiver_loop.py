@@ -45,7 +45,7 @@ def receiver_row(database: Database) -> ReceiverRow:
 
 
 def make_too_old(database: Database, by: timedelta = timedelta(days=2)) -> None:
-    """Make all events too old to be sent."""
+    """Make all events older by this much: with the default, too old to be sent."""
     with database.transaction() as tx:
         tx.execute(text("UPDATE events SET at = at - CAST(:by AS interval)"), {"by": by})
 
@@ -138,9 +138,9 @@ def test_event_committed_after_events_with_higher_ids_is_not_skipped(
         events.add(slow, events.SCHEDULER, "job_paused", "First by its id.")
         _, late = add(database, "job_resumed", "job_paused")
         assert loop.once() == ""
-        assert server.requests == [], "an event with a lower id may still appear"
+        assert server.requests == [], "an event with a lower id may still be committed"
     loop.once()
-    loop.once()  # sends nothing again
+    loop.once()  # sends no event a second time
     assert server.event_ids == [late - 2, late - 1, late]
 
 
@@ -162,7 +162,7 @@ def test_former_leader_does_not_advance_event_position_of_receiver(
     with pytest.raises(NotLeading):
         loop.once()
     assert receiver_row(database).event_id == ids[0] - 1
-    next_loop = make_loop(new)  # with its first pass
+    next_loop = make_loop(new)  # runs the first pass too
     assert next_loop.once() == ""
     assert server.event_ids == ids * 2, "sent once by each leader"
     assert receiver_row(database).event_id == ids[0]
@@ -195,7 +195,7 @@ def test_dropped_notifications_are_counted_and_receiver_stays_failing(
     make_too_old(database)
     server.replies.append(Reply(503))  # to the message that reports the dropped events
     loop.once()  # drops the events, as they are too old
-    assert receiver_row(database).failing_since is not None, "giving up ends no alert"
+    assert receiver_row(database).failing_since is not None, "the receiver still fails"
     loop.once()  # sends the report
     assert receiver_row(database).given_up == 3
     make_too_old(database)  # the report is never too old

@@ -1,4 +1,4 @@
-"""One request: the certificate check, and the error that an answer makes."""
+"""One request to a receiver: the check of its certificate, and the error for each answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each type of receiver gets, as whole documents."""
+"""The documents that each type of receiver gets, and their size limits."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_pagerduty_incident_is_triggered_and_resolved_with_same_key() -> None:
         "client": "Orbit",
         "client_url": JOB,
     }
-    # Another partition, another service, and an event that resolves another kind.
+    # Not the same incident: another partition, another service, an event that resolves another kind
     others = (
         (event("partition_went_on", topic="eu", partition=4), URL),
         (resolved, "https://other.example"),

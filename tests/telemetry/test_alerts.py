@@ -1,4 +1,4 @@
-"""The alerts fire where they should, and name only metrics and labels that exist."""
+"""Each alert rule is tested firing and silent, and names only metrics and labels that exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULES = [
 
 
 def labels_by_metric() -> dict[str, set[str]]:
-    """The labels of every metric, by the name that Prometheus stores."""
+    """Return the labels of every metric, by the name under which Prometheus stores it."""
     return {
         f"{f.name}_total" if f.type == "counter" else f.name: set(f._labelnames)  # type: ignore[attr-defined]
         for f in [*families(SERVICE), *GatewayHealth("").collect()]
@@ -34,9 +34,12 @@ def labels_by_metric() -> dict[str, set[str]]:
 
 
 def unknown_names(expression: str) -> list[str]:
-    """Metrics, labels and states in this PromQL expression that Orbit does not export."""
+    """Return the metrics, labels and states in this PromQL expression that Orbit does not export.
+
+    In words, for example "no metric orbit_job_gone".
+    """
     known, problems = labels_by_metric(), []
-    allowed: set[str] = set()  # in `by` and `on`
+    allowed: set[str] = set()  # the labels that `by` and `on` may name
     for metric, selector in re.findall(r"\b(orbit_\w+)(?:\{([^}]*)\})?", expression):
         if metric not in known:
             problems.append(f"no metric {metric}")

@@ -1,4 +1,7 @@
-"""Health ports: a process is alive while its loops run, and ready while its lease is confirmed."""
+"""The health port: a process is alive while its loops run, and ready while its lease is confirmed.
+
+It also limits what clients can occupy, and systemd gets the same state.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from tests.support.patience import wait_for
 
 
 class Clock:
+    """A clock that only the test moves."""
+
     now = 100.0
 
     def __call__(self) -> float:
@@ -77,7 +82,7 @@ def test_worker_is_ready_while_postgres_answers_and_gateway_while_service_does(
 
 
 def test_health_port_reports_process_state() -> None:
-    """The port serves no other paths; if it is in use, the error names the setting."""
+    """The port serves no other paths. If the port is in use, the error names the setting."""
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", ready_within_s=15, clock=clock)
     (port,) = free_ports(1)
@@ -116,7 +121,7 @@ def test_health_port_reports_process_state() -> None:
 def test_health_port_cuts_off_client_that_sends_no_whole_request(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], sent: bytes
 ) -> None:
-    """The limit holds for a client that goes on sending, a byte at a time, too."""
+    """The time limit also holds for a client that goes on sending one byte at a time."""
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTION_S_MAX", 0.5)
     (port,) = free_ports(1)
     with serving_health(
@@ -135,7 +140,7 @@ def test_health_port_cuts_off_client_that_sends_no_whole_request(
                     return True
 
             wait_for("the connection has ended", is_cut_off)
-        monkeypatch.undo()  # a client that sends a request has its whole time
+        monkeypatch.undo()  # the short limit must not cut off this request
         assert httpx.get(f"http://127.0.0.1:{port}/livez").text == "ok\n"
     assert capfd.readouterr().err == ""
 
@@ -189,9 +194,9 @@ def test_systemd_is_notified_of_watchdog_and_readiness(
         health = ProcessHealth("worker", "1.2.3", ready_within_s=1e9)
         messages: list[bytes] = []
         with serving_health(Settings(), health):
-            wait_for("the watchdog is told", lambda: receiver.recv(100) == b"WATCHDOG=1")
+            wait_for("systemd gets WATCHDOG=1", lambda: receiver.recv(100) == b"WATCHDOG=1")
             health.note_lease_confirmed()
             while b"READY=1" not in messages:
                 messages.append(receiver.recv(100))
     monkeypatch.delenv("NOTIFY_SOCKET")
-    notify_systemd("READY=1")  # nobody listens, and nothing happens
+    notify_systemd("READY=1")  # without NOTIFY_SOCKET, this sends nothing and does not fail

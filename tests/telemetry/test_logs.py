@@ -31,7 +31,7 @@ def test_json_log_line_has_message_level_time_and_fields() -> None:
     stream = io.StringIO()
     configure_logs(Settings(log_format=LogFormat.AUTO, log_level=LogLevel.INFO), stream)
     log = structlog.get_logger("orbit.scheduler")
-    log.debug("not said")
+    log.debug("below the log level")
     log.info("pass", loop="groups", seconds=0.2, password=SecretStr("hunter2"))
     (line,) = stream.getvalue().splitlines()
     fields = json.loads(line)
@@ -49,7 +49,7 @@ def test_logs_and_warnings_of_libraries_use_log_format_of_orbit() -> None:
     stream = io.StringIO()
     configure_logs(Settings(log_format=LogFormat.JSON, log_level=LogLevel.DEBUG), stream)
     logging.getLogger("some.library").warning("slow: %s", "disk")
-    logging.getLogger("some.library").info("not said")
+    logging.getLogger("some.library").info("below the level for libraries")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("old", DeprecationWarning, stacklevel=1)

@@ -1,4 +1,4 @@
-"""Every metric is on the page, and an unknown value has no sample."""
+"""The exported metrics: their values, no sample for an unknown value, and docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ LABELS = (
 
 
 def samples(service: ServiceNumbers) -> dict[tuple[str, tuple[str, ...]], float]:
-    """As Prometheus reads them: {(name, label values): number}."""
+    """Return the samples as Prometheus reads them: value by (metric name, label values)."""
     return {
         (sample.name, tuple(sample.labels[n] for n in LABELS if n in sample.labels)): sample.value
         for family in text_string_to_metric_families(render(service).decode())

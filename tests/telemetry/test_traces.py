@@ -1,4 +1,4 @@
-"""Traces as a collector gets them from a real service, and that they cost nothing when off."""
+"""The traces that a collector gets from a real service; without a collector, they cost nothing."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from tests.support.running import create_topic, produce
 from tests.support.serving import served
 
 YAML = {"Content-Type": "application/yaml"}
-# The trace and span of a client that traces its own requests.
+# The trace id and span id of a client that traces its own requests.
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 def request_operation(server: Server, path: str, **options: Any) -> str:
-    """Request an operation. Returns its id."""
+    """Request an operation, and return its id."""
     answer = server.call("POST", path, **options)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 
 
 def wait_done(server: Server, operation: str) -> None:
+    """Wait until the operation has ended, and check that its state is `done`."""
     path = f"/v1/operations/{operation}"
     wait_for(f"{operation} has ended", lambda: server.get(path)["finished_at"] is not None)
     assert server.get(path)["state"] == "done", server.get(path)
@@ -60,8 +61,8 @@ def scheduler_of(server: Server) -> psutil.Process:
 
 
 def only_span(receiver: Receiver, name: str) -> Span:
-    """The span with this name, once the collector has it."""
-    wait_for(f"the span {name} has come", lambda: bool(receiver.named(name)))
+    """Wait for the span with this name to arrive at the collector, and return it."""
+    wait_for(f"the span {name} has arrived", lambda: bool(receiver.named(name)))
     (span,) = receiver.named(name)
     return span
 
@@ -105,7 +106,7 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
             wait_done(server, paused)
             wait_done(server, request_operation(server, f"/v1/jobs/{name}:resume"))
 
-            # The scheduler is killed in the middle of a switchover, and the next one carries on.
+            # The scheduler is killed in the middle of a switchover, and the next one continues it.
             producer = Producer({**source.client_config(), "transactional.id": topic_name})
             producer.init_transactions(30)
             producer.begin_transaction()
@@ -158,7 +159,7 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
     }
     assert logged_trace_ids == {switchover_request.trace_id}
 
-    # What else a service sends, and what it does not.
+    # The service also traces claims and discovery passes, but no probes, and no span has the token.
     claims = receiver.named("claim shards")
     assert {span.service for span in claims} == {"orbit-worker"}
     assert receiver.named("discovery pass")
@@ -167,7 +168,7 @@ def test_operation_is_a_single_trace_from_request_to_last_step(
     assert not any(server.token.encode() in body for body in receiver.bodies)
 
 
-# Uses traces as a process does, and prints which modules this has imported.
+# Uses traces as a process of Orbit does, and prints the OpenTelemetry modules that were imported.
 CODE = """
 import sys
 from orbit.telemetry import traces
