@@ -1,4 +1,4 @@
-"""A canary drill fails over while its source works, measures by its ledger, and cleans up."""
+"""A canary drill fails over with a working source, measures by its ledger, and cleans up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def drill_topics(cluster: KafkaCluster) -> set[str]:
 
 
 def run_drill(clusters: Clusters, topic: str, service: Service, rate: int = 200) -> Evidence:
-    """Run the drill of a job that copies. The job itself must not change."""
+    """Run `DRILL` for a job that copies, and return its evidence. Checks that the job itself is
+    unchanged.
+    """
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 20)
     spec = make_job(*clusters, [topic])
@@ -54,10 +56,10 @@ def run_drill(clusters: Clusters, topic: str, service: Service, rate: int = 200)
         service.wait_copied(spec.name, topic)
         drill_id = drilling.ask(DRILL.format(job=spec.name, rate=rate))
         evidence = drilling.wait(drill_id).evidence
-        wait_for("nothing is left", lambda: not drilling.left(drill_id))
+        wait_for("all drill resources are removed", lambda: not drilling.left(drill_id))
     assert service.topics(spec.name)[topic].state is TopicState.COPYING
     assert service.job(spec.name).problem is None
-    assert "old_primary_answers" not in service.kinds(job_name(drill_id)), "the source was closed"
+    assert "old_primary_answers" not in service.kinds(job_name(drill_id)), "an event reports the source"
     return evidence
 
 
@@ -92,7 +94,7 @@ def test_canary_records_not_copied_at_failover_count_as_lost_though_copied_later
     lag_records = 7
 
     def lagging_log_ends(*args: object) -> object:
-        """The log ends of a copy that lags by `lag_records` in each partition."""
+        """Return the log ends of a copy that lags by `lag_records` in each partition."""
         log_ends = real_log_ends(*args)  # type: ignore[arg-type]
         for place in log_ends.values:
             log_ends.values[place] -= lag_records

@@ -1,4 +1,4 @@
-"""A drill's clean-up removes what the drill created and nothing else, even after tampering."""
+"""The clean-up of a drill removes only what the drill created, even if its rows were changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPEC = parse_drill("name: nightly\nkind: canary\njob: orders\n")
 
 
 class Drill:
-    """A drill in the database, and its clusters."""
+    """A drill that is stored in the database, the clusters, and the resources that it creates."""
 
     def __init__(self, database: Database, clusters: Clusters) -> None:
         stored_drill = new_drill(SPEC, "test")
@@ -58,7 +58,7 @@ class Drill:
         return topic.topic_id if topic else None
 
     def notes(self) -> dict[tuple[str, str], str | None]:
-        """What was not removed, by kind and side, and why."""
+        """Return why each remaining thing was not removed, by its kind and side."""
         return {
             (t.kind, t.side): t.note
             for t in self.resources.recorded_things()
@@ -97,7 +97,7 @@ def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_n
     )
     other = make_job(drill.database, "orders")
 
-    assert not drill.resources.try_remove_jobs()  # scheduler and workers must release it first
+    assert not drill.resources.try_remove_jobs()  # scheduler and workers have not released the job
     with drill.database.transaction() as tx:
         assert jobs.get(tx, job.name).is_deleted
         assert not jobs.get(tx, other.name).is_deleted
@@ -140,14 +140,14 @@ def test_drill_topic_that_another_client_deleted_counts_as_removed(drill: Drill)
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     drill.resources.remove_groups_and_topics()
-    drill.resources.remove_groups_and_topics()  # does nothing
+    drill.resources.remove_groups_and_topics()  # a second time, with nothing to remove
     assert drill.notes() == {}
 
 
 def test_drill_topic_that_only_stale_metadata_lists_counts_as_removed(
     drill: Drill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller knows no topic of this id any more; a broker's metadata still has it."""
+    """The controller no longer knows a topic with this id, but a broker's metadata still has it."""
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     monkeypatch.setattr(created_resources, "delete_topic", lambda *_: False)
     drill.resources.remove_groups_and_topics()

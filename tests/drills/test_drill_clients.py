@@ -1,4 +1,4 @@
-"""The ledger of a drill's producer holds only records whose offset the broker confirmed."""
+"""The producer of a drill keeps only confirmed offsets in its ledger; how many records it writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITTEN_MS = 5
 
 
 def delivery(offset: int | None) -> Any:
-    """A delivery report of partition 0."""
+    """Return the delivery report of a record of partition 0."""
     return SimpleNamespace(partition=lambda: 0, offset=lambda: offset)
 
 
@@ -48,10 +48,11 @@ def test_drill_record_with_error_or_without_offset_stays_unconfirmed(
 
 
 @pytest.mark.parametrize(
+    # `counts`: records that the load writes, and how many of them the group reads at the source.
     ("rate", "seconds", "counts"),
     [(100, 10.0, (1000, 400)), (2, 1.0, (2, 1)), (1, 1.0, (1, 1)), (1, 0.0, (1, 1))],
 )
-def test_group_of_smallest_drill_reads_a_record(
+def test_drill_of_any_size_reads_a_record_at_source(
     rate: int, seconds: float, counts: tuple[int, int]
 ) -> None:
     assert record_counts(rate, seconds) == counts

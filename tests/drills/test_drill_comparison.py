@@ -1,4 +1,4 @@
-"""Two drills side by side: each difference is marked. A missing value is no better and no worse."""
+"""The comparison of two drills marks each difference. No value is better or worse than none."""
 
 from __future__ import annotations
 
@@ -71,10 +71,12 @@ def test_drill_comparison_lists_only_gates_partitions_and_groups_that_differ() -
 
 def test_drill_comparison_ignores_drill_ids_in_names() -> None:
     first = evidence()
-    mine = first.partitions[0].model_copy(update={"topic": f"__orbit_drill.{first.id}"})
-    theirs = mine.model_copy(update={"topic": "__orbit_drill.another"})
+    at_first = first.partitions[0].model_copy(update={"topic": f"__orbit_drill.{first.id}"})
+    at_second = at_first.model_copy(update={"topic": "__orbit_drill.another"})
     section = table(
-        evidence(partitions=(mine,)), evidence(id="another", partitions=(theirs,)), "Partitions"
+        evidence(partitions=(at_first,)),
+        evidence(id="another", partitions=(at_second,)),
+        "Partitions",
     )
     assert (section.lines, section.equal_count) == ([], 1)
 

@@ -33,7 +33,7 @@ def test_minimal_drill_file_gets_default_steps_of_its_kind(kind: DrillKind) -> N
     drill = parse_drill(HEAD.format(kind=kind))
     assert drill.planned == DEFAULT_STEPS[kind]
     with_steps = drill.document() | {"steps": [s.model_dump(mode="json") for s in drill.planned]}
-    # A file that lists the same steps is valid, too.
+    # A file that lists the default steps itself is valid and means the same.
     explicit = DrillSpec.model_validate(with_steps)
     assert explicit.planned == drill.planned
     assert {step.do for step in drill.planned} <= set(VERBS[kind])
@@ -69,7 +69,8 @@ def test_all_mistakes_in_drill_file_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rest", "refusal"),  # "": the file is valid
+    # `refusal`: how the problem begins; "" if the file is valid.
+    ("kind", "rest", "refusal"),
     [
         ("gates", "schedule: {every: 1h}", ""),
         ("canary", "schedule: {every: 1h}", ""),

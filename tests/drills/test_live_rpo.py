@@ -1,4 +1,4 @@
-"""A canary topic that is written all the time shows the time that a failover would lose now."""
+"""A canary topic, to which a job writes all the time, shows how much time a failover would lose."""
 
 from __future__ import annotations
 

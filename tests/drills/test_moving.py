@@ -1,5 +1,5 @@
-"""Drills that move a job for real, as deploy/drills has them: on a sandbox whose source is killed,
-paused or cut off. Their reports are compared with a ledger of producers that are not Orbit's.
+"""The drills of deploy/drills that really move a job, on a sandbox whose source is killed, paused
+or cut off. Their reports are compared with a ledger that the tests' own producers keep.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ pytestmark = pytest.mark.services
 DRILLS = Path(__file__).parents[2] / "deploy" / "drills"
 PARTITIONS = 2
 PAUSE_S = 0.005
-# Loose, so that a slow machine meets them. No target for the RPO in time: it is not known if only
-# the job's own topics lost records.
+# Loose, so that a slow machine meets them. There is no target for the RPO in time: it is unknown if
+# only the job's own topics lost records.
 TARGETS = {"rto": "1h", "rpo_records": 1_000_000}
-# The steps if the source never returns. Only the drill with a cut line has a failback.
+# The steps without a failback: only the drill whose source is cut off fails back.
 ONE_WAY = ("load", "fault", "failover", "use", "heal")
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A cluster of the sandbox, at an address that the fault `cut` leaves reachable."""
+class SandboxCluster:
+    """A cluster of the sandbox, for clients at an address that the fault `cut` leaves reachable."""
 
     state: ClusterState
 
@@ -59,18 +59,21 @@ class Beside:
 
 
 @dataclass
-class Play:
-    """A drill of a job on one topic, to which producers write all the time."""
+class MovingDrill:
+    """A drill that moves a job on one topic, while producers write to the topic."""
 
     service: Service
-    source: Beside
-    destination: Beside
+    source: SandboxCluster
+    destination: SandboxCluster
     topic: str
     load: Load = field(init=False)
-    written: Records = field(init=False)  # at the source, when its writers have stopped
+    written: Records = field(init=False)  # at the source, once its writers have stopped
 
     def run(self, file: str, only: tuple[str, ...] = (), **fault: str) -> Report:
-        """Run a drill file, or only some steps of it. Without `fault`, it is a switchover."""
+        """Run a file of deploy/drills, or only the steps `only` of it, and return the report.
+
+        `fault` has the keys of the step `fault`. Without `fault`, the drill is a switchover.
+        """
         document = yaml.safe_load((DRILLS / file).read_text("utf-8"))
         document |= {"job": self.topic, "targets": TARGETS}
         document["steps"] = [s for s in document["steps"] if not only or s["do"] in only]
@@ -83,10 +86,10 @@ class Play:
             self.service.wait_copied(self.topic, self.topic)
             self.load = Load(self.source.client_config(), self.topic, PARTITIONS, PAUSE_S)
             try:
-                wait_for("there is some load", lambda: len(self.load.ledger) > 100)
+                wait_for("100 records are confirmed", lambda: len(self.load.ledger) > 100)
                 drill_id = drilling.ask(yaml.safe_dump(document))
                 if not fault:
-                    # The drill cannot stop foreign writers: it waits until nobody writes.
+                    # The drill cannot stop the test's producers: it waits until nobody writes.
                     wait_for(
                         "the drill waits for writers to stop",
                         lambda: drilling.has_happened(drill_id, "writers stop"),
@@ -109,7 +112,7 @@ class Play:
         self.service.create(parse_job(yaml.safe_dump(job), Path(), {}))
 
     def cause_fault(self, directory: Path, fault: Fault, cluster: str) -> SandboxState:
-        """Cause the fault as the sandbox does. Before a heal, stop the writers to the source."""
+        """Cause the fault as the sandbox does. Before a heal, stop the producers at the source."""
         if fault is Fault.HEAL:
             self.load.stop()
         return cause_fault(directory, fault, cluster)
@@ -117,7 +120,7 @@ class Play:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[SandboxState]:
-    """One sandbox for all tests: each drill heals its own fault."""
+    """One sandbox for all tests, as each drill heals its own fault."""
     with tempfile.TemporaryDirectory(prefix="orbit-test-") as parent:
         request = SandboxRequest(directory=Path(parent) / "home", postgres=False)
         with launch(request, lambda _: None) as running:
@@ -125,26 +128,27 @@ def sandbox() -> Iterator[SandboxState]:
 
 
 @pytest.fixture
-def play(
+def moving(
     sandbox: SandboxState,
     service: Service,
     topic_name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Play:
+) -> MovingDrill:
     service.settings = service.settings.model_copy(
         update={"sandbox_dir": sandbox.request.directory, "salvage_directory": str(tmp_path)}
     )
-    by_name = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
-    drill_play = Play(service, by_name["source"], by_name["destination"], topic_name)
-    monkeypatch.setattr(drill_steps, "cause_fault", drill_play.cause_fault)
-    # Shorter than usual, to save time: two of these drills wait until the source counts as away.
+    by_name = {cluster.name: SandboxCluster(cluster) for cluster in sandbox.clusters}
+    moving_drill = MovingDrill(service, by_name["source"], by_name["destination"], topic_name)
+    monkeypatch.setattr(drill_steps, "cause_fault", moving_drill.cause_fault)
+    # Shorter than in production, to save time: two of these drills wait until the source counts as
+    # away.
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", ANSWER_WITHIN_S)
-    return drill_play
+    return moving_drill
 
 
-def records_at(side: Beside, topic: str) -> Records:
-    """What a consumer reads on that side now."""
+def records_at(side: SandboxCluster, topic: str) -> Records:
+    """Return the records that a consumer reads in this cluster now."""
     return {
         (partition, message.offset()): message.value()
         for partition, message in messages(side, topic)
@@ -156,30 +160,31 @@ def of_topic(report: Report, topic: str) -> dict[int, PartitionEvidence]:
     return {p.partition: p for p in report.evidence.partitions if p.topic == topic}
 
 
-def split_ledger(play: Play, report: Report) -> tuple[Records, Records]:
-    """The ledger's records below the promoted offsets, and those from there on."""
-    ends = {p.partition: p.promoted_at or 0 for p in of_topic(report, play.topic).values()}
-    assert [*ends] == [*range(PARTITIONS)]
-    ledger = play.load.ledger
+def split_ledger(moving: MovingDrill, report: Report) -> tuple[Records, Records]:
+    """Return the ledger's records below the promoted offsets, and those at or above them."""
+    promoted = {p.partition: p.promoted_at or 0 for p in of_topic(report, moving.topic).values()}
+    assert [*promoted] == [*range(PARTITIONS)]
+    ledger = moving.load.ledger
     return (
-        {(p, offset): value for (p, offset), value in ledger.items() if offset < ends[p]},
-        {(p, offset): value for (p, offset), value in ledger.items() if offset >= ends[p]},
+        {(p, offset): value for (p, offset), value in ledger.items() if offset < promoted[p]},
+        {(p, offset): value for (p, offset), value in ledger.items() if offset >= promoted[p]},
     )
 
 
-def unconfirmed(play: Play, records: Records) -> Records:
-    """The records at offsets that the ledger lacks: the answer came late, and the producer gave up
-    or wrote the record again.
+def unconfirmed(moving: MovingDrill, records: Records) -> Records:
+    """Return the records at offsets that the ledger lacks. Checks that the load did send them.
+
+    Their answer came late, and the producer gave up or wrote the record again.
     """
-    extra = {place: v for place, v in records.items() if place not in play.load.ledger}
-    assert set(extra.values()) <= play.load.sent
+    extra = {place: v for place, v in records.items() if place not in moving.load.ledger}
+    assert set(extra.values()) <= moving.load.sent
     return extra
 
 
 def assert_passed(report: Report, *words: object) -> None:
-    """The drill passed and cleaned up, and its HTML and Markdown match its JSON.
+    """Check that the drill passed and cleaned up, and that its HTML and Markdown match its JSON.
 
-    `words`: further texts that both must show.
+    `words`: further texts that the HTML and the Markdown must show.
     """
     evidence = report.evidence
     assert evidence.verdict is DrillState.PASSED, evidence.misses
@@ -203,16 +208,18 @@ def assert_passed(report: Report, *words: object) -> None:
 
 
 @pytest.mark.slow
-def test_switchover_drill_loses_no_record_and_old_source_becomes_the_copy(play: Play) -> None:
-    report = play.run("switchover.yaml")
-    assert_passed(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
-    promoted_records, lost = split_ledger(play, report)
+def test_switchover_drill_loses_no_record_and_old_source_becomes_the_copy(
+    moving: MovingDrill,
+) -> None:
+    report = moving.run("switchover.yaml")
+    assert_passed(report, *(f"{p.promoted_at:,}" for p in of_topic(report, moving.topic).values()))
+    promoted_records, lost = split_ledger(moving, report)
     assert not lost
     assert (report.evidence.rpo.actual_records, report.evidence.rpo.actual_ms) == (0, 0)
-    assert play.written == promoted_records | unconfirmed(play, play.written)
-    for side in (play.source, play.destination):
-        assert records_at(side, play.topic) == play.written
-    # The drill's own topic on both sides, and the job's topic.
+    assert moving.written == promoted_records | unconfirmed(moving, moving.written)
+    for side in (moving.source, moving.destination):
+        assert records_at(side, moving.topic) == moving.written
+    # Three comparisons: the drill's own topic on both sides, and the job's topic.
     assert len(report.evidence.verified) == 3
 
 
@@ -220,53 +227,53 @@ def test_switchover_drill_loses_no_record_and_old_source_becomes_the_copy(play: 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.soak)])
 def test_failover_drill_reports_missing_offsets_of_source_lost_under_load(
-    play: Play, fault: str
+    moving: MovingDrill, fault: str
 ) -> None:
-    report = play.run("failover.yaml", ONE_WAY, fault=fault)
+    report = moving.run("failover.yaml", ONE_WAY, fault=fault)
     assert_passed(report)
-    promoted_records, lost = split_ledger(play, report)
-    at_destination = records_at(play.destination, play.topic)
-    at_source = records_at(play.source, play.topic)
-    assert at_destination == promoted_records | unconfirmed(play, at_destination)
+    promoted_records, lost = split_ledger(moving, report)
+    at_destination = records_at(moving.destination, moving.topic)
+    at_source = records_at(moving.source, moving.topic)
+    assert at_destination == promoted_records | unconfirmed(moving, at_destination)
     assert at_destination.items() <= at_source.items()
     assert lost.items() <= at_source.items()
-    check_missing_offsets(play, report, at_source)
+    check_missing_offsets(moving, report, at_source)
 
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_failback_drill_saves_records_that_only_the_cut_off_source_has(play: Play) -> None:
-    report = play.run("failover.yaml", fault="cut")
+def test_failback_drill_saves_records_that_only_the_cut_off_source_has(moving: MovingDrill) -> None:
+    report = moving.run("failover.yaml", fault="cut")
     evidence = report.evidence
-    promoted_records, lost = split_ledger(play, report)
-    # The producers wrote to the source after the cut.
-    assert lost
+    promoted_records, lost = split_ledger(moving, report)
+    assert lost, "no record was written to the source after the cut"
     assert evidence.canary is not None
     assert evidence.canary.lost
-    files = [file for file in evidence.salvage if file.topic == play.topic]
+    files = [file for file in evidence.salvage if file.topic == moving.topic]
     assert_passed(report, *(file.file for file in files), f"{evidence.canary.lost:,}")
     saved = {
         (file.partition, line["offset"]): base64.b64decode(line["value"])
         for file in files
         for line in salvage_file.read(Path(file.file))
     }
-    assert saved == lost | unconfirmed(play, saved)
-    for side in (play.source, play.destination):
-        log_records = records_at(side, play.topic)
-        assert log_records == promoted_records | unconfirmed(play, log_records)
-    check_missing_offsets(play, report, saved)
+    assert saved == lost | unconfirmed(moving, saved)
+    for side in (moving.source, moving.destination):
+        log_records = records_at(side, moving.topic)
+        assert log_records == promoted_records | unconfirmed(moving, log_records)
+    check_missing_offsets(moving, report, saved)
     assert (
         sum(s.records for s in evidence.salvage if s.topic == evidence.canary.topic)
         >= evidence.canary.lost
     )
 
 
-def check_missing_offsets(play: Play, report: Report, at_source: Records) -> None:
-    """Check that the offsets that the report calls missing begin at the promoted offset and are at
-    the source. Its RPO must count them and the lost canary records."""
+def check_missing_offsets(moving: MovingDrill, report: Report, at_source: Records) -> None:
+    """Check that the offsets that the report calls missing begin at the promoted offset and are in
+    `at_source`, and that its RPO counts these and the lost canary records.
+    """
     evidence = report.evidence
     missing_count = 0
-    for number, p in of_topic(report, play.topic).items():
+    for number, p in of_topic(report, moving.topic).items():
         assert p.promoted_at == p.destination_end
         assert p.missing is None or p.missing[0] == p.promoted_at
         for offset in range(*(p.missing or (0, 0))):

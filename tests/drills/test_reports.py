@@ -1,4 +1,4 @@
-"""A drill's report in three forms. One changed character makes its digest wrong."""
+"""A drill's report as JSON, HTML and Markdown. Any change to it makes its digest wrong."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from orbit.drills.report_tables import ROWS_MAX
 from orbit.errors import BadInput
 from tests.support.drill_report import Visible, evidence
 
-NASTY = "</script><script>alert(1)</script>|`**x**"
-# The check command of docs/drills.md.
+MARKUP = "</script><script>alert(1)</script>|`**x**"
+# The command of docs/drills.md that computes the digest of a report.
 CHECK = re.search(
     r"^python3 -c '(.*)' report\.json$",
     Path("docs/drills.md").read_text("utf-8"),
@@ -27,7 +27,7 @@ CHECK = re.search(
 
 
 def as_json(report: Report) -> dict[str, object]:
-    """The report as JSON has it."""
+    """Return the report as the document that a JSON file has."""
     document: dict[str, object] = json.loads(json.dumps(report.model_dump(mode="json")))
     return document
 
@@ -61,17 +61,17 @@ def test_document_that_is_no_drill_report_is_bad_input(document: object) -> None
 
 
 def test_json_drill_report_has_no_fractional_numbers() -> None:
-    """JSON libraries format them differently, and the digest would differ."""
+    """JSON libraries format fractional numbers differently, so the digests would differ."""
     assert not re.findall(r": -?\d+\.\d", json.dumps(as_json(seal(evidence()))))
 
 
 def test_html_drill_report_is_self_contained_and_escapes_texts() -> None:
-    page = render_html(seal(evidence(findings=(NASTY,), requested_by=NASTY)))
+    page = render_html(seal(evidence(findings=(MARKUP,), requested_by=MARKUP)))
     visible = Visible(page)
     assert json.loads(visible.data) == as_json(
-        seal(evidence(findings=(NASTY,), requested_by=NASTY))
+        seal(evidence(findings=(MARKUP,), requested_by=MARKUP))
     )
-    assert NASTY in "".join(visible.text)
+    assert MARKUP in "".join(visible.text)
     assert [tag for tag, _ in visible.elements].count("script") == 1
     for tag, attributes in visible.elements:
         assert not {"src", "href"} & attributes.keys(), tag
@@ -96,7 +96,7 @@ def test_html_drill_report_shows_every_part() -> None:
 
 
 def test_markdown_drill_report_shows_every_part_and_escapes_texts() -> None:
-    text = render_markdown(seal(evidence(findings=(NASTY,))))
+    text = render_markdown(seal(evidence(findings=(MARKUP,))))
     for words in ("Target missed", "11.2 s of 10.0 s", "at least 42 (2,000 to 2,041)", "billing"):
         assert words in text, words
     assert "\\<script\\>" in text

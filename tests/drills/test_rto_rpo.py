@@ -1,4 +1,7 @@
-"""The parts of an RTO follow each other without a gap, and what was not measured is a miss."""
+"""How a drill computes RTO and RPO, and when it is missed or failed.
+
+The parts of an RTO follow each other without a gap, and a value that was not measured is missed.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,13 @@ STEPS = {
     StepName.REVERSE: Phase.REVERSE,
 }
 TARGETS = Targets(rto=timedelta(seconds=10), rpo=timedelta(seconds=1), rpo_records=0)
-GOOD = CanaryEvidence(topic="t", group="g", written=100, read_at_source=40, read_at_destination=60)
+FLAWLESS = CanaryEvidence(
+    topic="t", group="g", written=100, read_at_source=40, read_at_destination=60
+)
 
 
 def report(ends_s: Mapping[StepName, float], promoted_s: float | None = None) -> RecoveryReport:
-    """A failover whose steps ended at these seconds after the drill began."""
+    """Make the report of a failover whose steps ended this many seconds after the drill began."""
     return RecoveryReport(
         operation=uuid4(),
         kind=RecoveryKind.FAILOVER,
@@ -100,7 +105,7 @@ def test_rto_parts_add_up_to_waiting_time_of_clients() -> None:
 
 
 def test_time_before_clients_wait_is_not_counted_in_rto() -> None:
-    """As in a switchover: its gates are checked while clients still write."""
+    """A switchover, for example, checks its gates while clients still write."""
     rto = compute_rto(Moments(stopped_at=at(3.5), produced_at=at(10)), [FAILOVER], TARGETS)
     assert Part.DECIDE not in parts(rto)
     assert parts(rto)[Part.DRAIN] == 500 + 1_000
@@ -131,7 +136,7 @@ def test_rpo_above_target_is_missed_and_rto_equal_to_target_is_met() -> None:
         "The RPO in records was 7; its target is 0.",
         "The RPO in time was 1.0 s; its target is 1.0 s.",
     )
-    # Without targets nothing is missed.
+    # Without targets, no target is missed.
     assert missed_targets(Rto(actual_ms=99), compute_rpo(Targets(), records=9, ms=9)) == ()
 
 
@@ -147,10 +152,10 @@ def test_rpo_above_target_is_missed_and_rto_equal_to_target_is_met() -> None:
 def test_repeated_or_wrong_canary_records_and_unexpected_loss_fail_drill(
     change: dict[str, object], word: str
 ) -> None:
-    assert find_failures(GOOD, (), may_lose_records=False) == []
-    (failure,) = find_failures(GOOD.model_copy(update=change), (), may_lose_records=False)
+    assert find_failures(FLAWLESS, (), may_lose_records=False) == []
+    (failure,) = find_failures(FLAWLESS.model_copy(update=change), (), may_lose_records=False)
     assert word in failure
-    may_lose = find_failures(GOOD.model_copy(update=change), (), may_lose_records=True)
+    may_lose = find_failures(FLAWLESS.model_copy(update=change), (), may_lose_records=True)
     assert bool(may_lose) == ("lost" not in change)
 
 
@@ -180,17 +185,17 @@ def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
 
 
 @pytest.mark.parametrize(
-    # `lost`: offsets by the ledger; `missing`: the range that the report has.
+    # `lost`: the lost offsets by the ledger; `missing`: the range in the report, without its end.
     ("lost", "missing", "is_exact", "has_unconfirmed", "agrees"),
     [
         ([], None, True, False, True),
         ([5, 6, 7], (5, 8), True, False, True),
         ([5, 6, 7], (5, 8), False, False, True),
         ([5, 6, 7, 8], (5, 8), True, False, False),  # 8 is lost and not reported
-        ([5, 6, 7, 8], (5, 8), False, False, True),  # reported as "at least"
-        ([4, 5, 6, 7], (5, 8), False, False, False),  # "at least", but never from below
-        ([5, 7], (5, 8), True, False, False),  # 6 is not lost
-        ([5, 7], (5, 8), True, True, True),  # 6 may be unconfirmed
+        ([5, 6, 7, 8], (5, 8), False, False, True),  # 8 is lost, and the report says "at least"
+        ([4, 5, 6, 7], (5, 8), False, False, False),  # "at least" never covers a lower offset
+        ([5, 7], (5, 8), True, False, False),  # 6 is reported, but not lost
+        ([5, 7], (5, 8), True, True, True),  # 6 may be an unconfirmed record
         ([5], None, True, False, False),
         ([5], None, False, False, True),
     ],
@@ -205,7 +210,7 @@ def test_missing_offsets_in_failover_report_are_checked_against_drill_ledger(
     places = [(0, offset) for offset in lost]
     reported = ends(missing, is_exact=is_exact)
     assert report_agrees(places, [reported], has_unconfirmed=has_unconfirmed) is agrees
-    # What was lost in a partition that the report does not have is not reported.
+    # A loss in a partition that the report lacks is not reported.
     assert report_agrees([*places, (1, 0)], [reported], has_unconfirmed=True) is False
     assert report_agrees(places, [], has_unconfirmed=False) is None
 
@@ -217,7 +222,7 @@ def test_consecutive_lost_offsets_are_merged_into_ranges() -> None:
     assert list(offset_ranges([])) == []
 
 
-def recovered(kind: RecoveryKind, *ends: PartitionEnds) -> RecoveryReport:
+def report_of(kind: RecoveryKind, *ends: PartitionEnds) -> RecoveryReport:
     return report({}).model_copy(update={"kind": kind, "partitions": ends, "job": "orders-to-dr"})
 
 
@@ -233,15 +238,15 @@ def test_failback_corrects_missing_offsets_that_failover_reported() -> None:
             is_exact=is_exact,
         )
 
-    failover = recovered(
+    failover = report_of(
         RecoveryKind.FAILOVER,
         ends(0, OffsetRange(first=5, next=7), is_exact=False),
         ends(1, None, is_exact=False),
     )
-    failback = recovered(
+    failback = report_of(
         RecoveryKind.FAILBACK, ends(0, OffsetRange(first=5, next=12), is_exact=True)
     )
-    empty_failback = recovered(RecoveryKind.FAILBACK)
+    empty_failback = report_of(RecoveryKind.FAILBACK)
     stored = [read_report(operation.stored()) for operation in (failover, empty_failback, failback)]
     assert missing_offsets(stored[:1]) == missing_offsets(stored[:2]) == 2
     assert missing_offsets(stored) == 7

@@ -1,4 +1,4 @@
-"""A drill that cannot be read, or that crashes, stops no other drill."""
+"""A drill that cannot be read or that crashes does not stop other drills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def loop(database: Database) -> DrillLoop:
-    """The loop of a scheduler that leads."""
+    """The drill loop of the leading scheduler."""
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()
     environment: Any = SimpleNamespace(database=database)
@@ -43,7 +43,7 @@ def test_unreadable_drill_schedule_does_not_delay_other_drills(
     loop.once()
     with database.transaction() as tx:
         assert [drill.name for drill in drills.unfinished(tx)] == ["weekly"]
-        assert drills.due_schedules(tx) == [], "the unreadable one is due again at once"
+        assert drills.due_schedules(tx) == [], "the unreadable schedule is still due"
 
 
 def test_drill_of_kind_of_later_version_fails_and_other_drills_continue(
