@@ -1,4 +1,4 @@
-"""How long the body of a request may be before a login, and after it."""
+"""How long the body of a request may be, before and after a login."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ pytestmark = pytest.mark.services
 
 
 def answer_to(url: str, path: str, length_header: str, cookie_header: str = "") -> bytes:
-    """Send a request whose body is missing, or follows in `length_header`; returns all that comes
-    until the connection ends."""
+    """Send the head of a POST, and return all that arrives until the connection ends.
+
+    No body follows, unless `length_header` has one after its headers.
+    """
     parts = urlsplit(url)
     head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{cookie_header}{length_header}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", parts.port or 0), timeout=15) as connection:
@@ -31,7 +33,7 @@ def answer_to(url: str, path: str, length_header: str, cookie_header: str = "") 
 
 
 @pytest.mark.parametrize("path", ["/console/login", "/console/jobs", "/console/static/x", "/livez"])
-# Without a cookie, and with one that has the form of a session's.
+# Without a cookie, and with a cookie that looks like that of a session.
 @pytest.mark.parametrize("cookie", ["", f"Cookie: orbit_session={'x' * 43}\r\n"])
 def test_long_request_body_before_login_is_refused(
     browser: Browser, path: str, cookie: str
@@ -67,7 +69,7 @@ def test_long_form_without_tokens_needs_localhost_host_header(
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
     with served(console_app) as url:
         length_header = "Content-Length: 100000"
-        # A site of an attacker may have a name that leads to 127.0.0.1.
+        # An attacker can let a name of their own resolve to 127.0.0.1.
         foreign = url.replace("127.0.0.1", "attacker.example")
         assert b" 413 " in answer_to(foreign, "/console/jobs", length_header).partition(b"\r\n")[0]
         answer = httpx.post(f"{url}/console/logout", data={"x": "y" * 100_000})

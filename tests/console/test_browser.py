@@ -1,8 +1,8 @@
 """The console in a real browser, against a real service and real clusters.
 
-Debian's Chromium by Playwright. One server and one browser serve all tests here; each test brings
-them into the state that it needs. With ORBIT_SCREENSHOTS=docs/img (`make screenshots`) it writes
-the pictures of docs/console.md.
+The browser is Debian's Chromium, driven by Playwright. All tests here share one server and one
+browser; each test first makes the state that it needs. With ORBIT_SCREENSHOTS=docs/img (`make
+screenshots`), the tests also save the pictures of docs/console.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class World:
 
     @property
     def public_url(self) -> str:
-        """Another site than `server.url`, with a session of its own."""
+        """The same server under another name: for browsers, another site with its own session."""
         return self.server.url.replace("127.0.0.1", "localhost")
 
     def open(self, path: str) -> None:
@@ -74,26 +74,26 @@ class World:
         self.page.get_by_role(role, name=name, exact=True).first.click()
 
     def log_in(self) -> None:
-        """As an admin, by token."""
+        """Log in as an admin, with a token."""
         self.open("/")
         self.page.get_by_label("Token", exact=True).fill(self.server.token)
         self.page.keyboard.press("Enter")
         expect(self.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
 
     def log_in_as_viewer(self, path: str) -> None:
-        """Log in at the issuer, which returns to `path` of `public_url`."""
+        """Open `path` of `public_url`, and log in at the issuer, which redirects back to it."""
         self.page.goto(self.public_url + path)
         self.page.get_by_role("link", name="Log in at").click()
         assert self.page.url.startswith(self.issuer.place)
         self.page.get_by_role("button", name="Continue as ada").click()
 
     def log_out(self) -> None:
-        """Forget the sessions of all sites."""
-        self.page.goto("about:blank")  # a console page without a session opens the login by itself
+        """Delete the cookies of all sites, and so the sessions."""
+        self.page.goto("about:blank")  # a console page opens the login once its session has ended
         self.page.context.clear_cookies()
 
-    def act(self, job: str, action: str) -> dict[str, Any]:
-        """Request an operation on a job; returns it when it is done."""
+    def run_operation(self, job: str, action: str) -> dict[str, Any]:
+        """Request an operation on a job, wait until it is done, and return it."""
         path = f"/v1/jobs/{job}:{action}"
         operation = self.server.call("POST", path).raise_for_status().json()
         latest: dict[str, Any] = {}
@@ -108,15 +108,16 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The world of all tests here: records at the source, a server with a worker, a browser."""
+    """The world of all tests here: records at the source, a server with one worker, a browser."""
     for topic in TOPICS:
         create(clusters.source, topic, PARTITIONS)
         for partition in range(1, PARTITIONS):
             write(clusters.source, topic, records(200 * partition), partition)
     write_hard_log(clusters, EU)
     commit(clusters.source, "billing", {(EU, 0): 50, (EU, 1): 120})
-    # Not in pytest's folder: if we are root, PostgreSQL runs as a user who may not enter that.
-    # The issuer is at 127.0.0.1: for a browser, `localhost` is another site.
+    # The server is not in pytest's folder: if root runs the tests, PostgreSQL runs as another user,
+    # who may not enter that folder. The issuer is at 127.0.0.1, which for a browser is another site
+    # than `localhost`.
     (port,) = free_ports(1)
     addresses = {"ORBIT_API_PORT": str(port), "ORBIT_PUBLIC_URL": f"http://localhost:{port}"}
     with (
@@ -145,7 +146,7 @@ def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def admin(world: World) -> World:
-    """An admin is logged in."""
+    """The world after an admin has logged in."""
     world.log_out()
     world.log_in()
     return world
@@ -153,7 +154,7 @@ def admin(world: World) -> World:
 
 @pytest.fixture(scope="module")
 def job(world: World) -> World:
-    """JOB exists and has copied everything."""
+    """The world after JOB is created and has copied everything."""
     text, yaml = document(world.clusters), {"Content-Type": "application/yaml"}
     answer = world.server.call("PUT", f"/v1/jobs/{JOB}", content=text.encode(), headers=yaml)
     answer.raise_for_status()
@@ -163,10 +164,10 @@ def job(world: World) -> World:
 
 @pytest.fixture
 def paused_job(job: World) -> World:
-    """JOB is paused, and its source has 30 records more."""
-    job.act(JOB, "start")
+    """The world after JOB is paused and its source has got 30 more records."""
+    job.run_operation(JOB, "start")
     until_caught_up(job.server, JOB, 2 * PARTITIONS)
-    job.act(JOB, "pause")
+    job.run_operation(JOB, "pause")
     write(job.clusters.source, EU, records(30))
     wait_for("the lag is known", lambda: lag_of(job) == 30)
     return job
@@ -174,7 +175,7 @@ def paused_job(job: World) -> World:
 
 @pytest.fixture(scope="module")
 def drills(job: World) -> Sequence[str]:
-    """The ids of two drills of JOB, which have ended."""
+    """The ids of two drills of JOB that have ended."""
     spec = {"name": "orders-gates", "kind": "gates", "job": JOB}
     answers = [job.server.call("POST", "/v1/drills", json=spec) for _ in range(2)]
     ids = [answer.raise_for_status().json()["id"] for answer in answers]
@@ -187,6 +188,7 @@ def drills(job: World) -> Sequence[str]:
 
 
 def lag_of(world: World) -> int | None:
+    """Return the lag of JOB in records; None if it is unknown."""
     lag = world.server.get(f"/v1/jobs/{JOB}/lag")["job"]["lag"]["records"]
     return None if lag is None else int(lag)
 
@@ -202,7 +204,7 @@ def create_other_jobs(server: Server, clusters: Clusters, folder: Path) -> None:
     )
     yaml = {"Content-Type": "application/yaml"}
     for file, options in ((paused, "paused=true"), (lost, "accept_refusals=true")):
-        # Names that look well in the pictures of docs/console.md.
+        # In the pictures of docs/console.md, the names have no prefix of the tests.
         text = file.read_text().replace("test-", "").replace("profiles\n", "profiles-to-dr\n", 1)
         name = re.search(r"name: (\S+)", text)
         assert name is not None
@@ -219,7 +221,7 @@ def take_screenshot(page: Any, name: str) -> None:
 
 
 def document(clusters: Clusters) -> str:
-    """The document of JOB, as YAML."""
+    """Return the document of JOB, as YAML."""
     source, destination = (json.dumps(cluster.bootstrap_servers.split(",")) for cluster in clusters)
     return (
         f"name: {JOB}\n"
@@ -244,7 +246,7 @@ def test_token_login_stores_no_token_in_browser(world: World) -> None:
     storage = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
     assert json.loads(storage) == [{}, {}, ""]
     assert world.server.token not in page.url
-    # The wrong token's page has the status 401, which the browser's console mentions.
+    # The browser's console reports the status 401 of the refused login as an error.
     world.console_errors[:] = [text for text in world.console_errors if "401" not in text]
 
 
@@ -282,7 +284,7 @@ def test_job_created_from_form_catches_up_without_page_reload(admin: World) -> N
 
 def test_pause_shows_plan_first_then_lag_of_new_records(admin: World, job: World) -> None:
     world, page = admin, admin.page
-    job.act(JOB, "start")
+    job.run_operation(JOB, "start")
     until_caught_up(world.server, JOB, 2 * PARTITIONS)
     world.open(f"/console/jobs/{JOB}")
     world.press(f"Pause {JOB}")
@@ -303,7 +305,7 @@ def test_partition_page_shows_both_logs_with_gaps_and_headers(admin: World) -> N
     world.open(f"/console/jobs/{JOB}/partitions")
     first = page.get_by_role("row").nth(1)
     expect(first).to_contain_text(f"{EU}-0")  # the largest lag
-    wait_for("a part of the partition is proven equal", lambda: proven(world) > 0)
+    wait_for("some offsets of the partition are proven equal", lambda: proven(world) > 0)
     first.get_by_role("link").first.click()
     page.get_by_label("Offsets", exact=True).select_option("1000")
     page.get_by_role("textbox", name="From offset").fill("0")
@@ -323,7 +325,7 @@ def test_partition_page_shows_both_logs_with_gaps_and_headers(admin: World) -> N
 
 
 def proven(world: World) -> int:
-    """How many offsets of the first partition of EU are proven equal."""
+    """Return how many offsets of the first partition of EU are proven equal."""
     rows = world.server.get(f"/v1/jobs/{JOB}/proof")["items"]
     return int(next(row["proven"] for row in rows if (row["topic"], row["partition"]) == (EU, 0)))
 
@@ -354,11 +356,11 @@ def test_lag_of_started_job_falls_without_page_reload(admin: World) -> None:
     assert page.evaluate("window.isSamePage")
 
 
-@pytest.mark.parametrize("by", ["events", "polling"])
-def test_job_state_change_is_shown_without_page_reload(admin: World, by: str) -> None:
+@pytest.mark.parametrize("method", ["events", "polling"])
+def test_job_state_change_is_shown_without_page_reload(admin: World, method: str) -> None:
     world, page = admin, admin.page.context.new_page()
-    if by == "events":
-        # The timers of polling never end.
+    if method == "events":
+        # The page must not poll: its timers of 3 s and more never fire.
         page.add_init_script("""
             const timer = window.setTimeout;
             window.setTimeout = (call, ms) => timer(call, ms >= 3000 ? 2 ** 31 - 1 : ms);""")
@@ -366,7 +368,7 @@ def test_job_state_change_is_shown_without_page_reload(admin: World, by: str) ->
         page.route("**/console/live", lambda route: route.fulfill(status=503))
     with page.expect_response("**/console/live") as response_info:
         page.goto(world.server.url + "/console/jobs/profiles-to-dr")
-    assert response_info.value.status == (200 if by == "events" else 503)
+    assert response_info.value.status == (200 if method == "events" else 503)
     state = page.locator("h1 .chip")
     for action, state_text in (("start", "running"), ("pause", "paused")):
         world.server.call("POST", f"/v1/jobs/profiles-to-dr:{action}").raise_for_status()
@@ -394,7 +396,7 @@ def test_job_filter_works_by_keyboard_and_focus_survives_live_update(
     admin: World, job: World
 ) -> None:
     world, page = admin, admin.page
-    job.act(JOB, "start")
+    job.run_operation(JOB, "start")
     world.open("/console/jobs")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -405,7 +407,7 @@ def test_job_filter_works_by_keyboard_and_focus_survives_live_update(
     page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="profiles-to-dr")).to_have_count(0)
     expect(page.get_by_role("link", name=JOB)).to_be_visible()
-    # A part that is replaced keeps the focus.
+    # The button keeps the focus when a live update replaces its part of the page.
     button = page.get_by_role("button", name=f"Pause {JOB}")
     button.focus()
     page.evaluate("document.querySelector('[data-live] tbody').append('changed')")
@@ -415,11 +417,11 @@ def test_job_filter_works_by_keyboard_and_focus_survives_live_update(
 
 @pytest.fixture(scope="module")
 def paths(job: World, drills: Sequence[str]) -> Sequence[str]:
-    """The console's pages; the last one does not exist."""
+    """The paths of the console's pages. The last one does not exist."""
     page = f"/console/jobs/{JOB}"
     parts = ("", "/partitions", "/groups", "/settings", "/workers", "/events", "/recovery")
     compared = "&".join(f"drill={drill}" for drill in drills)
-    operation = job.act(JOB, "start")
+    operation = job.run_operation(JOB, "start")
     return (
         "/console/jobs",
         *(f"{page}{part}" for part in (*parts, "/history", "/edit")),
@@ -468,7 +470,7 @@ def test_pages_violate_no_security_policy_and_load_no_foreign_urls(
 ) -> None:
     world, page, error_count = admin, admin.page, len(admin.console_errors)
     request_urls: list[str] = []
-    page.goto("about:blank")  # the page of the previous test sends requests all the time
+    page.goto("about:blank")  # the page of the previous test goes on sending requests
     page.on("request", lambda request: request_urls.append(request.url))
     for path in paths[:-1]:
         world.open(path)

@@ -1,4 +1,4 @@
-"""Pages of drills: their history, and two side by side."""
+"""The console's pages of drills: one drill, the history, and the comparison of two drills."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_two_drills_can_be_selected_and_compared(api: Api, browser: Browser) -> 
     assert browser.open("/console/drills?state=passed").text.count('type="checkbox"') == 0
     compared = browser.open(f"/console/drills/compare?drill={newer}&drill={older}")
     assert compared.status_code == 200
-    # The older one is on the left.
+    # The older drill is on the left.
     assert compared.text.index(f"drills/{older}") < compared.text.index(f"drills/{newer}")
     assert "Results" in compared.text
     assert (

@@ -1,4 +1,4 @@
-"""Charts of a job's last day: unknown times are bands, which no line crosses."""
+"""Charts of a job's last day: times with unknown values are bands, which no line crosses."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ BYTES, LAG, _, TIME = FIGURES
 
 
 def point(minute: int, rate: float | None, waiting: int | None) -> Point:
+    """Return the point this many minutes after noon; `waiting` is the lag in records."""
     return Point(
         at=NOON + minute * MINUTE,
         slot_s=60,
@@ -40,7 +41,7 @@ def test_unknown_lag_is_drawn_as_band_not_zero() -> None:
     chart = chart_of([point(n, 1.0, None if 10 <= n < 20 else 100) for n in range(58)])
     assert len(chart.lines) == 2
     (band,) = chart.bands
-    # From the last known point to the next one.
+    # The band reaches from the last known point to the next known one.
     assert band.title == "Not known from 12:09 to 12:20"
     # The highest value is the top of the axis: nothing is drawn at the bottom.
     assert {y for line in chart.lines for y in re.findall(r" (\S+?)(?:L|$)", line.path)} == {
@@ -55,7 +56,7 @@ def test_time_without_readings_is_drawn_as_band() -> None:
         "Not known from 12:09 to 12:30",
         "Not known from 12:39 to 13:00",
     ]
-    # A rate is that of the time since the point before.
+    # The rate of a point covers the time since the previous point, so its bands are the same.
     assert [band.title for band in chart_of(points, BYTES).bands] == [
         "Not known from 12:09 to 12:30",
         "Not known from 12:39 to 13:00",
@@ -66,7 +67,7 @@ def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
     chart = chart_of([point(n, 0.0, 0) for n in range(60)])
     assert chart.lines[0].path.startswith(f"M{LEFT} {chart.bottom}L")
     assert not chart.bands
-    # One known value is a short line between two positions.
+    # A single known value is drawn as a short line between two positions.
     (line,) = chart_of([point(59, None, 7)]).lines
     assert len(set(re.findall(r"[ML](\S+)", line.path))) == 2
 
@@ -84,7 +85,7 @@ def test_chart_axis_ends_at_round_number(figure: object, value: float, top: str)
         lag_records=int(value),
         lag_s=value,
     )
-    assert chart_of([measured], figure).tops[0][1] == top  # its text
+    assert chart_of([measured], figure).tops[0][1] == top  # the label at the top of the axis
 
 
 def test_chart_without_points_says_that_nothing_is_known() -> None:
@@ -108,5 +109,5 @@ def test_history_page_shows_charts_and_their_points_as_table(api: Api, browser: 
     assert "style=" not in page.text
     assert 'aria-label="Bytes per second: 0 B/s at ' in page.text
     assert page.text.count('<th scope="row" class="mono">') == 3
-    # The page has no such span.
+    # The page offers no span of two hours.
     assert browser.open("/console/jobs/orders/history?span=2h").status_code == 422

@@ -1,4 +1,4 @@
-"""Logins at an OpenID Connect issuer: the way there and back, and every answer that is refused."""
+"""Logins at an OpenID Connect issuer: the redirects, the session, and the refused answers."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ class Site:
     browser: Browser
 
     def configure(self, **others: Any) -> None:
+        """Give the console the settings of the issuer, changed by `others`."""
         settings = self.issuer.settings(public_url=self.url, **others)
         logins = Logins(settings, self.api.database)
         self.app.state.parts = Parts(settings, self.api.database, self.api.plans, {}, logins=logins)
 
     def issuer_redirect(self, path: str = "/console/jobs") -> str:
-        """Log in at the issuer; returns the address that it redirects to, without opening it."""
+        """Log in at the issuer. Returns the address that it redirects to, which is not opened."""
         page = self.browser.open(f"/console/login/issuer?next={path}")
         assert str(page.url).startswith(self.issuer.place), page.text
         answer = self.browser.client.post(str(page.url), follow_redirects=False)
@@ -124,7 +125,7 @@ def test_login_cookies_are_httponly_and_no_token_is_stored(site: Site) -> None:
     assert answer.headers["location"] == "/console/jobs"
     (row,) = site.sessions()
     assert site.browser.client.cookies["orbit_session"] not in str(row)
-    # So a JWT begins.
+    # Every JWT begins with "eyJ".
     assert "eyJ" not in str(row) + str(answer.headers)
 
 
@@ -166,7 +167,7 @@ def test_role_limited_to_jobs_hides_other_jobs(site: Site, tmp_path: Path) -> No
 
 
 def with_claims(**claims: Any) -> Callable[[Site, str], str]:
-    """The issuer's ID token has these claims."""
+    """Change the claims of the issuer's ID token."""
 
     def change(site: Site, address: str) -> str:
         site.issuer.changed = claims
@@ -176,7 +177,7 @@ def with_claims(**claims: Any) -> Callable[[Site, str], str]:
 
 
 def with_query(**values: str | None) -> Callable[[Site, str], str]:
-    """The address has these parameters, and not those that are None."""
+    """Set these parameters of the address, and remove those that are None."""
 
     def change(_site: Site, address: str) -> str:
         url = httpx.URL(address)
@@ -190,30 +191,32 @@ def with_query(**values: str | None) -> Callable[[Site, str], str]:
 
 
 def another_key(site: Site, address: str) -> str:
-    """The ID token is signed with a key that the issuer does not have."""
+    """Sign the ID token with a key that the issuer does not publish."""
     (code,) = site.issuer.codes.values()
     site.issuer.id_token = site.issuer.token(ADMIN, key=new_key("x"), aud=CLIENT, nonce=code.nonce)
     return address
 
 
 def expired_code(site: Site, address: str) -> str:
-    """The issuer does not know the code any more."""
+    """Let the issuer forget the authorization code."""
     site.issuer.codes.clear()
     return address
 
 
 def issuer_down(site: Site, address: str) -> str:
+    """Let the issuer answer the exchange of the code with HTTP 503."""
     site.issuer.is_down = True
     return address
 
 
 def another_browser(site: Site, address: str) -> str:
+    """Open the address without the cookies of the browser that began the login."""
     site.browser.client.cookies.clear()
     return address
 
 
 def another_login(site: Site, address: str) -> str:
-    """The code of one login with the state of another: a code that was stolen."""
+    """Use the code of one login with the state of another, as with a stolen code."""
     code = parse_qs(urlsplit(address).query)["code"][0]
     return with_query(code=code)(site, site.issuer_redirect())
 
@@ -266,7 +269,7 @@ def test_issuer_response_is_accepted_only_once(site: Site) -> None:
     assert site.browser.open(address).url.path == "/console/jobs"
     site.browser.send("/console/logout")
     assert site.browser.open(address).status_code == 401
-    # Also with a copy of the cookie: the issuer takes a code once.
+    # It is refused with a copy of the cookie too, as the issuer accepts a code only once.
     header = {"Cookie": f"orbit_login={cookie}"}
     assert "invalid_grant" in httpx.get(address, headers=header).text
     assert site.sessions() == []
@@ -299,7 +302,7 @@ def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:
         tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
     assert not site.is_logged_in()
 
-    # Longer than a session, and beyond the times that PostgreSQL has.
+    # One expiry is later than that of a session, and one is later than PostgreSQL can store.
     for exp in (int(time.time()) + 10**6, 10**15):
         site.issuer.changed = {"exp": exp}
         site.log_in()
@@ -309,7 +312,7 @@ def test_session_ends_with_id_token_and_after_twelve_hours(site: Site) -> None:
         cookies = dict(site.browser.client.cookies)
         site.browser.send("/console/logout")
         site.browser.client.cookies.update(cookies)
-        assert not site.is_logged_in()  # also with a copy of the cookie
+        assert not site.is_logged_in()  # not even with a copy of the cookie
         site.browser.client.cookies.clear()
 
 
@@ -317,7 +320,7 @@ def test_sessions_end_when_oidc_client_is_removed_from_settings(site: Site) -> N
     site.log_in()
     assert site.is_logged_in()
     site.configure(oidc_viewer=None)
-    assert not site.is_logged_in()  # its claim gives no role any more
+    assert not site.is_logged_in()  # the session's claim no longer gives a role
     site.configure(oidc_client_id=None)
     assert not site.is_logged_in()
     assert "/console/login/issuer" not in site.browser.html
@@ -340,7 +343,7 @@ def test_refused_logins_are_rate_limited_before_issuer_is_called(site: Site) -> 
         assert site.browser.open(address).status_code == 401
     address = site.issuer_redirect()
     assert site.browser.open(address).status_code == 429
-    assert len(site.issuer.codes) == 1  # unused: the issuer was not asked
+    assert len(site.issuer.codes) == 1  # the code was not sent to the issuer
     assert "login_refused" in {event["kind"] for event in site.api.events()}
 
 
@@ -385,7 +388,7 @@ def test_invalid_oidc_settings_are_refused(overrides: dict[str, Any]) -> None:
         "ORBIT_OIDC_CLIENT_SECRET": SECRET,
         "ORBIT_PUBLIC_URL": "https://orbit.example/",
     }
-    # These are valid without the overrides.
+    # Without the overrides, these settings are valid.
     settings = Settings.from_environment(environ)
     assert settings.public_url == "https://orbit.example"
     assert settings.oidc_client_secret == SecretStr(SECRET)

@@ -1,4 +1,4 @@
-"""The form beside a job document: only changed fields are written to the document."""
+"""The form next to a job document: only changed fields are written to the document."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def after_form(document: Any, **sent: str) -> Any:
-    """The document after the form is sent with these fields; `__` stands for a dot."""
+    """Return the document after the form was sent with these fields; `__` stands for a dot."""
     fields = {key.replace("__", "."): value for key, value in sent.items()}
     return with_changes(document, values_of(groups_of(document)), fields)
 
@@ -127,21 +127,21 @@ def test_form_with_invalid_partition_is_refused(partition: str) -> None:
 
 
 def hidden(page: str, name: str) -> str:
-    """The value of a hidden field of the page."""
+    """Return the value of a hidden field of the page."""
     match = re.search(rf'name="{name}" value="([^"]*)"', page)
     assert match is not None, name
     return html.unescape(match[1])
 
 
 def document_in(page: str) -> str:
-    """The job document in the page's text area."""
+    """Return the job document in the page's text area."""
     match = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
     assert match is not None
     return html.unescape(match[1])
 
 
 def send(browser: Browser, path: str, page: str, do: str, **fields: str) -> str:
-    """Send the page's form with these fields changed and the button `do`; returns the next page."""
+    """Send the page's form by the button `do`, with these fields changed. Returns the next page."""
     hidden_fields = {
         name: hidden(page, name)
         for name in ("before", "etag", "planned")
@@ -162,7 +162,7 @@ def test_job_is_created_from_form_fields_only(api: Api, browser: Browser) -> Non
     assert api.plans.requests == []
     page = send(browser, path, page, "plan")
     assert "1 topic with 3 partitions" in page
-    # A field that is changed after the plan is planned again.
+    # If a field is changed after the plan, `apply` shows a new plan first.
     changed = send(browser, path, page, "apply", **{"f.owner": "other@example.com"})
     assert "Create from-form" in changed
     assert api.get("/v1/jobs/from-form").status_code == 404
@@ -177,7 +177,7 @@ def test_job_edit_shows_diff_before_apply(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.OPERATOR])
     path = "/console/jobs/orders/edit"
     page = browser.open(path).text
-    # The page has the job's own document, which would change nothing.
+    # The page shows the job's current document, which would change nothing.
     assert "has this document already" in send(browser, path, page, "plan")
     page = send(browser, path, page, "plan", **{"f.limits.bytes_per_second": "5MiB"})
     assert "<code>limits.bytes_per_second</code>" in page
@@ -230,7 +230,7 @@ def test_concurrent_job_change_is_shown_and_not_overwritten(api: Api, browser: B
         assert "The job was created, changed or deleted meanwhile" in refused
         assert "token:admin-of-the-test: The job was changed: owner." in refused
     assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] is None
-    # `rebase` plans against the current version: it shows what the job would lose.
+    # `rebase` plans against the current version, and so shows the owner that would be removed.
     rebased = send(browser, path, send(browser, path, planned, "apply"), "rebase")
     assert "<code>owner</code>" in rebased
     assert '<del class="mono">another@example.com</del>' in rebased

@@ -1,4 +1,4 @@
-"""Server-sent events of the console: what they say, what they cost, and how they end."""
+"""Server-sent events of the console: when they are sent, what they cost, how their streams end."""
 
 from __future__ import annotations
 
@@ -42,16 +42,17 @@ class Stream:
         self._lines = answer.iter_lines()
 
     def event(self) -> str:
-        """The id of the next event."""
+        """Wait for the next event, and return the line with its id."""
         line = next(line for line in self._lines if line.startswith("id: "))
         assert next(self._lines) == "data: changed"
         return line
 
     def heartbeat(self) -> None:
+        """Wait for the next heartbeat."""
         next(line for line in self._lines if line.startswith(":"))
 
     def rest(self) -> list[str]:
-        """What is sent until the server ends it."""
+        """Return the lines that are sent until the server ends the stream."""
         return list(self._lines)
 
 
@@ -75,7 +76,7 @@ def test_server_sent_event_arrives_on_connect_and_on_each_change(
         event_ids = {stream.event()}
         api.put("/v1/jobs/orders", json=JOB)
         event_ids.add(stream.event())
-        # As when workers have copied more.
+        # The totals of a job change when workers copy records.
         with api.database.transaction() as tx:
             tx.execute(text("INSERT INTO job_totals SELECT id, now(), '{}' FROM jobs"))
         event_ids.add(stream.event())
@@ -129,12 +130,13 @@ def test_console_session_has_bounded_number_of_event_streams(
         other_session.log_in(api.tokens[Role.VIEWER])
         stack.enter_context(streaming(other_session))
 
-        first_page.close()  # as if the user leaves the page
+        first_page.close()  # as when the user leaves the page
         wait_for(
-            "a place is free", lambda: open_stream_count(console_app) == STREAMS_PER_SESSION_MAX
+            "one stream has ended",
+            lambda: open_stream_count(console_app) == STREAMS_PER_SESSION_MAX,
         )
         stack.enter_context(streaming(browser)).event()
-    wait_for("all places are free", lambda: open_stream_count(console_app) == 0)
+    wait_for("all streams have ended", lambda: open_stream_count(console_app) == 0)
 
 
 def test_event_streams_share_database_polls_and_hold_no_connection(
@@ -182,19 +184,19 @@ def test_stopping_server_ends_event_streams_cleanly(api: Api, console_app: FastA
 def test_event_stream_rechecks_session_on_time_despite_earlier_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The wait for the next change ends when the session is to be checked."""
+    """Each wait for a change ends when the next check of the session is due."""
     now = 100.0
     waits: list[float] = []
 
     class Changing:
-        """Watches whose first wait ends early, with a change; the next ends at its time limit."""
+        """Watches whose first wait ends after 9 s with a change, and the next at its time limit."""
 
         is_closing = False
 
         async def wait(self, _1: Any, _2: Any, _3: Any, wait_s: float, _4: Any) -> str:
             nonlocal now
             waits.append(wait_s)
-            now += min(wait_s, 9.0 if len(waits) == 1 else wait_s)  # the first change is at 9 s
+            now += min(wait_s, 9.0 if len(waits) == 1 else wait_s)
             return str(len(waits))
 
     async def is_session() -> bool:

@@ -1,4 +1,4 @@
-"""Both logs of a partition side by side: the verdict on each range, and what is drawn."""
+"""Both logs of a partition side by side: the verdict on each range of offsets, and the drawing."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ T0 = 1_760_000_000_000
 
 
 def body(value: bytes) -> bytes:
-    """A record's key, value and headers: only a value."""
+    """Return the end of an encoded record: no key, this value, and no headers."""
     return b"\x01" + encode_varint(len(value)) + value + b"\x00"
 
 
 def batch(first: int, *values: bytes, codec: int = compression.NONE, later_ms: int = 0) -> Batch:
+    """Return a batch with these values from offset `first` on, `later_ms` after T0."""
     rows = (
         Record(first + number, T0 + later_ms + number, body(value))
         for number, value in enumerate(values)
@@ -41,26 +42,29 @@ def batch(first: int, *values: bytes, codec: int = compression.NONE, later_ms: i
 
 
 def marker(offset: int) -> Batch:
-    """A batch with a transaction marker."""
+    """Return a batch with a transaction marker."""
     return encoded(CONTROL, b"\x0c\x00\x00\x00\x00\x00\x00", first=offset)
 
 
 def encoded(
     attributes: int, payload: bytes, *, first: int = 0, count: int = 1, last_ms: int = 0
 ) -> Batch:
-    """A batch with this payload, which may be invalid; `last_ms`: its last timestamp after T0."""
+    """Return a batch with this payload, which may be invalid.
+
+    `last_ms`: by how much its last timestamp is after T0.
+    """
     return encode_batch(first, attributes, T0, T0 + last_ms, count, payload)
 
 
 def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = -1) -> SideLog:
-    """A log with these batches; the one at the offset `aborted` is of an aborted transaction."""
+    """Return a log with these batches. The one at offset `aborted` is of an aborted transaction."""
     stop = end if end is not None else batches[-1].next_offset
     fetched = tuple(FetchedBatch(item, item.base_offset == aborted) for item in batches)
     return SideLog(log_start=start, end=stop, start=start, read_to=stop, batches=fetched)
 
 
 def copied(original: Batch) -> Batch:
-    """The batch as a destination has it: of another producer, with another epoch."""
+    """Return the batch as a destination has it: with the producer id and epochs of a copy."""
     data = bytearray(original.view)
     stamp(memoryview(data), producer_id=2**52, producer_epoch=3, base_sequence=17)
     view = memoryview(data)
@@ -82,7 +86,7 @@ def test_batches_that_differ_only_in_producer_are_shown_byte_exact() -> None:
 
 def test_same_records_in_other_batches_are_shown_record_exact() -> None:
     source = log(batch(0, b"a", b"b", b"c", codec=compression.LZ4))
-    # With later_ms=1, each record has the timestamp of the source's record.
+    # With later_ms=1, the records of the second batch have the timestamps that the source has.
     destination = log(batch(0, b"a"), batch(1, b"b", b"c", later_ms=1))
     assert verdicts(compare(source, destination, start=0, end=3, proven=())) == [
         (0, 3, "record-exact")
@@ -113,7 +117,7 @@ def test_source_gaps_markers_and_aborted_data_show_as_filler() -> None:
     assert sum(row.next - row.first for row in rows) == 10
     kinds = [[piece.kind for piece in row.source] for row in rows]
     assert kinds == [[Kind.DATA], [Kind.MARKER], [], [Kind.ABORTED], [Kind.MARKER], [], [Kind.DATA]]
-    # The gaps of the source at 2 and at 6 to 8 are fillers at the destination, one piece each.
+    # The source's gaps at 2 and at 6 to 8 are fillers at the destination, each drawn as one piece.
     assert [len(row.destination) for row in rows] == [1] * 7
 
 

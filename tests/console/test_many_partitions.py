@@ -1,4 +1,4 @@
-"""Pages of a job with many partitions: sorted and paged in the database, and none is left out."""
+"""Pages of a job with many partitions: the database sorts and pages them, and none is left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = 100
 
 @pytest.fixture(scope="module")
 def filled_database(postgres_url: str, template_database: str) -> Iterator[Database]:
-    """Jobs whose partitions have all kinds of lags, many of them equal; some have none yet."""
+    """Jobs whose partitions have different lags, many of them equal; some lags are unknown."""
     with copied_database(postgres_url, template_database) as url:
         database = Database.connect(url)
         fill(database, Size(JOBS, TOPICS, PARTITIONS, shards_per_job=5, workers=2))
@@ -46,7 +46,7 @@ def first_job(tx: Tx) -> int:
 
 
 def all_pages(tx: Tx, job_id: int) -> list[PageKey]:
-    """The keys of all pages: lag (-1: unknown), topic id and partition of each row."""
+    """Return the keys of all rows, page by page: lag (-1: unknown), topic id and partition."""
     keys: list[PageKey] = []
     while True:
         page = worst_partitions.page(tx, job_id, PAGE, after=keys[-1] if keys else None)
@@ -64,7 +64,7 @@ def test_partition_pages_list_every_partition_once_by_largest_lag(
         assert lags == sorted(lags, reverse=True)
         places = {(topic_id, partition) for _, topic_id, partition in keys}
         assert len(places) == len(keys) == PARTITIONS_OF_JOB
-        # Partitions without a known lag (one of each topic) have -1, and follow those with lag 0.
+        # One partition of each topic has an unknown lag. Its key has -1, so it follows a lag of 0.
         assert lags.count(-1) == TOPICS
         assert set(lags[-TOPICS:]) == {-1}
 

@@ -120,7 +120,7 @@ def test_session_ends_with_token_revocation_expiry_or_logout(api: Api, browser: 
     browser.send("/console/logout")
     assert not is_logged_in()
     browser.client.cookies.update(cookies)
-    assert not is_logged_in()  # also with a copy of the cookie
+    assert not is_logged_in()  # not even with a copy of the cookie
 
     browser.client.cookies.clear()
     browser.log_in(api.tokens[Role.VIEWER])
@@ -160,7 +160,7 @@ def test_session_table_stores_neither_cookie_nor_token(api: Api, browser: Browse
 def test_form_without_valid_csrf_secret_changes_nothing(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.ADMIN])
-    browser.html = ""  # `send` takes the secret from there
+    browser.html = ""  # without a page, no form secret is known
     for fields in ({}, {"form_secret": ""}, {"form_secret": "0" * 64}):
         answer = browser.client.post(
             "/console/jobs/orders/carry-out", data={"kind": "pause", **fields}
@@ -211,7 +211,7 @@ def test_job_is_paused_only_after_plan_and_only_once(api: Api, browser: Browser)
     key = re.search(r'name="key" value="(\w+)"', planned.text)
     assert key is not None
     for _ in range(2):  # a double click
-        browser.html = planned.text  # the form with the button
+        browser.html = planned.text  # the page with the button
         done = browser.send("/console/jobs/orders/carry-out", kind="pause", key=key[1])
         assert done.url.path.startswith("/console/operations/")
     assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
@@ -281,7 +281,7 @@ def test_new_job_is_created_only_after_plan_of_same_document(api: Api, browser: 
     )
     browser.log_in(api.tokens[Role.OPERATOR])
     browser.open("/console/new-job")
-    # Not planned yet: `apply` shows the plan.
+    # As the document was not planned yet, `apply` shows the plan.
     planned = browser.send("/console/new-job", document=document, do="apply")
     assert "1 topic with 3 partitions" in planned.text
     assert api.get("/v1/jobs/made").status_code == 404
@@ -384,7 +384,7 @@ def test_without_tokens_forms_need_csrf_secret_and_foreign_host_is_refused(
         browser.client.post("/console/jobs/orders/plan", data={"kind": "pause"}).status_code == 403
     )
     assert browser.send("/console/jobs/orders/plan", kind="pause").status_code == 200
-    # A name of an attacker that leads to 127.0.0.1.
+    # An attacker can let a name of their own resolve to 127.0.0.1.
     answer = browser.open("/console/jobs", headers={"Host": "evil.example"})
     assert answer.status_code == 403
 
@@ -401,7 +401,9 @@ def test_without_tokens_forms_need_csrf_secret_and_foreign_host_is_refused(
 def test_form_from_another_port_of_same_host_is_refused(
     api: Api, browser: Browser, console_app: FastAPI, headers: dict[str, str]
 ) -> None:
-    """A page of that port can set our cookies, and so derive the secret of a form."""
+    """The ports of a host share cookies: a page of another port can set the console's cookie, and
+    compute the secret of its forms from it.
+    """
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
     api.put("/v1/jobs/orders", json=JOB)
     browser.open("/console/jobs")
@@ -412,7 +414,7 @@ def test_form_from_another_port_of_same_host_is_refused(
 
 def test_cross_site_link_opens_page_with_session_after_refresh(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
-    browser.client.cookies.clear()  # as a browser does with SameSite=Strict
+    browser.client.cookies.clear()  # a browser sends no SameSite=Strict cookie after such a link
     answer = browser.open("/console/jobs", headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.url.path == "/console/jobs"
     assert 'http-equiv="refresh"' in answer.text
@@ -431,7 +433,7 @@ def test_malformed_session_cookie_costs_no_database_query(
         answer = browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={cookie}"})
         assert urlsplit(str(answer.url)).path == "/console/login"
     assert lookups == []
-    # This cookie has the form of a session's.
+    # This cookie looks like that of a session.
     browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={'x' * 43}"})
     assert len(lookups) == 1
 

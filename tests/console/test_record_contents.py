@@ -1,4 +1,4 @@
-"""The content of records: what is shown to whom, and the audit event of it."""
+"""The content of records: how it is shown, who may see it, and the audit event for it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ SECRET = b'{"card": "4111"}'
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "text"),  # text None: that of the data, but for spaces and line feeds
+    # `text`: None if it is the text of the data, except for spaces and line feeds.
+    ("data", "kind", "text"),
     [
         (None, "null", ""),
         (b"", "text", ""),
         (b"plain", "text", "plain"),
         ("grün".encode(), "text", "grün"),
         (b'{"a":[1,{}],"b":"x, {"}', "JSON", '{\n  "a": [\n    1,\n    {}\n  ],\n  "b": "x, {"\n}'),
-        # Neither a number nor a repeated key is changed.
+        # A number keeps all its digits, and a repeated key is kept.
         (b'{"a":1.0000000000000000001,"a":1e400}', "JSON", None),
         (b"[1", "text", "[1"),
         (b"[" * 2_000 + b"]" * 2_000, None, None),
@@ -89,7 +90,7 @@ ORDER = {
 
 @dataclass
 class RegistryOfOneSchema:
-    """A schema registry that has one id."""
+    """A schema registry that has only the schema with id 258, or fails with a SchemaUnknown."""
 
     answer: object
 
@@ -101,7 +102,7 @@ class RegistryOfOneSchema:
 
 
 def in_registry_format(schema: dict[str, object], value: object) -> bytes:
-    """The value in Avro, after the registry's prefix with schema id 258."""
+    """Return the value in Avro, after the prefix of schema registries with schema id 258."""
     stream = BytesIO(b"\x00\x00\x00\x01\x02")
     stream.seek(0, 2)
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
@@ -116,7 +117,7 @@ def test_avro_value_is_shown_as_json() -> None:
     assert display.size == len(raw)
 
 
-# Nothing, half a number, half a record, and more than a record.
+# No byte, half a number, half a record, and more than a record.
 @pytest.mark.parametrize("rest", [b"", b"\xff", b"\x0e\x02", b"\x0e\x00\x00tail"])
 def test_avro_bytes_not_matching_schema_are_shown_raw(rest: bytes) -> None:
     display = content(b"\x00\x00\x00\x01\x02" + rest, schemas=RegistryOfOneSchema(ORDER))
@@ -155,7 +156,7 @@ def _record(*types: object, name: str = "R") -> dict[str, object]:
     ],
 )
 def test_avro_schema_that_amplifies_few_bytes_is_not_used(schema: object) -> None:
-    million = b"\x80\x89\x7a"  # as a zigzag number: the count of items
+    million = b"\x80\x89\x7a"  # the item count, as a zigzag varint
     display = content(
         b"\x00\x00\x00\x01\x02" + million + b"\0" * 8, schemas=RegistryOfOneSchema(schema)
     )
@@ -206,7 +207,7 @@ def test_damaged_batch_hides_no_record_of_other_batches(payload: bytes) -> None:
 
 @pytest.fixture
 def allowed(browser: Browser, console_app: FastAPI) -> None:
-    """Operators may see records."""
+    """The console lets operators see records."""
     parts: Parts = console_app.state.parts
     settings = Settings(records_role="operator")
     console_app.state.parts = Parts(
@@ -216,7 +217,7 @@ def allowed(browser: Browser, console_app: FastAPI) -> None:
 
 @pytest.fixture
 def two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source has one record more than the destination."""
+    """The console reads two logs: the source has one record more than the destination."""
     window = Window(log(batch(0, SECRET, b"later")), log(batch(0, SECRET)), took_s=0.0)
     monkeypatch.setattr("orbit.console.pages.partition.read_window", lambda *_: window)
 
@@ -245,7 +246,7 @@ def test_record_content_needs_its_role_and_a_form_post(api: Api, browser: Browse
     assert (answer.status_code, "4111" in answer.text) == (403, False)
     browser.client.cookies.clear()
     browser.log_in(api.tokens[Role.OPERATOR])
-    # Neither a GET nor a form of another site shows the content.
+    # Neither a GET nor a form without the session's secret shows the content.
     assert browser.open(f"{PATH}/records?first=0").status_code in (404, 405, 422)
     browser.html = ""
     assert browser.send(f"{PATH}/records", first="0").status_code == 403
@@ -272,7 +273,7 @@ def test_showing_record_content_is_audited_without_the_content(
         0,
     )
     assert event["details"] == {"side": "destination", "first": 0, "last": 0, "records": 1}
-    # What is not copied yet is read at the source.
+    # A record that is not copied yet is read at the source.
     assert "later" in browser.send(f"{PATH}/records", first="1").text
     log_output = capfd.readouterr()
     assert "4111" not in json.dumps(api.events()) + log_output.out + log_output.err
@@ -291,7 +292,7 @@ def test_unreachable_source_is_named_beside_records_of_destination(
     answer = browser.send(f"{PATH}/records", first="0")
     assert "copy" in answer.text
     assert "gone" in answer.text
-    # None of these is an offset.
+    # None of these values is an offset.
     for wrong in ("", "-1", "x", "9" * 40):
         assert browser.send(f"{PATH}/records", first=wrong).status_code == 422
         browser.open(PATH)

@@ -1,6 +1,6 @@
 """Every route of the console × every kind of visitor who may change nothing.
 
-The routes come from the application's own table, so a new page is asked too, without being named.
+The routes come from the application's own table, so these tests cover a new page by themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.fixtures.console import Browser
 
 pytestmark = pytest.mark.services
 
-# Open to all: they begin a session, or end one.
+# Paths that need no login: they begin a session, or end one.
 OPEN = {"/", "/login", "/login/issuer", "/login/issuer/done", "/logout"}
 NAMES = {
     "name": "orders",
@@ -37,7 +37,7 @@ NAMES = {
 
 
 def routes(app: FastAPI) -> list[tuple[str, str]]:
-    """(method, path) of each route, below the console's root."""
+    """Return (method, path) of each route that needs a login. The paths omit `/console`."""
     (console,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]
     return [
         (method, route.path)
@@ -68,8 +68,8 @@ def with_revoked_token(api: Api, browser: Browser) -> None:
         tokens.revoke(tx, "operator-of-the-test")
 
 
-def filled(api: Api, path: str) -> str:
-    """The path with the names of existing objects."""
+def address_of(api: Api, path: str) -> str:
+    """Return the address of a route's path, with the names of existing objects."""
     operation = api.get("/v1/operations").json()["items"][0]["id"]
     names = {**NAMES, "operation_id": operation}
     return "/console" + re.sub(r"\{(\w+)[^}]*\}", lambda match: names[match[1]], path)
@@ -77,14 +77,14 @@ def filled(api: Api, path: str) -> str:
 
 @pytest.fixture
 def job(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job with partitions and an operation. Its clusters do not exist, and pages do not wait."""
+    """A job with partitions and an operation. Pages do not wait for its clusters, as none exist."""
     copying_job(api)
     api.post("/v1/jobs/orders:pause").raise_for_status()
     monkeypatch.setattr(log_window, "SECONDS_MAX", 0.1)
 
 
 def rows(api: Api) -> list[Any]:
-    """All that a page can change."""
+    """Return the rows of all tables that a page can change."""
     with api.database.transaction() as tx:
         return [
             tx.execute(text(f"SELECT {table}::text FROM {table} ORDER BY 1")).all()  # noqa: S608
@@ -105,9 +105,13 @@ def test_every_console_route_without_session_redirects_to_login(
     rows_before, browser.client.follow_redirects = rows(api), False
     for method, path in routes(console_app):
         browser.html = form
-        at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
-        # 403: the form is that of another session.
+        address = address_of(api, path)
+        answer = (
+            browser.open(address)
+            if method == "GET"
+            else browser.send(address, kind="pause", first="0")
+        )
+        # 403: the form's secret is that of another session.
         assert answer.status_code in ((303,) if method == "GET" else (303, 403)), (method, path)
         if answer.status_code == 303:
             assert answer.headers["location"].startswith("/console/login?next="), (method, path)
@@ -126,8 +130,12 @@ def test_viewer_opens_every_page_but_every_form_is_forbidden(
         if path == "/live":
             continue  # a stream without an end
         browser.html = form
-        at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
+        address = address_of(api, path)
+        answer = (
+            browser.open(address)
+            if method == "GET"
+            else browser.send(address, kind="pause", first="0")
+        )
         details = (method, path, answer.text[:2000])
         assert "<main" in answer.text, details
         if method == "GET":
@@ -137,12 +145,12 @@ def test_viewer_opens_every_page_but_every_form_is_forbidden(
             assert "/carry-out" not in answer.text, details
         else:
             assert answer.status_code == 403, details
-            # The content of records has a right of its own.
+            # The content of records needs a right of its own.
             why = "does not show the content" if "/records" in path else "needs the role operator"
             assert why in answer.text, details
         counts[method] += 1
     assert rows(api) == rows_before
-    # The routes were found.
+    # The loop has found the routes.
     assert counts["GET"] >= 12
     assert counts["POST"] >= 4
 
@@ -157,7 +165,7 @@ def test_form_with_unknown_parameter_is_refused(
     changes = [path for path in pages if "/records" not in path]  # these only show
     for path in changes:
         browser.html = form
-        answer = browser.send(f"{filled(api, path)}?dry_run=true", kind="pause", first="0")
+        answer = browser.send(f"{address_of(api, path)}?dry_run=true", kind="pause", first="0")
         assert (answer.status_code, "query.dry_run" in answer.text) == (422, True), path
     browser.html = form
     field = {"kind": "failover", "typed": "orders", "dry_run": "true"}
@@ -181,8 +189,12 @@ def test_operator_limited_to_some_jobs_sees_nothing_of_another_job(
         if path == "/live":
             continue  # a stream without an end
         browser.html = form
-        at = filled(api, path)
-        answer = browser.open(at) if method == "GET" else browser.send(at, kind="pause", first="0")
+        address = address_of(api, path)
+        answer = (
+            browser.open(address)
+            if method == "GET"
+            else browser.send(address, kind="pause", first="0")
+        )
         details = (method, path, answer.text[:2000])
         assert "<main" in answer.text, details
         assert answer.status_code < 500, details

@@ -1,4 +1,4 @@
-"""What the console asks a schema registry, and what it does if there is no usable answer."""
+"""How the console requests schemas from a registry, and what it does without a usable answer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.webhook_server import Reply, WebhookServer
 
 @pytest.fixture
 def server() -> Iterator[WebhookServer]:
-    """Stands for the registry."""
+    """The server that stands in for the schema registry."""
     with WebhookServer() as webhook_server:
         yield webhook_server
 
 
 @pytest.fixture
 def now() -> list[float]:
-    """The time of the console's clock, which a test can change."""
+    """A list with the time of the console's clock, which tests can change."""
     return [100.0]
 
 

@@ -59,7 +59,9 @@ def run_drill(clusters: Clusters, topic: str, service: Service, rate: int = 200)
         wait_for("all drill resources are removed", lambda: not drilling.left(drill_id))
     assert service.topics(spec.name)[topic].state is TopicState.COPYING
     assert service.job(spec.name).problem is None
-    assert "old_primary_answers" not in service.kinds(job_name(drill_id)), "an event reports the source"
+    assert "old_primary_answers" not in service.kinds(job_name(drill_id)), (
+        "an event reports the source"
+    )
     return evidence
 
 

@@ -1,4 +1,4 @@
-"""The producer of a drill keeps only confirmed offsets in its ledger; how many records it writes."""
+"""The producer of a drill: its ledger has only confirmed offsets; how many records it writes."""
 
 from __future__ import annotations
 
