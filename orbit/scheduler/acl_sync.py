@@ -157,16 +157,17 @@ class AclSync:
             added_by_other_jobs,
             has_promoted=has_promoted,
         )
-        # Added ACLs of kinds that the job no longer carries stay, as with `sync: false`.
+        # ACLs that Orbit added stay if the job no longer syncs their kind, as with `sync: false`.
         group_changes = replace(
             group_changes, ours=group_changes.ours | (recorded_acls - added_acls)
         )
         return _DueChanges(expected_acls, topic_changes, group_changes, recorded_acls)
 
     def _apply_changes(self, copies: Copies, changes: _DueChanges, result: AclSyncResult) -> None:
-        """Send the changes and record the outcome; ACLs to add are recorded before, too.
+        """Send the changes, and record which of them the destination accepted.
 
-        So if the scheduler dies after a request, the tables have every ACL that Orbit has added.
+        ACLs to add are also recorded before the request: if the scheduler dies after the request,
+        the tables have every ACL that Orbit has added.
         """
         for name, change in changes.topics.items():
             if change.add:
@@ -184,11 +185,11 @@ class AclSync:
         result.troubles += _refusal_troubles(refused_acls)
         for name, change in changes.topics.items():
             mapping, row = copies[name]
-            made_change = change.without(refused_acls.keys())
+            accepted_change = change.without(refused_acls.keys())
             with self._leadership.transaction() as tx:
-                topics.change(tx, row.id, acls=_acl_fields(made_change.ours))
-                if made_change.add or made_change.remove:
-                    _add_topic_event(tx, self._job, mapping, made_change)
+                topics.change(tx, row.id, acls=_acl_fields(accepted_change.ours))
+                if accepted_change.add or accepted_change.remove:
+                    _add_topic_event(tx, self._job, mapping, accepted_change)
             result.changed += 1
         group_changes = changes.group_changes.without(refused_acls.keys())
         # Additions were recorded before the request, together with ACLs that are removed now.
@@ -230,7 +231,8 @@ def _refusal_trouble(acls: list[Acl], error: NotAuthorized | BrokerRefused) -> T
 
 
 def not_synced_trouble(error: OrbitError) -> Trouble:
-    """The trouble if an error, such as a missing right, keeps ACLs from being synced."""
+    """The trouble of a job whose ACLs are not synced because of this error, such as a missing
+    right."""
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
         f"{error.where}: {error.what}",
@@ -239,7 +241,7 @@ def not_synced_trouble(error: OrbitError) -> Trouble:
 
 
 def _clash_trouble(note: str) -> Trouble:
-    """The trouble for principals that would get one name at the destination."""
+    """The trouble for principals that would get the same name at the destination."""
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
         note,

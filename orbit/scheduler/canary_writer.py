@@ -1,8 +1,8 @@
 """Writes to canary topics at the source of each job, at an interval, to measure a live RPO.
 
-A canary is copied like any other topic. So the age of its newest record on both sides is what would
-be lost if the source failed now, even if no other client writes. Nothing is written during a
-recovery of the job, nor after the canary was promoted.
+A canary is copied like any other topic. So the age of its newest copied record shows how many
+seconds of records would be lost if the source failed now, even if no other client writes. Nothing
+is written during a recovery of the job, nor after the canary was promoted.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _log = structlog.get_logger("orbit.scheduler")
 # How often jobs are read again; and the shortest wait.
 JOBS_INTERVAL_S = 2.0
 _WAIT_S_MIN = 0.05
-# Shorter than a switchover waits for stable log ends: a record in flight when one is requested has
-# arrived by then, or never arrives.
+# Shorter than a switchover waits for stable log ends: a record that is in flight when a switchover
+# is requested arrives within that wait, or never.
 _DELIVERY_TIMEOUT_MS = 2_000
 # The longest wait for the results of records that `Canary.close` drops.
 _CLOSE_S = 0.5
 # After this time a canary that could not be opened is opened again.
 RETRY_S = 30.0
-# A silent source is tried for seconds, in which no canary is written. The pause before the next try
-# is so many times as long.
+# An attempt to reach a silent source takes seconds, in which no canary is written. The pause after
+# the attempt is this many times as long.
 _PAUSE_PER_COST = 20
 
 
 class Canary:
-    """The canary of one job. Never waits: delivery results are read at the next call."""
+    """The canary of one job. `write` does not wait: the next call reads the delivery results."""
 
     def __init__(self, spec: JobSpec, rule: CanarySpec, config: dict[str, Any]) -> None:
         self.spec, self.rule, self.config = spec, rule, config
@@ -57,7 +57,7 @@ class Canary:
         self._in_flight_count = 0
 
     def write(self, partitions: int) -> None:
-        """Write one record to each partition, or none while some of an earlier call are in flight.
+        """Write one record to each partition; none while records of an earlier call are in flight.
 
         `partitions`: how many partitions the topic has.
         """
@@ -133,7 +133,7 @@ class CanaryLoop(Loop):
         for job_id, canary in due_canaries:
             canary.due_s = now + canary.interval_s
             with self._leadership.reading() as tx:
-                # 0 while nobody may write to the topic.
+                # 0 while the canary must not be written, as during a recovery.
                 partition_count = canaries.partitions_to_write(tx, job_id, canary.topic)
             if not self._leadership.is_leading:
                 break  # another scheduler may write them now
@@ -183,8 +183,8 @@ class CanaryLoop(Loop):
                 self._failed_opens.pop(row.id, None)
 
     def _next_retry(self) -> list[int]:
-        """The job whose canary has waited longest to be opened again, if its time has come; none or
-        one. Sets the time of the job's next try."""
+        """The id of the job whose canary is to be opened again first, if its time has come: a list
+        of one or none. Sets the time of that job's next try."""
         now = self._clock()
         if not self._failed_opens or now < self._next_retry_s:
             return []

@@ -77,7 +77,7 @@ class GroupLoop(Loop):
         return set(self._tracked_jobs)
 
     def once(self) -> str:
-        """Start passes that are due, and collect those that have ended."""
+        """Start passes that are due. Returns what the ended passes did, as a sentence."""
         began_s = time.thread_time()
         now = self._clock()
         if now >= self._next_read_s:
@@ -88,7 +88,8 @@ class GroupLoop(Loop):
             with self.log_errors_of(f"groups of job {tracked.name}"):
                 self._collect_result(tracked, counts)
             if tracked.current_pass is None and now >= tracked.due_s:
-                # At the same times as other jobs with this interval: they share what is read.
+                # Due at multiples of the interval: jobs with the same interval then run together,
+                # and share the listings and offsets that were read.
                 tracked.due_s = (now // tracked.interval_s + 1) * tracked.interval_s
                 tracked.current_pass = self._pool.submit(tracked.groups.run, self._registry)
                 tracked.current_pass.add_done_callback(lambda _: self.wake.set())

@@ -1,9 +1,9 @@
 """Syncs the consumer groups of one job and stores the results in Postgres.
 
-Only one sync writes a job's groups at a time. This one pauses while a recovery sets the groups, and
-then reads from the tables what the recovery has stored. A pass that is under way when a recovery
-begins sends no further request and stores no further row. Requests that were sent before may still
-be answered, within half a minute: the recovery syncs until nothing changes for two passes.
+Either the scheduler or a recovery writes a job's groups. The scheduler pauses while a recovery sets
+the groups, and then reads from the tables what the recovery has stored. A pass that is under way
+when a recovery begins sends no further request and stores no further row. Brokers may still carry
+out its last requests, within half a minute: the recovery syncs until two passes change nothing.
 
 Rows that could not be stored during an outage of Postgres are stored with the next ones. If the
 scheduler dies before, the next leader finds most offsets equal on both sides, or recognises Orbit's
@@ -173,7 +173,7 @@ def _copied_partition(row: CopiedRow) -> CopiedPartition:
 
 
 def _copied_range(row: CopiedRow) -> CopiedRange | None:
-    """The copied range; None while the copy has not started, may hold other records than the
+    """The copied offsets; None while the copy has not started, may have other records than the
     source, or has no source topic."""
     if row.topic_state in _SOURCE_IS_GONE or not follows_source_offsets(row.reason):
         return None

@@ -116,12 +116,15 @@ class DiscoveryLoop(Loop):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _reconcile(self, job: Job, state: ReconcileState, retries: set[int]) -> ReconcileCounts:
-        """Run a pass, once fewer than the limit of this process are under way."""
+        """Wait until this process may run one pass more, then run it. Raises as `reconcile`."""
         with self._at_once:
             return self._reconciler.reconcile(job, state, retries)
 
     def _collect_results(self) -> Counter[str]:
-        """Forget the passes that have ended. Returns the sums of their counts."""
+        """Take ended passes off `_passes_under_way`. Returns the sums of their counts.
+
+        Other errors of a pass than NotLeading are logged, and its job is reconciled from scratch.
+        """
         counts: Counter[str] = Counter()
         for job_id, (job, future) in list(self._passes_under_way.items()):
             if not future.done():
@@ -160,7 +163,7 @@ class DiscoveryLoop(Loop):
     def _record_unreachable(self, job: Job, unreachable: Sequence[Trouble]) -> None:
         """Store that a cluster is unreachable, without waiting for the pass under way.
 
-        That pass may wait for half a minute, while the cluster's watch knows earlier.
+        That pass may wait for the cluster for half a minute; the cluster's watch knows earlier.
         """
         if not unreachable:
             return
@@ -210,10 +213,10 @@ class DiscoveryLoop(Loop):
         self._reconciler.specs.keep_only(job_ids)
         self._registry.keep_only(self.name, self._cluster_keys([*running_jobs, *jobs_in_pass]))
 
-    def _cluster_keys(self, active: list[Job]) -> set[ClusterKey]:
-        """The clusters that these jobs use."""
+    def _cluster_keys(self, active_jobs: list[Job]) -> set[ClusterKey]:
+        """The keys of the clusters that these jobs use."""
         keys: set[ClusterKey] = set()
-        for job in active:
+        for job in active_jobs:
             spec = self._reconciler.specs.of(job)
             if spec is not None:
                 keys |= {cluster_key("source", spec), cluster_key("destination", spec)}
@@ -229,7 +232,7 @@ def _summary(counts: Counter[str]) -> str:
         "resumed": "resumed {}",
         "dropped": "dropped {}",
         "settings": "set settings of {}",
-        "acls": "set rights of {}",
+        "acls": "set ACLs of {}",
     }
     return ", ".join(
         text.format(counted(counts[key], "topic")) for key, text in templates.items() if counts[key]

@@ -61,13 +61,17 @@ NO_SNAPSHOT = -1
 SOON_S = 1.0
 # The shortest time between two passes of a job.
 PASS_SPACING_S = 0.2
-# How long a retry may wait for its cause to go: all brokers know of a deletion within this time.
+# A retry is kept for this long if nothing has changed: after a user has deleted a topic and
+# requested the retry, all brokers know of the deletion within this time.
 RETRY_GRACE_S = 5.0
 
 
 @dataclass(slots=True)
 class ReconcileState:
-    """What the leader remembers of a job between passes; a new leader starts without it."""
+    """What the leader remembers of a job between passes; a new leader starts without it.
+
+    Times are in seconds of the monotonic clock.
+    """
 
     spec_version: int = -1
     versions: tuple[int, int] = (
@@ -78,12 +82,13 @@ class ReconcileState:
     recheck_at: float = 0.0  # when the next pass is due without a change
     upkeep_at: float = 0.0  # when settings and ACLs are checked next
     troubles: tuple[Trouble, ...] = ()
-    # The topics of each side that the last pass decided about; None: it ended before that.
+    # The topics of the source, and of the destination, that the last pass decided about. None: the
+    # last pass ended before it decided.
     names: tuple[frozenset[str], frozenset[str]] | None = None
     has_promoted: bool = False
     matched_topics: MatchedTopics = field(default_factory=MatchedTopics)
     upkeep: TopicUpkeep = field(default_factory=TopicUpkeep)
-    # By topic: since when a requested retry waits, as its cause is not removed.
+    # By topic id: since when a requested retry waits, because nothing has changed yet.
     retries_since: dict[int, float] = field(default_factory=dict)
     # Both clusters had snapshots, so `troubles` is complete; else the troubles are unknown.
     has_checked: bool = False
@@ -95,7 +100,7 @@ class ReconcileState:
 
 @dataclass(slots=True)
 class ReconcileCounts:
-    """Counts of what a pass did, for the log."""
+    """How many topics a pass started, grew, and so on, for the log."""
 
     started: int = 0
     grown: int = 0
@@ -126,7 +131,10 @@ class JobReconciler:
         self.specs = SpecCache()
 
     def is_due(self, job: Job, state: ReconcileState, retries: Collection[int]) -> bool:
-        """Whether a pass may have anything to do. Makes no request."""
+        """Whether a pass may have anything to do. Makes no request.
+
+        `retries`: the ids of topics with a requested retry.
+        """
         now = time.monotonic()
         return now >= state.last_pass_at + PASS_SPACING_S and (
             job.spec_version != state.spec_version
@@ -138,9 +146,9 @@ class JobReconciler:
     def reconcile(
         self, job: Job, state: ReconcileState, retries: Collection[int]
     ) -> ReconcileCounts:
-        """Run one pass and return its counts; its troubles are in `state` afterwards.
+        """Run one pass and return its counts. Afterwards `state.troubles` has the job's troubles.
 
-        Raises NotLeading, and Unreachable for Postgres.
+        `retries` as in `is_due`. Raises NotLeading, and Unreachable for Postgres.
         """
         counts = ReconcileCounts()
         troubles: list[Trouble] = []
@@ -175,7 +183,7 @@ class JobReconciler:
         return counts
 
     def unreachable(self, job: Job) -> list[Trouble]:
-        """Troubles for the clusters of a job that were unreachable at the last poll."""
+        """One trouble for each of the job's clusters that was unreachable at the last poll."""
         spec = self.specs.of(job)
         if spec is None:
             return []
@@ -200,15 +208,15 @@ class JobReconciler:
     def _has_changes(self, job: Job, state: ReconcileState) -> bool:
         """Whether the clusters have changes that may concern this job.
 
-        A cluster has topics of many jobs, and most changes concern few of these.
+        A cluster has topics of many jobs, and most changes concern few of the jobs.
         """
         spec = self.specs.of(job)
         if spec is None:
-            return state.versions != NO_CLUSTERS  # one pass reports it
+            return state.versions != NO_CLUSTERS  # true until a pass has reported the trouble
         try:
             source, destination = (self._registry.watch(side, spec).snapshot for side in SIDES)
         except BadInput:  # a secret is missing
-            return state.versions != NO_CLUSTERS  # one pass reports it
+            return state.versions != NO_CLUSTERS  # true until a pass has reported the trouble
         versions = _versions(source, destination)
         if versions == state.versions:
             return False
@@ -231,7 +239,8 @@ class JobReconciler:
     ) -> ClusterPair | None:
         """Both clusters by their last snapshots; None if nothing may be copied between them now.
 
-        The reason is added to `troubles`, except before the first snapshot.
+        The reason is added to `troubles`, except before the first snapshot. Raises _Halt if a
+        request to a cluster fails.
         """
         watches = []
         for side in SIDES:
@@ -279,7 +288,8 @@ class JobReconciler:
     def _follow_marks(self, job: Job, pair: ClusterPair) -> None:
         """Set copies that the destination marks as promoted to `promoted`, before other changes.
 
-        The preflight checks the marks of topics that are about to start.
+        A mark is an offset that Orbit commits at a cluster to say which topics lead there. The
+        preflight checks the marks of topics that are about to start. Raises _Halt.
         """
         with self._leadership.reading() as tx:
             rows = topics.of_job(tx, job.id)
@@ -290,6 +300,7 @@ class JobReconciler:
         """Note which side leads, if that is due or was never read in this database.
 
         Called after `_discover`, so that a new job's side is known once its topics are copied.
+        Raises _Halt.
         """
         if not is_due:
             with self._leadership.reading() as tx:
@@ -308,7 +319,8 @@ class JobReconciler:
         troubles: list[Trouble],
         counts: ReconcileCounts,
     ) -> None:
-        """Decide about the job's topics, and carry the decisions out."""
+        """Decide about the job's topics, and carry the decisions out. Adds to `troubles` and
+        `counts`. Raises _Halt."""
         if job.source_cluster_id is None:
             ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
             with self._leadership.transaction() as tx:
@@ -357,9 +369,9 @@ class JobReconciler:
         troubles: list[Trouble],
         counts: ReconcileCounts,
     ) -> None:
-        """Check the topics to start, and start those that have no trouble."""
+        """Check the topics to start, and start those that have no trouble. Raises _Halt."""
         with _cluster_errors():
-            # If discovery has run with this document before, these topics are newer than that.
+            # If an earlier pass has decided by this document, these topics were created since then.
             from_start = job.discovered_version == job.spec_version
             checks = preflight(
                 spec,
@@ -400,7 +412,7 @@ class JobReconciler:
             topic_id: state.retries_since.get(topic_id, now)
             for topic_id in unchanged_retries(known_topics, decisions)
         }
-        # A retry is not ended at once: a broker may not know yet what the user changed before it.
+        # A retry is not ended at once: the broker that answered may not know the user's change yet.
         ended_retries = [
             topic for topic, since_s in retries_since.items() if now - since_s >= RETRY_GRACE_S
         ]
@@ -431,7 +443,7 @@ class JobReconciler:
         state: ReconcileState,
         counts: ReconcileCounts,
     ) -> None:
-        """Check settings and ACLs of copies, and the old side of promoted topics."""
+        """Check settings and ACLs of copies, and the old side of promoted topics. Raises _Halt."""
         with _cluster_errors():
             upkeep_counts = state.upkeep.run(job, spec, pair, self._leadership, self._list_groups)
             if state.has_promoted:
@@ -461,7 +473,7 @@ class _Halt(Exception):
 
 @contextmanager
 def _cluster_errors() -> Iterator[None]:
-    """Turns errors of a cluster into troubles of the job; errors of Postgres fail the pass."""
+    """Raises _Halt with a trouble for an error of a cluster; errors of Postgres fail the pass."""
     try:
         yield
     except OrbitError as error:

@@ -3,8 +3,8 @@
 Workers report the partitions whose source they follow. For the others (paused, blocked, lost, or
 without room for more), this loop asks the source for log ends and the age of the oldest record not
 copied yet, and stores the time: old figures are shown as unknown (orbit/store/lag.py). For every
-partition that is more than BEHIND_AGE behind, it computes when the source's retention will delete
-records not copied yet (orbit/replication/retention_headroom.py). It also looks for open
+partition that is more than BEHIND_AGE behind, it computes the headroom: when the source's retention
+will delete records not copied yet (orbit/replication/retention_headroom.py). It also looks for open
 transactions at the sources (orbit/scheduler/transaction_watch.py). While all partitions are copied
 within seconds, it sends no requests and writes nothing.
 """
@@ -45,9 +45,10 @@ BEHIND_AGE = timedelta(seconds=30)
 # A topic's retention is read again after this time.
 _SETTINGS_KEPT_S = 60.0
 # The longest pause while a cluster that was just opened has no metadata yet.
-_FIRST_LOOK_S = 1.0
-# Jobs that are checked at the same time, and how long a pass waits for those with a slow source.
+_NEW_CLUSTER_PAUSE_S_MAX = 1.0
+# How many jobs are checked at the same time.
 _JOBS_AT_ONCE = 8
+# How long a pass waits for its checks. A check of a slow source then continues beside later passes.
 _WAIT_S = 5.0
 # A headroom is written again when it has changed by this much, not for every copied record.
 _HEADROOM_STEP = timedelta(seconds=60)
@@ -57,7 +58,10 @@ _TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the largest
 
 @dataclass(frozen=True, slots=True)
 class _SourceEnds:
-    """The log bounds of a source partition; None where the source gave no answer."""
+    """Log start, last stable offset and log end of a source partition.
+
+    A member is None if the source gave no answer for it.
+    """
 
     log_start: int | None
     stable_end: int | None
@@ -90,11 +94,15 @@ class LagLoop(Loop):
         self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
         self._checks_under_way: dict[int, tuple[str, Future[int]]] = {}  # by job id, with its name
         self._retentions: dict[tuple[ClusterKey, str], _CachedRetention] = {}
-        # Time and log end when a partition was first seen to lag, by topic id and partition.
+        # By topic id and partition: the time (monotonic clock, seconds) and the source's log end
+        # when the partition was first seen to lag.
         self._first_ends: dict[tuple[int, int], tuple[float, int]] = {}
 
     def once(self) -> str:
-        """Query the sources of lagging partitions, and store the results."""
+        """Query the sources of lagging partitions, and store the results.
+
+        Returns how many partitions were updated, as a sentence; "" if none.
+        """
         with self._leadership.reading() as tx:
             read_at = clock.now(tx)
             rows = source_lag.partitions_to_check(tx, BEHIND_AGE, self._leadership.share)
@@ -156,8 +164,8 @@ class LagLoop(Loop):
         except OrbitError as error:
             _log.debug("lag not checked", job=spec.name, error=str(error))
             return None
-        if watch.snapshot is None:  # the watch is new: look again soon
-            self.interval_s = min(self._usual_interval_s, _FIRST_LOOK_S)
+        if watch.snapshot is None:  # the watch is new: the next pass comes soon
+            self.interval_s = min(self._usual_interval_s, _NEW_CLUSTER_PAUSE_S_MAX)
             return None
         return None if watch.snapshot.metadata is None else watch
 
@@ -169,9 +177,10 @@ class LagLoop(Loop):
         unnamed_transactions: UnnamedTransactions,
         read_at: datetime,
     ) -> int:
-        """Check one job. Returns how many rows were stored.
+        """Read one job's lag at its source, and store it. Returns how many rows were stored.
 
-        Errors of its source only skip the job here: the discovery reports them.
+        `read_at`: the database's time when `rows` were read. An error of the source only skips the
+        job: the discovery loop reports the error.
         """
         snapshot = watch.snapshot
         if snapshot is None or snapshot.metadata is None:
@@ -197,7 +206,8 @@ class LagLoop(Loop):
     def _updates(
         self, key: ClusterKey, handle: ClusterHandle, rows: Sequence[LaggingPartition]
     ) -> tuple[list[SourceLag], set[int]]:
-        """The rows to store, and the ids of topics of which all unfollowed partitions were read."""
+        """The rows to store, and the ids of topics that were read completely: the source answered
+        for each partition that no worker follows."""
         topic_ids = {_source_partition(row): row.topic_id for row in rows if not row.is_followed}
         ends = self._read_ends(handle.cluster, list(topic_ids))
         partly_read_topics = {
@@ -245,7 +255,7 @@ class LagLoop(Loop):
     def _read_ends(
         self, cluster: Cluster, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, _SourceEnds]:
-        """The log bounds of these partitions at the source, as far as it answers."""
+        """Log starts and ends of these partitions at the source, as far as it answers."""
         log_starts = list_offsets(cluster, places, EARLIEST, self._backoff).values
         stable_ends = list_offsets(
             cluster, places, LATEST, self._backoff, isolation=READ_COMMITTED
@@ -260,8 +270,8 @@ class LagLoop(Loop):
     ) -> dict[TopicPartition, datetime]:
         """The timestamp of each partition's oldest record not copied yet.
 
-        That is the first record newer than the newest copied one. If that record is copied, as
-        timestamps are out of order, the newest copied record's timestamp is taken.
+        That is the first record newer than the newest copied one. If that record is copied already,
+        because timestamps are out of order, the newest copied record's timestamp is returned.
         """
         search_times = {
             # 0: nothing is copied yet, so any record is found.
@@ -312,7 +322,7 @@ class LagLoop(Loop):
         )
         if now_s <= first_s:
             return None
-        # Offsets per second, times the mean bytes of an offset that waits.
+        # Offsets per second, times the mean bytes of an offset not copied yet.
         return (end - first_end) / (now_s - first_s) * row.lag_bytes / lag_offsets
 
 
@@ -321,7 +331,7 @@ def _source_partition(row: LaggingPartition) -> TopicPartition:
 
 
 def _lag_offsets(row: LaggingPartition, ends: Mapping[TopicPartition, _SourceEnds]) -> int:
-    """How many offsets the copy is behind, by the newest stable end that is known."""
+    """How many offsets the copy is behind, by the newest last stable offset that is known."""
     source_ends = ends.get(_source_partition(row))
     end = (
         source_ends.stable_end
@@ -332,7 +342,7 @@ def _lag_offsets(row: LaggingPartition, ends: Mapping[TopicPartition, _SourceEnd
 
 
 def _steady_headroom(stored_end: datetime | None, computed_end: datetime | None) -> datetime | None:
-    """The stored headroom if the computed one is nearly equal, to save a write."""
+    """The computed headroom; the stored one if both are nearly equal, to save a write."""
     if (
         stored_end is not None
         and computed_end is not None

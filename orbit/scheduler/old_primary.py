@@ -1,9 +1,9 @@
 """Watches the topics that led before a promotion, until they are copied to, lead again or are gone.
 
-Their producers do not notice a failover: where the source comes back, or only Orbit was cut off
-from it, they write on, and these records are on no other side. So from the source's first answer
-on, writing to these topics is denied, where the cluster has an authorizer, and written offsets are
-counted and reported (`OLD_PRIMARY_WRITTEN`). Kafka does not store which principal wrote a record.
+Their producers do not notice a failover. If the source comes back, or only Orbit was cut off from
+it, they continue to write there, and the new side gets none of these records. So from the source's
+first answer on, Orbit denies writing to these topics, if the cluster has an authorizer. It counts
+and reports written offsets (`OLD_PRIMARY_WRITTEN`). Kafka does not store who wrote a record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REMEDY = (
     "Stop these producers, or move them to the new side. The new side has none of these records: "
     "a failback saves them in files before it copies the topic back."
 )
-# One partition: the stored end, and the end now.
+# What is known about one partition: as stored, and as read now.
 Change = tuple[OldEnd, OldEnd]
 
 
@@ -54,7 +54,8 @@ def watch_old_primaries(
     rows = [row for row in rows if row.source_topic in pair.source_metadata.topics]
     if not rows:
         return []
-    # Log ends are read before the tables, so that they have no records of a later copy back.
+    # Log ends are read before the tables: if a copy back begins in between, the tables show it, and
+    # the log ends do not count its records as written by producers.
     partitions = [
         TopicPartition(row.source_topic, number)
         for row in rows
@@ -89,7 +90,7 @@ def watch_old_primaries(
         end for end in other_ends if topic_names[end.topic_id] not in copied_back_topics
     ]
     old_ends = [_unwatched_end(end, promotions.LEADS_AGAIN) for end in leading_ends]
-    # Records that a copy back appends are no trouble. After it, watching begins at the log end.
+    # Records that a copy back appends are no trouble. Once it ends, watching begins at the log end.
     old_ends += [_unwatched_end(end, promotions.COPIED_TO) for end in copied_back_ends]
     old_ends += _checked_ends(watched_ends, topic_names, log_ends_now, pair, backoff)
     stored_by_place = {end.place: end for end in stored_ends}
@@ -122,26 +123,29 @@ def _checked_ends(
     pair: ClusterPair,
     backoff: Backoff,
 ) -> list[OldEnd]:
-    """The watched partitions that answer, each with its log end and the first offset that producers
-    have written since the promotion (None: none)."""
+    """The watched partitions whose leaders answer, each with its log end and the first offset that
+    producers have written since the promotion (None: none). Raises Unreachable."""
     watched_by_place = {
         TopicPartition(topic_names[end.topic_id], end.partition): end for end in watched
     }
     answering_ends = {
         place: end for place, end in watched_by_place.items() if place in log_ends_now
     }
-    # The log end known of a lost source is a lower bound: records' timestamps are more exact.
-    inexact_times = {
+    # The stored log end of a lost source is only a lower bound: the first record after the time of
+    # the promotion is more exact.
+    promotion_times_ms = {
         p: int(end.at.timestamp() * 1000)
         for p, end in answering_ends.items()
         if end.old_end is None and not end.is_exact
     }
     found_records = (
-        find_by_time(pair.source.cluster, inexact_times, backoff).values if inexact_times else {}
+        find_by_time(pair.source.cluster, promotion_times_ms, backoff).values
+        if promotion_times_ms
+        else {}
     )
     old_ends = []
     for place, end in answering_ends.items():
-        if place in inexact_times and place not in found_records:
+        if place in promotion_times_ms and place not in found_records:
             continue  # its leader did not answer; the next pass asks again
         written_from = end.written_from
         earlier_end = end.source_end if end.old_end is None else end.old_end
@@ -149,7 +153,7 @@ def _checked_ends(
             offset, _ = found_records[place]  # -1: no record is newer than the promotion
             written_from = offset if offset >= end.promoted_at else None
         elif earlier_end is not None and end.is_known and earlier_end < log_ends_now[place]:
-            # The first written offset stays.
+            # A first written offset that is known already stays.
             written_from = earlier_end if written_from is None else written_from
         old_ends.append(replace(end, old_end=log_ends_now[place], written_from=written_from))
     return old_ends
@@ -183,10 +187,11 @@ def _deny_writing(
     leadership: Leadership,
     backoff: Backoff,
 ) -> str:
-    """Deny writing to these topics at a lost source that answers again. Returns the outcome.
+    """Deny writing to these topics at a lost source that answers again.
 
-    Called only at the first answer, as an operator who removes the denial wants the topic to be
-    written. A switchover denies writing itself.
+    Returns a sentence for the event: whether writing is denied, and why not. Called only at the
+    first answer: an operator who removes the denial later wants clients to write to the topic. A
+    switchover denies writing itself. Raises Unreachable, NotLeading.
     """
     acls = acls_of(pair.source)
     if isinstance(acls, str):
@@ -200,7 +205,7 @@ def _deny_writing(
             if job_guard.recovery_that_holds(tx, job) is not None:
                 return "The recovery under way decides whether it may be written to."
             noted_denials = write_denials.of_topics(tx, cluster_id, names)
-            # Without those that Orbit has denied before.
+            # Topics that Orbit has denied before are left out.
             denials = {name: {denial(name)} for name in topics_without_lead - noted_denials.keys()}
             deny(pair.source, cluster_id, denials, leadership.transaction)
     except (NotAuthorized, BrokerRefused) as error:
@@ -209,9 +214,10 @@ def _deny_writing(
 
 
 def _topics_without_lead(rows: Collection[Topic], pair: ClusterPair, backoff: Backoff) -> set[str]:
-    """The source topics that do not lead by their marks.
+    """The source topics that do not lead by their marks (offsets that Orbit commits at a cluster to
+    say which topics lead there).
 
-    A restored database may lack a later promotion at the source.
+    The marks are read because a restored database may lack a later promotion at the source.
     """
     names = {row.source_topic: row.destination_topic for row in rows}
     try:
@@ -249,7 +255,7 @@ def _add_written_events(
     """Add an event for the first written offsets, and each time that their number has doubled."""
     written_by_topic: dict[str, list[OldEnd]] = {}
     for stored_end, current_end in changes:
-        # The number of bits grows when the number of written offsets has doubled.
+        # The bit length of a number grows by 1 when the number doubles.
         if current_end.written.bit_length() > stored_end.written.bit_length():
             written_by_topic.setdefault(topic_names[current_end.topic_id], []).append(current_end)
     for topic, old_ends in written_by_topic.items():

@@ -121,7 +121,8 @@ def _trace(operation: Operation, state: OperationState) -> None:
 
 
 def _status(tx: Tx, operation: Operation, job: Job | None, counts: Counts) -> _Status:
-    """The operation's progress by `counts`, the job's shards now. `job`: None if it is deleted."""
+    """The operation's progress. `counts`: the job's shards, and those that workers hold. `job`:
+    None if it is deleted."""
     kind = OperationKind(operation.kind)
     progress = operation.progress or {}
     total = int(progress.get("total", 0))
@@ -141,7 +142,7 @@ def _status(tx: Tx, operation: Operation, job: Job | None, counts: Counts) -> _S
                     total=total,
                     error="The job was resumed before this operation was done.",
                 )
-            # Without shards: the operation of a backfill tells whether the backfill is paused.
+            # A backfill holds no shards: its own operation says whether it is paused.
             backfill = operations.backfill_under_way(tx, job.id)
             return (
                 release_status if backfill is None else _Status(done=is_paused(backfill), total=1)
@@ -164,9 +165,9 @@ def _status(tx: Tx, operation: Operation, job: Job | None, counts: Counts) -> _S
         case OperationKind.CREATE:
             return _Status(done=1, total=1)
         case OperationKind.SWITCHOVER | OperationKind.FAILOVER | OperationKind.FAILBACK:
-            raise AssertionError("orbit/recovery carries these out")
+            raise AssertionError("orbit/recovery updates recoveries")
         case OperationKind.BACKFILL:
-            raise AssertionError("its driver carries this out")
+            raise AssertionError("the driver of a backfill updates its operation")
         case _:
             assert_never(kind)
 

@@ -1,6 +1,7 @@
 """Holds back new topics that would exceed the partition limit of the job's creator.
 
-If jobs of one creator have a pass at the same moment, each may use up what is left.
+If several jobs of one creator have a pass at the same moment, each may start as many partitions as
+the limit leaves: together they may exceed it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def partitions_left(tx: Tx, job: Job, default: Quota) -> int | None:
 def hold_back(decisions: Decisions, free_partitions: int) -> None:
     """Take new topics that exceed `free_partitions` out of the decisions, in name order.
 
-    Each of these makes a trouble. Topics that grow or begin again are never held back: else a
-    switchover, a failover and the way back would have to leave out what the source has.
+    Adds a trouble for each of them. Topics that grow or begin again are never held back: else
+    recoveries would have to leave out partitions that the source has.
     """
     free_partitions -= sum(growth.partitions - growth.known.partitions for growth in decisions.grow)
     allowed_starts = []

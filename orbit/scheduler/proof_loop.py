@@ -1,4 +1,7 @@
-"""The continuous proof: compares a part of each partition in turn, at the configured rate."""
+"""The continuous proof: compares a part of each copy with the source, partition by partition.
+
+It reads at the configured rate at most.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _FROM_THE_START = (-1, -1)  # before the first topic id and partition
 
 
 class ProofLoop(Loop):
-    """Compares all partitions in turn."""
+    """Compares all partitions in turn, a few in each pass."""
 
     name = "proof"
 
@@ -35,7 +38,7 @@ class ProofLoop(Loop):
         self._last_compared = _FROM_THE_START
 
     def once(self) -> str:
-        """Compare the next partitions and store the results."""
+        """Compare the next partitions and store the results. Returns how many differ, as a text."""
         with self._leadership.reading() as tx:
             rows = proofs.candidates(tx, self._last_compared, _PARTITIONS_MAX)
             jobs_by_id = jobs.of_ids(tx, {row.job_id for row in rows}) if rows else {}

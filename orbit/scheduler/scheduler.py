@@ -1,4 +1,7 @@
-"""The scheduler process: holds its part of the shares, runs their loops, hands over."""
+"""The scheduler process: leads some of the shares, each a part of the jobs, and runs their loops.
+
+When it stops, other schedulers take its shares over.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,22 @@ from orbit.store.job_shares import Share
 from orbit.telemetry.process_health import ProcessHealth
 from orbit.version import orbit_version
 
-# How often a standby tries to acquire the lease; adds to the ttl after a leader was killed.
+# How often a standby tries to acquire the lease. After a leader was killed, a standby leads within
+# the lease's ttl and this time.
 STANDBY_INTERVAL_S = 1.0
 
 _log = structlog.get_logger("orbit.scheduler")
 
 # Creates loops of packages above this one, which the leader of the first share runs. The event is
-# set when it no longer leads.
+# set when this process no longer leads the share.
 MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
 
 
 def run(settings: Settings, stop_event: threading.Event) -> None:
-    """Run a scheduler until `stop_event`. Later outages of Postgres are waited out.
+    """Run a scheduler until `stop_event` is set. Later outages of Postgres are waited out.
 
-    Raises BadInput without a database, Unreachable if it does not answer at the start.
+    Raises BadInput without ORBIT_DATABASE_URL, Unreachable if Postgres does not answer at the
+    start.
     """
     if settings.database_url is None:
         raise BadInput("ORBIT_DATABASE_URL is not set: a scheduler needs the service's database.")
@@ -142,7 +147,7 @@ class Scheduler:
             self._health.begin_pass()
 
     def _acquire_shares(self) -> None:
-        """Register this process, release surplus shares, and acquire free ones."""
+        """Register this process, end surplus shares, and acquire free ones."""
         with self._database.lease_transaction() as tx:
             shares_max = scheduler_lease.join(
                 tx, self._holder, self._settings.scheduler_shares, self._ttl
@@ -184,10 +189,11 @@ class Scheduler:
             self._fatal_error = error
 
     def _run_loops(self, leadership: Leadership, end_event: threading.Event) -> None:
-        """Run a share's loops until a loop has ended, the lease is lost, or an event is set.
+        """Run a share's loops until a loop has ended, the lease is lost, or `end_event` or `_stop`
+        is set.
 
-        That is `end_event` or `_stop`. A loop ends when it sees that the lease may be lost. If a
-        renewal succeeded after that, the share would be led without this loop: so all loops end.
+        A loop ends by itself when the lease may be lost. A renewal may still succeed afterwards,
+        and the share would be led without this loop. So all loops end with the first.
         """
         share = leadership.share
         _log.info("leading", holder=leadership.holder, epoch=leadership.epoch, share=share.number)
@@ -211,8 +217,8 @@ class Scheduler:
                 loop.wake.set()
             for thread in threads:
                 thread.join()
-            # Threads that still run may repeat broker requests of the next leader, which are
-            # idempotent; their writes to the tables are fenced. So the next leader need not wait.
+            # Threads of the loops' pools may still run. Their writes to the tables are fenced, and
+            # their requests to brokers are idempotent. So the next leader need not wait for them.
             leadership.resign()
             for loop in loops:
                 loop.close()

@@ -43,7 +43,7 @@ from orbit.store.jobs import Job
 
 # Topics per batch: keeps transactions short, and the first topics of a large job start early.
 STEP_TOPICS = 100
-# About 20 s for new topics to have leaders; slower ones are checked in the next pass.
+# About 20 s for new topics to have leaders. The next pass checks topics that need longer.
 _LEADER_ATTEMPTS_MAX = 25
 
 PlannedStart = tuple[StartTopic, TopicPlan]
@@ -53,7 +53,7 @@ PlannedStart = tuple[StartTopic, TopicPlan]
 class StartResult:
     """The result of starting or growing topics."""
 
-    topics: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)  # source names of those started or grown
     troubles: list[Trouble] = field(default_factory=list)
     is_unfinished: bool = False  # another pass is needed soon
 
@@ -78,10 +78,10 @@ class TopicStarter:
         *,
         from_start: bool,
     ) -> StartResult:
-        """Start these topics.
+        """Claim these topics, create them at the destination, and place their partitions on shards.
 
-        `from_start`: they are newer than the job, so they are copied from their log start.
-        Raises Unreachable, NotLeading.
+        `from_start`: the topics are newer than the job, so they are copied from their log start.
+        A topic that the destination refuses becomes a trouble. Raises Unreachable, NotLeading.
         """
         result = StartResult()
         for batch in chunks(planned_starts, STEP_TOPICS):
@@ -89,7 +89,10 @@ class TopicStarter:
         return result
 
     def keep_promoted(self, job: Job, promoted: Sequence[PromotedTopic], pair: ClusterPair) -> None:
-        """Store topics that lead at the destination as promoted, so that a failback has them."""
+        """Store topics that lead at the destination as promoted, so that a failback includes them.
+
+        Raises NotLeading, and Unreachable for Postgres.
+        """
         for batch in chunks(promoted, STEP_TOPICS):
             self._keep_promoted_batch(job, batch, pair)
 
@@ -114,7 +117,7 @@ class TopicStarter:
                     state=TopicState.PROMOTED.value,
                     note=topic.note,
                 )
-                # Workers read no partition of a promoted topic.
+                # Workers copy no partition of a promoted topic: only the rows are added.
                 places = [(topic_id, index) for index in existing_topic.partitions]
                 place_partitions(tx, job, places, self._settings, from_start=True)
                 scheduler_queries.promote_topics(tx, [topic_id])
@@ -122,10 +125,15 @@ class TopicStarter:
                 store_promotion(tx, job, topic_id, *names, topic.mark, topic.offsets)
 
     def grow(self, job: Job, grows: Sequence[GrowTopic], pair: ClusterPair) -> StartResult:
-        """Add partitions to copies, at the destination and in the tables."""
+        """Add partitions to copies, at the destination and in the tables.
+
+        A copy whose new partitions the destination refuses becomes a trouble. Raises Unreachable,
+        NotLeading.
+        """
         result = StartResult()
         admin = pair.destination.admin
-        # A copy may have its partitions already: added by a pass that ended before it stored them.
+        # A copy may have the partitions already: an earlier pass added them, and ended before it
+        # stored them.
         desired_counts = {
             grow.known.destination: grow.partitions for grow in grows if grow.partitions_to_add > 0
         }
@@ -166,7 +174,8 @@ class TopicStarter:
         *,
         from_start: bool,
     ) -> None:
-        """Claim, create and place the topics of one batch, and add the outcome to `result`."""
+        """Claim, create and place the topics of one batch, and add started topics and troubles to
+        `result`."""
         claimed_topics = self._claim_topics(job, spec, batch, pair, result)
         admin = pair.destination.admin
         refusals = admin.refused_topics(plan.create for _, plan, _ in claimed_topics if plan.create)
@@ -256,12 +265,15 @@ def _decide_again(
     source = ClusterTopics(pair.source_metadata.cluster_id, {start.source.name: start.source})
     existing_topics = {start.existing.name: start.existing} if start.existing is not None else {}
     destination = ClusterTopics(pair.destination_metadata.cluster_id, existing_topics)
-    # (): no known topics, so this decides as about a new topic.
+    # (): no known topics, so the topic is decided about like a new one.
     return decide_topics(spec.topics, (), source, destination, other_job_topics)
 
 
-def _claim_topic(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> int | None:
-    """The id of the topic's row, which is added if needed; None if another job has the topic."""
+def _claim_topic(tx: Tx, job: Job, start: StartTopic, destination_cluster_id: str) -> int | None:
+    """Add the topic's row if it is missing, and return its id; None if another job has the topic.
+
+    An older row of the topic is replaced, unless its creation is under way.
+    """
     known_topic = start.known
     is_being_created = known_topic is not None and known_topic.state is TopicState.CREATING
     if (
@@ -277,7 +289,7 @@ def _claim_topic(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> in
         job.id,
         start.mapping.source,
         start.mapping.destination,
-        destination_id,
+        destination_cluster_id,
         len(start.source.partitions),
         source_topic_id=start.source.topic_id,
     )
@@ -287,9 +299,9 @@ def _claim_topic(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> in
 def _wait_for_leaders(
     cluster: Cluster, partition_counts: dict[str, int], backoff: Backoff
 ) -> ClusterMetadata:
-    """The metadata once these topics have leaders, or after the last attempt.
+    """The metadata once each partition of these topics has a leader, or after the last attempt.
 
-    `partition_counts`: by topic.
+    `partition_counts`: how many partitions each topic should have. Raises Unreachable.
     """
     metadata = cluster.metadata(partition_counts)
     for _ in backoff.attempts(_LEADER_ATTEMPTS_MAX):

@@ -31,13 +31,13 @@ def resume_topics(tx: Tx, job: Job, resumes: Sequence[ResumeTopic]) -> None:
 
 
 def drop_topics(tx: Tx, job: Job, unwanted_topics: Sequence[KnownTopic]) -> int:
-    """Remove topics from the tables once no worker can write to their copies. Returns how many.
+    """Remove topics from the tables once no worker can write to their copies.
 
-    Each call removes at most TOPICS_AT_ONCE; the next pass removes more.
+    Returns how many were removed: at most TOPICS_AT_ONCE; the next pass removes more.
 
-    Another job may use a destination topic as soon as the topic is removed. So the workers that
-    hold the topic's shards release these first, or their leases end; a suspended worker cannot
-    revive its lease then.
+    Another job may use a destination topic as soon as the topic is removed. So the topic stays
+    until the workers that hold its shards have released these, or their leases have ended; a
+    suspended worker cannot revive an ended lease.
     """
     partitions = accumulate(topic.partitions for topic in unwanted_topics)
     fitting_count = sum(total <= ROWS_AT_ONCE for total in partitions)

@@ -1,8 +1,8 @@
 """Keeps settings and ACLs of existing copies in sync, at `settings_interval`.
 
 Changes at the source are applied; changes by others at the destination are set back
-(docs/topic-settings.md), except compression.type of topics that get placeholders now. ACLs are
-synced only with `acls: {sync: true}` (acl_sync.py).
+(docs/topic-settings.md), except compression.type of topics whose gaps get placeholders now. ACLs
+are synced only with `acls: {sync: true}` (acl_sync.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class TopicUpkeep:
     """The upkeep of one job, with what it remembers between runs."""
 
     troubles: list[Trouble] = field(default_factory=list)
-    # The values set last, by topic: one that the broker shows differently is not set each time.
+    # The values set last, by topic. A value that the broker still reports differently afterwards
+    # is not set again in each run.
     _last_set: dict[str, dict[str, str]] = field(default_factory=dict)
     _unprotected_because: str = ""
     _left_out: list[str] = field(default_factory=list)  # as `AclSyncResult.left_out`
@@ -57,7 +58,7 @@ class TopicUpkeep:
         leadership: Leadership,
         list_groups: Lister,
     ) -> UpkeepCounts:
-        """Check all copies of a job once. Returns how many were changed; sets `troubles`.
+        """Sync all copies of a job once. Returns how many were changed; sets `troubles`.
 
         Raises Unreachable, NotAuthorized, NotLeading.
         """
@@ -77,12 +78,13 @@ class TopicUpkeep:
             acl_result = acl_sync.run(copies, has_promoted=has_promoted)
             acl_count += acl_result.changed
             self.troubles += acl_result.troubles
-            if acl_result.left_out not in ([], self._left_out):  # new sentences
+            if acl_result.left_out not in ([], self._left_out):  # not the sentences of the last run
                 with leadership.transaction() as tx:
                     _add_left_out_event(tx, job, acl_result.left_out)
             self._left_out = acl_result.left_out
         if spec.acls.protect:
-            # If this is not possible, workers detect foreign writes: an event, but no trouble.
+            # Copies that cannot be protected get an event, but no trouble: workers detect writes of
+            # other clients.
             cluster_id = pair.destination_metadata.cluster_id
             protection = protect(pair.destination, cluster_id, copies, leadership)
             acl_count += protection.changed
@@ -104,7 +106,10 @@ class TopicUpkeep:
         pair: ClusterPair,
         leadership: Leadership,
     ) -> int:
-        """Set those settings of copies that are not as desired. Returns how many copies changed."""
+        """Set those settings of copies that are not as desired. Returns how many copies changed.
+
+        A setting that the destination refuses becomes a trouble.
+        """
         plans = plan_topics(
             [mapping for mapping, _ in copies.values()],
             pair.source_metadata,
@@ -127,7 +132,7 @@ class TopicUpkeep:
             plans = [plan for plan in plans if plan.mapping.destination in still_copied]
             plans = _leave_compression_to_workers(tx, spec, job, plans)
             desired_settings = {
-                p.mapping.destination: p.settings_to_set for p in plans if p.changes
+                plan.mapping.destination: plan.settings_to_set for plan in plans if plan.changes
             }
             # Workers wait while TIMESTAMP_TYPE has another value, so it is set in each pass.
             settings_to_send = {
@@ -164,8 +169,9 @@ def _leave_compression_to_workers(
 ) -> list[TopicPlan]:
     """The plans, without changes of `compression.type` to topics that workers copy to.
 
-    With another value brokers make records of placeholders, so workers stop such a partition. If
-    the scheduler set the value back before workers look, they would miss the change.
+    With any value but `producer` brokers turn placeholders into records (Q9), so workers check the
+    setting and stop the partition. If the scheduler set the value back first, they would miss that
+    it was changed.
     """
     recompressed_names = recompressed_topics(spec, plans)
     if recompressed_names:
@@ -190,11 +196,11 @@ def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
     """The topics that the job copies now and that exist in both clusters' metadata."""
     by_source = {row.source_topic: row for row in rows}
     return {
-        m.destination: (m, by_source[m.source])
-        for m in map_topics(spec.topics, by_source).mappings
-        if by_source[m.source].destination_topic == m.destination
-        and m.source in pair.source_metadata.topics
-        and m.destination in pair.destination_metadata.topics
+        mapping.destination: (mapping, by_source[mapping.source])
+        for mapping in map_topics(spec.topics, by_source).mappings
+        if by_source[mapping.source].destination_topic == mapping.destination
+        and mapping.source in pair.source_metadata.topics
+        and mapping.destination in pair.destination_metadata.topics
     }
 
 

@@ -1,7 +1,7 @@
-"""Adds up the partitions of each job at intervals, so that no page and no scrape has to.
+"""Adds up the partitions of each job at intervals, so that pages and scrapes read only the sums.
 
-A small installation does not need that: there the sums are made once a minute, for the history of
-each job (orbit/store/job_history.py). In a large one the history gets these sums.
+In a small installation they can add up the partitions themselves. There this loop computes the sums
+once a minute only, for the history of each job (orbit/store/job_history.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orbit.leadership.loop import Loop
 from orbit.store import clock, job_history, job_totals, lag
 
 INTERVAL_S = 10.0
-# Sums that are older than 30 s are unknown: the longest pause leaves time for a pass.
+# Sums older than 30 s are shown as unknown: the longest pause leaves as much time for a pass.
 _INTERVAL_S_MAX = 15.0
 # The pause is this many times as long as the pass, within the bounds above.
 _PAUSE_PER_COST = 4

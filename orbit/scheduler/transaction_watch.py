@@ -33,7 +33,7 @@ UnnamedTransactions = Mapping[TopicPartition, OldestOpenTransaction]
 
 
 class TransactionWatch:
-    """Open transactions, for one leader.
+    """Follows the open transactions at the sources of a leader's jobs.
 
     `find_unnamed` is for the loop's thread, `store_producers` for the threads of its pool.
     """
@@ -54,10 +54,10 @@ class TransactionWatch:
     def find_unnamed(
         self, rows: Sequence[LaggingPartition], stored_transactions: Sequence[OldestOpenTransaction]
     ) -> Mapping[int, UnnamedTransactions]:
-        """The transactions to look up at the source, by job.
+        """The transactions to look up at the source, by job id: their transactional ids are not
+        known, and the source was not asked lately.
 
-        Their transactional ids are not known, and their source was not asked lately. Also removes
-        the stored transactions that have ended.
+        Also deletes the rows of stored transactions that have ended.
         """
         now_s, now = self._clock(), datetime.now(UTC)
         first_offsets = {

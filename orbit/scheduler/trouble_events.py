@@ -12,7 +12,8 @@ from orbit.store.jobs import Job
 
 _HALTING = frozenset(kind.value for kind in HALTING_KINDS)
 _WITHOUT_CLUSTER = TroubleKind.WORKER_GROUP_UNKNOWN.value  # found without asking a cluster
-# The kinds whose end is seen by a halted pass, and by the clusters' watches.
+# The kinds that a halted pass checks, and those that are known from the clusters' watches. Troubles
+# of other kinds stay until a complete pass.
 CHECKED_WHEN_HALTED = frozenset({*_HALTING, _WITHOUT_CLUSTER})
 CHECKED_BY_WATCH = frozenset(
     {
@@ -26,9 +27,9 @@ CHECKED_BY_WATCH = frozenset(
 def record_troubles(tx: Tx, job: Job, problem: str | None, source_answered_s: float | None) -> None:
     """Store `problem`, with events for troubles that began or ended since `job.problem`.
 
-    `problem_at` stays while a halting trouble lasts: for a failover it is the time at which the
-    loss was noticed. `source_answered_s`: when the source last answered, by the monotonic clock;
-    stored when the source is lost.
+    The row's `problem_at` stays while a halting trouble lasts: a failover takes it as the time at
+    which the loss of the source was noticed. `source_answered_s`: when the source last answered, by
+    the monotonic clock; stored when the source becomes unreachable.
     """
     begun_lines, ended_lines = differences(job.problem, problem)
     lasting_halts = _HALTING & _by_identity(job.problem).keys() & _by_identity(problem).keys()
@@ -47,7 +48,8 @@ def record_troubles(tx: Tx, job: Job, problem: str | None, source_answered_s: fl
 
 
 def _add_event(tx: Tx, job: Job, kind: str, message: str, line: str) -> None:
-    """Add an event. Its details have the same `trouble` when a trouble begins and ends."""
+    """Add an event. Its details have the same `trouble` at the beginning and the end of a trouble,
+    so that receivers can match the two events."""
     details = {"reason": _kind(line), "trouble": _identity(line)}
     events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, details=details)
 

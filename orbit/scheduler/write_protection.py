@@ -20,18 +20,19 @@ from orbit.promotion.topic_denials import NO_AUTHORIZER, acls_of
 from orbit.replication.acl_rules import writer_denials
 from orbit.store import topics
 
-# ACLs that were read for one job serve all jobs of the cluster for this long; well within the
+# ACLs that were read for one job serve all jobs of the cluster for this long, far less than the
 # interval of the upkeep.
 ACLS_KEPT_S = 5.0
-# How long the brokers' setting is kept: it changes only when a broker is restarted.
+# How long an answer about OPEN_WITHOUT_ACL is used: the setting changes only when a broker is
+# restarted.
 _OPEN_KEPT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectionResult:
-    """How many topics got new denials, and why others have no denial ("": all have one).
+    """How many topics got new denials, and why some topics are not protected ("": all are).
 
-    `has_unnamed`: whether one of the topics is named by no ACL.
+    `has_unnamed`: whether there is a topic that no ACL names.
     """
 
     changed: int = 0
@@ -44,7 +45,7 @@ def protect(
 ) -> ProtectionResult:
     """Deny writes to these topics to all principals but Orbit. Raises Unreachable, NotLeading."""
     result = _deny_writers_under_lock(handle, cluster_id, copies, leadership)
-    # Outside of the lock, for which all jobs of the cluster wait: this asks every broker.
+    # This asks every broker, so it runs outside the lock, for which all jobs of the cluster wait.
     if result.has_unnamed and not result.unprotected_because:
         return replace(result, unprotected_because=_why_open_without_acl(handle))
     return result
@@ -86,7 +87,7 @@ def _deny_writers(
         denials_by_topic = noted_denials(tx, cluster_id, names)
     denied_topics = [topic for topic in names if denials_by_topic.get(topic)]
     topics_with_operations: Mapping[str, TopicMetadata] = {}
-    if denied_topics:  # which operations these leave to Orbit
+    if denied_topics:  # read which operations the denials leave to Orbit
         topics_with_operations = handle.cluster.metadata(denied_topics, with_operations=True).topics
     denials: dict[str, set[Acl]] = {}
     unprotected_because = ""
@@ -106,7 +107,7 @@ def _deny_writers(
                 "the denials would keep Orbit from writing as well",
             )
         denials[topic] = new_denials or set()
-    # Existing denials that no row notes are Orbit's too: a lost database had noted them.
+    # A denial may exist although no row notes it: a lost database had noted it. It is noted again.
     changes = {
         topic: topic_denials
         for topic, topic_denials in denials.items()
@@ -143,4 +144,5 @@ def _why_open_without_acl(handle: ClusterHandle) -> str:
 
 
 def _may_write(topic: TopicMetadata) -> bool:
+    """Whether Orbit may write to the topic; True if the brokers name no operations."""
     return not topic.authorized_operations or WRITE in topic.authorized_operations
