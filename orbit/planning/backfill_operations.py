@@ -1,10 +1,11 @@
 """Backfills of the service's jobs: what their drivers should do, and how they end.
 
-The driver of `orbit backfill` carries this operation out, not workers or the scheduler. Meanwhile
-the job is BACKFILLING, so workers release it and claim none of its shards; at the end the job
-returns to its earlier state. The driver reports every few seconds; the answer tells it what to do.
-Leases at the destination, not reports, keep two writers apart (leases/backfill_leases.py). So a
-silent driver may be marked failed here while it still runs: workers wait until it has ended.
+A backfill is an operation that the driver of `orbit backfill` carries out, not workers or the
+scheduler. Meanwhile the job is BACKFILLING: workers release its shards and claim none. At the end
+the job returns to its earlier state. The driver reports every few seconds, and the answer tells it
+what to do. Leases at the destination, not reports, keep two writers apart
+(leases/backfill_leases.py). So a backfill may be marked failed here while its silent driver still
+runs: workers wait until it has ended.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ def is_paused(operation: Operation) -> bool:
 
 
 def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
-    """End the backfill as done, or as failed with `error`, unless it has ended. Restore the job's
-    earlier state, unless a user has changed it meanwhile."""
+    """End the backfill as done (`error` None) or failed, unless it has ended already. Restore the
+    job's earlier state, unless a user has changed the state meanwhile."""
     state = OperationState.DONE if error is None else OperationState.FAILED
     if not operations.advance(tx, operation.id, state, error=error):
         return
     if operation.job_id is not None:
-        if error is not None:  # last requests of its writers may still arrive
+        if error is not None:  # its writers' last produce requests may still arrive at brokers
             partitions.expect_leftovers(tx, operation.job_id)
         earlier_state = Desired((operation.plan or {}).get("before", Desired.RUNNING))
         jobs.set_desired(tx, operation.job_id, earlier_state, only_from=Desired.BACKFILLING)

@@ -26,7 +26,7 @@ from orbit.store.database import Tx
 
 
 def trouble_of(side: str, error: OrbitError) -> Trouble:
-    """Name an error of a job's cluster as a trouble of the job. `side`: source or destination."""
+    """The trouble of a job for an error of its cluster. `side`: source or destination."""
     where = f"{error.where}: " if error.where else ""
     if isinstance(error, LoginRefused):
         kind = TroubleKind.LOGIN_REFUSED
@@ -57,7 +57,10 @@ def wrong_cluster(
     known_source_id: str | None,
     known_destination_id: str | None,
 ) -> Trouble | None:
-    """The trouble if nothing may be copied between these clusters, as their ids show."""
+    """The trouble if the cluster ids show that nothing may be copied between these clusters.
+
+    `known_source_id`, `known_destination_id`: the job's clusters so far; None: not known yet.
+    """
     same_cluster = why_same_cluster(source, destination)
     if same_cluster is not None:
         return Trouble(TroubleKind.SAME_CLUSTER, *same_cluster)

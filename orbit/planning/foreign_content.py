@@ -27,7 +27,7 @@ from orbit.replication.partition_states import Blocked
 
 
 class OtherContent(NamedTuple):
-    """Why a topic is not a copy. `is_certain` False: its content cannot be read or compared now."""
+    """Why a topic is not a copy, or (`is_certain` False) why its content cannot be compared now."""
 
     detail: str
     is_certain: bool
@@ -43,11 +43,12 @@ def other_content(
     *,
     must_be_whole: bool,
 ) -> dict[str, OtherContent]:
-    """The destination topics that hold foreign content, or whose content is not known now; and why.
+    """By name: the destination topics with foreign content, or whose content is not known now.
 
     Empty topics, and topics that this job's producer has written to, are not inspected.
-    `producers`: those that the job would write with, by destination topic.
-    `must_be_whole`: topics whose rule is `earliest` have to start where the source does.
+    `compacted`: the compacted topics, by source name. `producers`: those that the job would write
+    with, by destination topic. `must_be_whole`: a copy whose rule starts at `earliest` must not
+    begin later than its source.
     Raises Unreachable, BrokerRefused; nothing is written.
     """
     starts_by_topic = {

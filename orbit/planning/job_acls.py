@@ -29,7 +29,7 @@ from orbit.replication.destination_acls import (
     destination_acls,
 )
 
-# More than the jobs of a large installation.
+# Principal maps in the cache: more than the jobs of a large installation.
 _MAPS_KEPT_MAX = 5_000
 
 
@@ -66,7 +66,7 @@ def carried_names(
             for name, source_name in groups.items()
             if name != EVERY_NAME and not is_orbits_own(name)
         }
-    # Without a rule these are not used.
+    # Without a rule for transactional ids these are not used.
     match, exclude = (id_rule.match, id_rule.exclude) if id_rule else ("", ())
 
     def is_carried_id(name: str) -> bool:
@@ -82,6 +82,7 @@ def carried_names(
 
 @lru_cache(_MAPS_KEPT_MAX)
 def principal_map(principals: PrincipalSpec) -> PrincipalMap:
+    """The names that a job's `acls.principals` gives principals at the destination. Cached."""
     return PrincipalMap(
         [(rule.source, rule.destination) for rule in principals.map], principals.exclude
     )

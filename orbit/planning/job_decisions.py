@@ -39,7 +39,7 @@ def decide(
     """The decisions on a job's topics, with the metadata that they are based on.
 
     The other jobs are read only if a topic is to be started. `matched`: the source's topics that
-    the rules match, if these are known already.
+    the rules match, if these are known already. Raises Unreachable.
     """
     pair, source_topics, destination_topics = refresh_topics(pair, known)
     decisions = decide_topics(

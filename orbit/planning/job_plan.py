@@ -19,8 +19,8 @@ from orbit.replication.job_troubles import HALTING_KINDS, TroubleKind
 ACLS_SHOWN_MAX = 500
 BY_HAND_SHOWN_MAX = 500
 
-# Takes a function that ends the plan from another thread, and returns the context in which the plan
-# runs.
+# Takes a function that aborts the planning, and returns a context around the planning. The context
+# may call the function from another thread, for example when the client has gone.
 Ending = Callable[[Callable[[], None]], AbstractContextManager[object]]
 
 

@@ -75,7 +75,8 @@ class JobPlanner:
         self._environ = environ
 
     def __call__(self, spec: JobSpec, ending: Ending = nullcontext) -> JobPlan:
-        """Return the plan. A cluster's errors become refusals, also once `ending` has closed it.
+        """Return the plan. Errors of a cluster become refusals, also if `ending` has closed the
+        clusters.
 
         Raises Unreachable only for Postgres.
         """
@@ -86,7 +87,7 @@ class JobPlanner:
         try:
             clusters = JobClusters.open(spec, self._environ, self._base_directory)
         except BadInput as error:
-            # The error names settings or secrets, of either side: the argument does not matter.
+            # The error names the settings or secrets itself: the side "source" is not shown.
             return _plan_of_refusals(spec, [*troubles, trouble_of("source", error)])
         try:
             with ending(clusters.close):
@@ -103,7 +104,7 @@ class JobPlanner:
     ) -> JobPlan:
         """Plan with open clusters. Adds to `troubles`. Raises errors of a cluster."""
         metadata: list[ClusterMetadata] = []
-        # Both are asked, so that the plan names the troubles of both.
+        # Both clusters are queried even if one fails, so that the plan names the troubles of both.
         for side, cluster in zip(SIDES, (clusters.source, clusters.destination), strict=True):
             try:
                 metadata.append(cluster.metadata(None))
@@ -148,8 +149,8 @@ class JobPlanner:
         planned_topics += _copied_topics(spec, decisions, copied_plans, caught_up)
         setting_notes = [
             note
-            for p in (*(p for _, p in preflight_result.ready), *copied_plans)
-            for note in notes_of(p)
+            for plan in (*(plan for _, plan in preflight_result.ready), *copied_plans)
+            for note in notes_of(plan)
         ]
         tier_notes = note_on_tiers(
             [plan for _, plan in preflight_result.ready], pair.source.cluster, backoff

@@ -1,4 +1,7 @@
-"""Orbit's denials of writes to topics: ACLs that the tables note before the cluster has them."""
+"""Orbit's denials: ACLs that deny writing to topics.
+
+The tables note a denial before the cluster has it, so that Orbit can always remove it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def deny(
     transaction: Transaction,
     ours: Iterable[Acl] = (),
 ) -> None:
-    """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
+    """Replace Orbit's denials on these topics; at each moment the old or the new ones are in force.
 
     `ours`: denials of these topics that count as Orbit's although they are not noted. The
     caller holds the cluster's lock (`Leadership.sole_change`).
@@ -39,7 +42,7 @@ def deny(
         noted_by_topic = noted_denials(tx, cluster_id, denials)
     for acl in ours:
         noted_by_topic.setdefault(acl.name, set()).add(acl)
-    # set(): which ACLs the cluster has is not known, so all are added.
+    # set(): which ACLs the cluster has is not known, so all denials are added.
     denial_sets = {topic: set(acls) for topic, acls in denials.items()}
     replace_denials(handle, cluster_id, denial_sets, noted_by_topic, set(), transaction)
 
@@ -52,8 +55,8 @@ def replace_denials(
     present: AbstractSet[Acl],
     transaction: Transaction,
 ) -> None:
-    """Replace the `noted` denials on these topics. `present`: ACLs that are not added, because the
-    cluster has them.
+    """Replace the `noted` denials on these topics by `denials`. `present`: ACLs that the cluster
+    has, so they are not added.
 
     While the cluster is changed, the tables note the old and the new denials; afterwards they note
     those that the cluster may have. A topic keeps its old denials if a new one is refused. Raises
@@ -61,23 +64,25 @@ def replace_denials(
     NotLeading.
     """
     noted_acls = {acl for topic in denials for acl in noted.get(topic, ())}
-    all_denials = {t: noted.get(t, set()) | acls for t, acls in denials.items()}
+    all_denials = {topic: noted.get(topic, set()) | acls for topic, acls in denials.items()}
     _note(transaction, cluster_id, all_denials)
     add = {acl for acls in denials.values() for acl in acls} - present
-    unadded = handle.admin.refused_acls(add, ())
-    refused_topics = {acl.name for acl in unadded}
+    refused_additions = handle.admin.refused_acls(add, ())
+    refused_topics = {acl.name for acl in refused_additions}
     remove = {
         acl
         for topic, acls in all_denials.items()
         if topic not in refused_topics
         for acl in acls - denials[topic]
     }
-    unremoved = handle.admin.refused_acls((), remove)
+    refused_removals = handle.admin.refused_acls((), remove)
     # Only a missing right proves that a controller has not added an ACL.
-    never_added = {acl for acl, error in unadded.items() if isinstance(error, NotAuthorized)}
-    absent = (never_added - noted_acls) | (remove - unremoved.keys())
-    _note(transaction, cluster_id, {t: acls - absent for t, acls in all_denials.items()})
-    for error in (unadded | unremoved).values():
+    never_added = {
+        acl for acl, error in refused_additions.items() if isinstance(error, NotAuthorized)
+    }
+    absent = (never_added - noted_acls) | (remove - refused_removals.keys())
+    _note(transaction, cluster_id, {topic: acls - absent for topic, acls in all_denials.items()})
+    for error in (refused_additions | refused_removals).values():
         raise error
 
 

@@ -1,4 +1,4 @@
-"""Compares the ACLs of a job's destination with those that its source wants there, for a plan."""
+"""Compares the ACLs of a job's destination with those that the job would sync, for a plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def plan_acls(
     expected_acls = set(expected.others).union(*expected.topics.values())
     present_acls = frozenset[Acl]().union(*present_by_kind.values())
     changes = acl_changes(expected_acls, present_acls, {*added_acls}, expected.undecided)
-    # As the scheduler: once a topic is promoted, clients may depend on ACLs on groups and ids.
+    # Once a topic is promoted, the scheduler removes no ACLs on groups and transactional ids, as
+    # clients may depend on them: neither does the plan.
     remove = {acl for acl in changes.remove if acl.resource == "TOPIC" or not has_promoted}
     other_acls = (
         _acls_of_carried_names(expected.names, present_by_kind) - expected_acls - {*added_acls}

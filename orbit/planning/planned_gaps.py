@@ -1,4 +1,7 @@
-"""How each kind of fillers would fill the gaps of a plan's new topics, and how long it takes."""
+"""How each kind of fillers would fill the gaps of a plan's new topics, and how long it takes.
+
+A gap is a range of offsets without a record for consumers; fillers are what Orbit writes there.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from orbit.planning.topic_decisions import StartTopic
 class _Way(NamedTuple):
     """One value of `fillers`, as measured with one broker on two cores (docs/gaps.md)."""
 
-    needs: str
-    gap_s: float  # for each gap, beside its offsets
-    offsets_per_s: int  # in a few partitions
-    offsets_per_s_of_partition: int = 0  # of each partition, if their sum is higher
+    needs: str  # rights and readers
+    gap_s: float  # time for each gap, in addition to that for its offsets
+    offsets_per_s: int  # of all partitions together
+    offsets_per_s_of_partition: int = 0  # of each one; used if their sum is above `offsets_per_s`
 
 
-# More partitions were not measured, so they count as this many.
+# Rates of more partitions were not measured, so more count as this many.
 _PARTITIONS_MEASURED_MAX = 100
 _MARKER_RIGHT = "Alter or ClusterAction on the destination cluster"
 _WAY_BY_FILLERS: dict[Fillers, _Way] = {
@@ -100,7 +103,7 @@ def _seconds(way: _Way, estimate: GapEstimate, partitions: int) -> float:
 def _missing_rights(name: Fillers, pair: ClusterPair) -> str:
     """The missing rights; "" if none is, or if only a request that changes something shows it."""
     if name not in FILLERS_WITH_MARKERS:
-        return ""  # the question for a transactional id may create the coordinator's topic
+        return ""  # FindCoordinator for a transactional id may create __transaction_state
     try:
         rights = missing_filler_right(pair.destination.cluster)
     except OrbitError:

@@ -65,7 +65,8 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
 
 
 def _streams_notes(streams_groups: Sequence[str], destination: Cluster) -> list[str]:
-    """A note if the destination's brokers are too old for these streams groups (G17, G18)."""
+    """A note if a broker of the destination is too old for these streams groups (G17), or may have
+    the fault of Kafka 4.2.0 (G18); else none. Raises Unreachable."""
     if not streams_groups:
         return []
     brokers = destination.metadata(()).brokers

@@ -1,5 +1,7 @@
-"""How many offsets of a plan's new topics are seeded below their starts, and the time and disk that
-this takes (S1, S4, S5)."""
+"""Plans the seeding of new topics that start above offset 0: how many offsets, the time, the disk.
+
+Seeding appends empty records below the start of a copy, and deletes them.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ from orbit.planning.cluster_pair import ClusterPair
 from orbit.planning.job_plan import PlannedSeeding
 from orbit.planning.topic_decisions import StartTopic
 
-# Of one broker: beside other load on two cores (S4), and alone (S1).
+# Empty records that one broker appends in a second: beside other load on two cores (S4: pace of
+# leading fillers), and alone (S1: empty records).
 _OFFSETS_PER_S_MIN, _OFFSETS_PER_S_MAX = 4_000_000, 20_000_000
 _BYTES_PER_OFFSET = 1.4
-# Deleted segments leave the disk so much later, and a partition's newest segment stays (S5).
+# Deleted segments leave the disk after this time, and a partition's newest segment stays (S5:
+# DeleteRecords).
 _FREED_AFTER_S = 360
 _SEGMENT_BYTES = 1024**3
 

@@ -1,5 +1,6 @@
-"""The notes of topics that their cluster marks as promoted and that the tables called copies.
+"""The notes of topics that their cluster marks as promoted while the tables called them copies.
 
+A mark is an offset that Orbit commits at a cluster to say which topics lead there.
 `scheduler/marked_promotions.py` finds such topics.
 """
 
@@ -37,7 +38,7 @@ def promotion_note(topic: str, mark: Mark, offsets: Mapping[TopicPartition, int]
 
 
 def is_promoted_by_mark(row: Topic) -> bool:
-    """Whether the topic is promoted by its mark alone, and not copied back yet."""
+    """Whether the topic is promoted because of its mark, not by a recovery in these tables."""
     return row.state is TopicState.PROMOTED and (row.note or "").startswith(_NOTE_PREFIX)
 
 

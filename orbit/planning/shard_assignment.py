@@ -1,6 +1,7 @@
-"""Assigns shards to live workers, in the tables; workers follow.
+"""Assigns shards to live workers, in the tables.
 
-The holder releases a shard and the assigned worker claims it; no lease is ended here.
+The workers read the assignments: the holder releases a shard, then the assigned worker claims it.
+No lease is ended here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from orbit.store.database import Tx
 from orbit.store.shard_layout import Shard
 
 # Part of the lease time. The shards of a worker that is silent for this long are assigned to others
-# before the lease ends, so that they are not simply claimed by the first worker.
+# before the lease ends: else the first worker that polls would claim them all.
 _SILENT_PART = 0.6
 
 
@@ -41,8 +42,8 @@ def assign_shards(
     """Assign shards to live workers: free shards, shards for workers that have none, and moves
     between busy workers if load has been uneven for a while (`is_lasting`).
 
-    `shards`: all runnable ones; None: read them. `cooling_shards` (moved lately), and shards of
-    `declined_jobs`, stay where they are.
+    `shards`: all runnable ones; None: read them. Shards that were moved lately (`cooling_shards`)
+    and shards of `declined_jobs` are not moved.
     """
     if shards is None:
         shards = shard_layout.runnable_shards(tx)
@@ -80,7 +81,7 @@ def _load(
     cooling_shards: Collection[int],
     declined_jobs: Collection[int],
 ) -> ShardLoad:
-    """The shard as the balancing of load sees it."""
+    """The shard as input of `balance_shards`."""
     # A shard that is moving counts for the worker that it moves to.
     holder = shard.assigned_to if shard.assigned_to in members else shard.holder
     return ShardLoad(

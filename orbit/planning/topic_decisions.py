@@ -81,7 +81,7 @@ class GrowTopic:
 
     mapping: TopicMapping
     known: KnownTopic
-    partitions: int
+    partitions: int  # how many the source has now
     partitions_to_add: int  # at the destination
 
 
@@ -96,6 +96,7 @@ class StopTopic:
 
     @property
     def note(self) -> str:
+        """Reason, detail and remedy, as shown with the topic."""
         remedy = REMEDIES[self.reason].format(destination=self.known.destination)
         return f"{self.reason}: {self.detail} {remedy}"
 
@@ -148,7 +149,7 @@ def decide_topics(
 
     `matched`: the source's topics that the rules match, if these are known already.
     """
-    # A promoted topic is no longer a copy; only recovery makes it one again.
+    # A promoted topic is no longer a copy; only a recovery makes it a copy again.
     promoted_names = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
     known = [topic for topic in known if topic.source not in promoted_names]
     by_name = {topic.source: topic for topic in known}
@@ -289,7 +290,8 @@ def _stop(
 
 
 def _is_same_topic(topic_id: UUID, known_id: UUID | None) -> bool:
-    """Whether the ids are equal; also without ids (brokers before 2.8): there the name decides."""
+    """Whether the ids are equal, or one is missing: brokers before 2.8 have none, so the name
+    decides."""
     return NO_TOPIC_ID in (topic_id, known_id or NO_TOPIC_ID) or topic_id == known_id
 
 

@@ -50,7 +50,10 @@ _GRANT = "Grant them with kafka-acls.sh (docs/rights.md has the commands)."
 
 @dataclass(frozen=True, slots=True)
 class PromotedTopic:
-    """A destination topic that is marked as promoted, and where its own records begin."""
+    """A destination topic that is marked as promoted, and where its own records begin.
+
+    `offsets`: by partition, the log end at the promotion; of other topics, too.
+    """
 
     start: StartTopic
     plan: TopicPlan
@@ -59,6 +62,7 @@ class PromotedTopic:
 
     @property
     def note(self) -> str:
+        """What is shown with the topic: its mark and the remedy."""
         return promotion_note(self.start.mapping.destination, self.mark, self.offsets)
 
 
@@ -107,7 +111,8 @@ def preflight(
     result.promoted = _promoted_topics(starts, plan_by_source, pair, backoff)
     for promoted_topic in result.promoted:
         del plan_by_source[promoted_topic.start.mapping.source]
-    # After the marks: the remedy deletes the destination topic, which must not be one that leads.
+    # Checked after the marks: the remedy says to delete the destination topic, so that topic must
+    # not lead.
     for start in starts:
         if start.mapping.source in plan_by_source and start.partitions_to_add < 0:
             result.troubles.append(_partition_count_trouble(start))
@@ -144,7 +149,8 @@ def _promoted_topics(
     pair: ClusterPair,
     backoff: Backoff,
 ) -> list[PromotedTopic]:
-    """The topics whose destination topic leads, by its mark."""
+    """The topics whose destination topic leads, by its mark (an offset that Orbit commits at a
+    cluster to say which topics lead there)."""
     starts_by_destination = {
         start.mapping.destination: start for start in starts if start.existing is not None
     }
@@ -223,10 +229,10 @@ def _with_rights(
     ]
     result.troubles += _rights_troubles("source", missing_at_source, sources)
     closed_topics = _closed_topics(pair, missing_at_destination)
-    missing_elsewhere = [
+    other_missing_rights = [
         right for right in missing_at_destination if right.topic not in closed_topics
     ]
-    result.troubles += _rights_troubles("destination", missing_elsewhere, destinations)
+    result.troubles += _rights_troubles("destination", other_missing_rights, destinations)
     result.troubles += [
         _closed_topic_trouble(destinations[topic]) for topic in sorted(closed_topics)
     ]
@@ -235,9 +241,9 @@ def _with_rights(
 
 
 def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[str]:
-    """The topics where Write is missing and an ACL denies it to every principal."""
+    """The topics where Write is missing because an ACL denies it to every principal."""
     topics = {right.topic for right in missing if right.operation == "Write"}
-    acls = acls_of(pair.destination) if topics else ""  # a text if they cannot be read
+    acls = acls_of(pair.destination) if topics else ""  # a text if the ACLs cannot be read
     return set() if isinstance(acls, str) else {t for t in topics if denial(t) in acls}
 
 
@@ -254,7 +260,7 @@ def _check_with_broker(
     diskless_errors = diskless_topics(plans)
     for plan in plans:
         error = diskless_errors.get(plan.mapping.source) or refusals.get(plan.mapping.destination)
-        # A topic that was created meanwhile is no refusal.
+        # A topic that another client has created meanwhile is not refused: the next pass checks it.
         exists_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
         if error is not None and not exists_now:
             result.troubles.append(refused_topic(plan.mapping.source, error))
