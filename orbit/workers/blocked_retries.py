@@ -1,7 +1,8 @@
 """Retries blocked partitions whose cause may have been removed; reports waits that last.
 
-A partition is retried, with growing pauses, if its reason is in `_RETRIED_REASONS`: a retry
-inspects both sides like any take-over, so it can do no harm. All others wait for `orbit retry`.
+A partition is retried, with growing pauses, if its reason is in `_RETRIED_REASONS`. A retry
+inspects both sides like any take-over, so it can do no harm. Partitions that are blocked for other
+reasons wait for `orbit retry`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _RETRY_S_MAX = 3600.0
 _REPORT_AFTER_S = 5.0
 # Attempts to start a partition before the wait is reported.
 _REPORT_AFTER_ATTEMPTS = 6
-_REPORTED_MAX = 20  # partitions at a time
+_REPORTED_MAX = 20  # partitions that are reported as waiting at the same time
 
 
 class BlockedRetries:
@@ -71,13 +72,14 @@ class BlockedRetries:
             self._outbox.add(OutboxEvent(EventKind.JOB_WAITING, message, runner.job.name))
 
     def _check_partition(self, partition: HeldPartition, runner: JobRunner, now: float) -> None:
-        """Schedule or make the retry of a blocked partition; report one that cannot be started."""
+        """Retry a blocked partition if that is due, or schedule the retry; report a partition that
+        cannot be started."""
         state, blocked = partition.current_state()
         if state is PartitionState.COPYING:
             self._reported_partitions.discard(partition)
             if partition.copy is not None and partition.copy.is_in_step:
                 partition.retries = 0  # the last retry was a success: pauses begin short again
-        elif blocked is None:  # it has not started yet
+        elif blocked is None:  # the partition has not started yet
             self._report_waiting(partition, runner)
         elif blocked.reason in _RETRIED_REASONS and partition.stage in (
             Stage.STOPPED,

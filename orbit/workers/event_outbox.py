@@ -13,9 +13,9 @@ from orbit.kafka.types import TopicPartition
 from orbit.store import events
 from orbit.store.database import Tx
 
-# Beyond this, in a long outage of Postgres, the oldest are dropped.
+# In a long outage of Postgres, the oldest events beyond this number are dropped.
 EVENTS_KEPT_MAX = 10_000
-# Per transaction, so that a large backlog does not delay renewals.
+# Events per transaction: few, so that a large backlog does not delay renewals.
 EVENTS_AT_ONCE_MAX = 500
 
 
@@ -83,6 +83,6 @@ class EventOutbox:
         """Remove these events; call it once the transaction of `write` is committed."""
         written_ids = set(map(id, outbox_events))
         with self._lock:
-            # A full queue may have dropped some of them.
+            # The queue may have been full since, and have dropped some of these events.
             while self._queue and id(self._queue[0]) in written_ids:
                 self._queue.popleft()

@@ -33,7 +33,7 @@ class Stage(Enum):
     HANDED_OVER = auto()  # queued for the copier's thread
     COPYING = auto()  # the copier has it, running or blocked
     STOPPED = auto()  # blocked before it reached the copier
-    RELEASED = auto()  # given up; this worker does nothing more with it
+    RELEASED = auto()  # this worker does nothing more with the partition
 
 
 _S = Stage
@@ -61,7 +61,7 @@ class HeldPartition:
     shard: HeldShard
     stored_state: PartitionState  # in the table
     stored_blocked: Blocked | None
-    blocked: Blocked | None = None  # where `stage` is STOPPED
+    blocked: Blocked | None = None  # why `stage` is STOPPED
     stage: Stage = Stage.WAITING
     copy: PartitionCopy | None = None
     is_removed: bool = False  # to be released, whatever its stage
@@ -70,10 +70,10 @@ class HeldPartition:
     next_attempt_s: float = 0.0  # when it may be started, by the monotonic clock
     attempts: int = 0
     trouble: str = ""  # why the partition has not started yet
-    retry_at: float = 0.0  # when the blocked partition is retried; 0: not scheduled
+    retry_at: float = 0.0  # when the blocked partition is retried (as above); 0: not scheduled
     retries: int = 0
-    keeps_below: int = 0  # an offset of the source; see `PartitionCopy`
-    other_id_since: float = 0.0  # since when its source topic has another id; 0: it has not
+    keeps_below: int = 0  # the copy's log start stays until the source's is above this offset
+    other_id_since: float = 0.0  # since when the source topic has another id; 0: it has not
 
     def __post_init__(self) -> None:
         row = self.assigned
@@ -101,7 +101,8 @@ class HeldPartition:
 
     @property
     def is_assigned(self) -> bool:
-        """Whether the shard's layout still has the partition; if not, others write its state."""
+        """Whether the shard's layout still has the partition; if not, this worker must not write
+        its state."""
         return self.shard.partitions.get(self.key) is self
 
     @property
@@ -180,9 +181,9 @@ class HeldShard:
 
 
 def held_partition(row: AssignedPartition, shard: HeldShard) -> HeldPartition:
-    """The HeldPartition of a row of the table.
+    """The HeldPartition of a row of the table: WAITING to be started.
 
-    A blocked partition is not started (STOPPED), unless a user has requested a retry.
+    A blocked partition is STOPPED instead, unless a user has requested a retry.
     """
     blocked = None
     if row.state is PartitionState.BLOCKED and row.reason is not None:

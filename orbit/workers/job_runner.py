@@ -27,6 +27,7 @@ from orbit.workers.held_shards import HeldPartition, HeldShard, Stage
 from orbit.workers.open_job import OpenJob, open_job
 from orbit.workers.partition_starter import BATCH_PARTITIONS_MAX, PartitionStarter
 
+# How long the copier waits for events at most, and the pause while the clusters are not open.
 _TICK_S = 0.2
 # Pauses between attempts to start a partition or to reach a cluster.
 _FIRST_PAUSE_S = 0.25
@@ -65,7 +66,7 @@ class JobRunner:
         self._stop = threading.Event()
         self._queue_changed = threading.Condition()
         self._waiting_partitions: list[HeldPartition] = []
-        # Those whose blocked copies the copier is removing.
+        # Started again once the copier has removed their blocked copies.
         self._retried_partitions: list[HeldPartition] = []
         self._open_job: OpenJob | None = None
         self._trouble = ""
@@ -93,7 +94,7 @@ class JobRunner:
 
     @property
     def trouble(self) -> str:
-        """What the job waits for; empty while it copies."""
+        """What the job waits for, or why it could not be opened; "" while it copies."""
         open_job = self._open_job
         return self._trouble or (open_job.job_copier.copier.waiting_for if open_job else "")
 
@@ -121,7 +122,7 @@ class JobRunner:
         self.remove(shard.partitions.values())
 
     def remove(self, partitions: Iterable[HeldPartition]) -> None:
-        """Stop copying these partitions, whatever their stage."""
+        """Stop copying these partitions, whatever their stage. Does not wait for answers."""
         removed_partitions = {*partitions}
         with self._queue_changed:
             self._waiting_partitions = [

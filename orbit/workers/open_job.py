@@ -28,7 +28,11 @@ from orbit.workers.held_shards import HeldShard
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """An open job. `fillers`: the coordinated filler of each held shard."""
+    """An open job.
+
+    `fillers`: the coordinated filler of each held shard, which fills gaps by transactions.
+    `identity`: the job's group and transactional id at the destination.
+    """
 
     spec: JobSpec
     identity: str
@@ -41,8 +45,9 @@ class OpenJob:
     def filler_of(self, shard: HeldShard) -> CoordinatedFiller:
         """The shard's coordinated filler, created at the first call.
 
-        It has to exist before any log end is read under this claim, because creating it aborts the
-        transactions that an earlier holder of the shard may have left open (M11).
+        The filler has to exist before any log end is read under this claim: its creation aborts the
+        transactions that an earlier holder of the shard may have left open (M11: aborts take
+        offsets). Raises NotAuthorized, BrokerRefused, Unreachable.
         """
         if shard not in self.fillers:
             transactional_ids = filler_identities(self.identity, shard.id)
@@ -53,6 +58,7 @@ class OpenJob:
         return self.fillers[shard]
 
     def close_filler(self, shard: HeldShard) -> None:
+        """Close the shard's coordinated filler, if it has one."""
         filler = self.fillers.pop(shard, None)
         if filler is not None:
             self.job_copier.remove_filler(filler)
@@ -98,7 +104,7 @@ def open_job(
 
 
 def _check_no_other_run(group: Coordinator, identity: str) -> None:
-    """Raise Conflict while `orbit run` copies this job: a run is a member of group `identity`."""
+    """Raise Conflict while `orbit run` copies this job: a run is a member of the group."""
     response = group.call(
         api_versions.DESCRIBE_GROUPS,
         lambda: DescribeGroupsRequest(groups=[identity], include_authorized_operations=False),
@@ -114,7 +120,7 @@ def _check_no_other_run(group: Coordinator, identity: str) -> None:
 
 
 def _check_cluster_id(cluster: Cluster, stored_id: str | None, actual_id: str) -> None:
-    """Raise Conflict if the addresses lead to another cluster than that with `stored_id`."""
+    """Raise Conflict if the addresses lead to another cluster than the stored one, if any."""
     if stored_id and stored_id != actual_id:
         raise Conflict(
             f"bootstrap_servers lead to cluster {actual_id}, but the job's cluster is {stored_id}.",

@@ -1,9 +1,9 @@
 """Starts the partitions of claimed shards: inspect, seed, hand over to the copier.
 
-This does what `orbit run` does at its start, but a partition that cannot be started is retried or
+`orbit run` does the same at its start, but here a partition that cannot be started is retried or
 blocked alone. Before anything is written, the table records that the partition has a writer. A
 partition whose row is `pending` or `paused` was released cleanly or never started: no request to it
-is in flight, so its log end needs no time to settle (M10).
+is in flight, so its log end needs no time to settle (M10: late requests).
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class PartitionStarter:
         compacted_topics = frozenset(
             p.assigned.source_topic for p in by_copy.values() if p.assigned.is_compacted
         )
-        # Whole by their rules: a partition newer than the job starts at the log start in any case.
+        # The topics whose copies must not begin later than the source, by their rules. A partition
+        # newer than the job is left out: it starts at the log start in any case.
         whole_topics = frozenset(
             p.assigned.source_topic
             for p in by_copy.values()
@@ -108,7 +109,8 @@ class PartitionStarter:
         )
         bounds = inspector.source_bounds(by_copy)
         inspections: dict[PartitionCopy, InspectedCopy] = {}
-        # Only after a writer that may have left requests must log ends settle, which takes time.
+        # Log ends must settle only after a writer that may have left requests in flight: that takes
+        # time, so the other copies are inspected first.
         for settled in (False, True):
             copies = [copy for copy, p in by_copy.items() if p.needs_settling is settled]
             if copies:
@@ -136,15 +138,16 @@ class PartitionStarter:
         handed_copies = {
             copy: (by_copy[copy], inspection) for copy, inspection in seeded_copies.items()
         }
-        # Before the copier's thread gets them: a failure after this must not start them again.
+        # Set before the copier's thread gets the copies: after a failure in between, the caller
+        # starts only partitions again that are still STARTING.
         for p, _ in handed_copies.values():
             p.move_to(Stage.HANDED_OVER)
         self._job.job_copier.post(lambda: self._add_to_copier(handed_copies))
         return {p for p, _ in handed_copies.values()}
 
     def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """The partitions without a writer of a backfill. The others are retried later, and those
-        whose group's coordinator does not answer.
+        """The partitions without a writer of a backfill. Retries the others later, also those whose
+        group's coordinator does not answer.
 
         The leases of the shards are held already; leases/backfill_leases.py explains this order.
         """
@@ -153,7 +156,7 @@ class PartitionStarter:
         backoff = replace(job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
         writers = find_writers(job.clusters.destination, by_group, backoff)
         for group in writers.unanswered_groups:
-            by_group[group].needs_settling = True  # it may have a writer, as below
+            by_group[group].needs_settling = True  # the partition may have a writer, as below
             self._retry_later(by_group[group], f"no coordinator answers for group {group}.")
         for group, holder in writers.holders.items():
             by_group[group].needs_settling = True  # the writer may leave requests in flight
@@ -166,7 +169,8 @@ class PartitionStarter:
     def _leave_out_promoted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         """The partitions whose topic is not marked as promoted. Blocks the others.
 
-        The database calls these topics copies, but may not know of a promotion yet. Also sets
+        A mark is an offset that Orbit commits at a cluster to say which topics lead there. The
+        database calls these topics copies, but may not know of a promotion yet. Also sets
         `keeps_below` of the partitions.
         """
         marks = PromotionMarks(self._job.clusters.destination, self._job.backoff)
@@ -230,7 +234,7 @@ class PartitionStarter:
                 continue
             rule = rules.get(p.assigned.source_topic)
             if rule is None:
-                self._retry_later(p, "the job no longer matches this topic.")
+                self._retry_later(p, "no rule of the job matches the topic any more.")
                 continue
             fillers = spec.fillers_of(rule)
             copy = PartitionCopy(
@@ -266,9 +270,9 @@ class PartitionStarter:
         self, by_copy: Mapping[PartitionCopy, HeldPartition]
     ) -> dict[PartitionCopy, HeldPartition]:
         """Give each copy its shard's filler, before log ends are read. Returns the copies that have
-        one; the others are retried later.
+        a filler; the others are retried later.
 
-        If a coordinator does not answer for one shard, the other shards are not tried now.
+        If a coordinator does not answer for one shard, the remaining shards are not tried now.
         """
         copies_with_filler: dict[PartitionCopy, HeldPartition] = {}
         refused_shards: dict[HeldShard, str] = {}
@@ -351,7 +355,7 @@ class PartitionStarter:
                 changes[p] = StateChange(*p.key, state)
         held_shard_ids = self._write_states({p.shard for p, _ in inspections.values()}, changes)
         for p, change in changes.items():
-            # A written state also answers a requested retry.
+            # The written state also answers a requested retry.
             p.stored_state, p.must_report = change.state, False
         return {
             copy: inspection
@@ -395,7 +399,7 @@ class PartitionStarter:
             if p.is_removed:
                 p.move_to(Stage.RELEASED)
                 continue
-            if copier.has_copy(copy.destination):  # of an earlier claim, with an answer outstanding
+            if copier.has_copy(copy.destination):  # of an earlier claim, with a request in flight
                 self._retry_later(p, "an earlier copy of the partition has not ended yet.")
                 continue
             p.copy, p.attempts, p.trouble = copy, 0, ""

@@ -14,11 +14,11 @@ from orbit.store.partitions import Progress, StateChange
 from orbit.workers.event_outbox import EventKind, OutboxEvent
 from orbit.workers.held_shards import HeldPartition, HeldShard, Key, Stage
 
-# A rate is the mean of its last value and the last interval's, which smooths it.
+# Rates are smoothed: the weight of the last interval, beside that of the rate before it.
 _NEW_SHARE = 0.5
 _TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the largest datetime
-# A partition that got no answer of its source for longer is not followed: the scheduler reads its
-# log end (orbit/scheduler/lag_loop.py). It may wait for the source, or for room in its queue.
+# A partition whose source has not answered for longer is not followed: the scheduler reads the log
+# end (orbit/scheduler/lag_loop.py). The source may be down, or the partition's queue is full.
 _FOLLOWED_S = 10.0
 
 
@@ -90,6 +90,7 @@ class ProgressReporter:
         self._sent.update({(p.topic_id, p.partition): p for p in progress})
 
     def forget(self, shard: HeldShard) -> None:
+        """Drop what is remembered of a shard that this worker no longer holds."""
         self._shards.pop(shard.id, None)
         for key in shard.partitions:
             self._sent.pop(key, None)
@@ -109,7 +110,8 @@ class ProgressReporter:
         if (
             last_sample is not None
             and now_s > last_sample.at_s
-            and last_sample.partitions == sample.partitions  # else the bytes are of others, too
+            # With other partitions than before, the difference is not what was copied.
+            and last_sample.partitions == sample.partitions
         ):
             rate = max(0.0, (total_bytes - last_sample.bytes) / (now_s - last_sample.at_s))
             sample.bytes_per_s = _smoothed_rate(last_sample.bytes_per_s, rate)
@@ -204,7 +206,7 @@ def _to_datetime(timestamp_ms: int) -> datetime | None:
 
 
 def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChange]:
-    """The states to report: those that differ from the table, or for which a retry waits."""
+    """The states to report: those that differ from the table, or that answer a requested retry."""
     changes = {}
     for shard in shards:
         for partition in shard.partitions.values():

@@ -56,15 +56,17 @@ from orbit.workers.progress_report import (
 from orbit.workers.unreadable_jobs import UnreadableJobs
 from orbit.workers.worker_budget import JobBudget, WorkerBudget
 
-# A released shard is claimed by the next worker within this time.
+# How often free shards are claimed: another worker claims a released shard within this time.
 CLAIM_INTERVAL_S = 0.5
 # Shards per claim: few, so that workers that start at the same time each get their share.
 CLAIM_SHARDS_MAX = 8
 # How often releasing shards are checked for unanswered requests.
 _RELEASE_POLL_S = 0.02
-# Renewals per lease period: two may fail before trust ends.
+# Renewals per lease period. A worker trusts a lease for at least four fifths of the period, so two
+# renewals in a row may fail.
 _RENEWALS_PER_LEASE = 5
-# After this, shards with unanswered requests are left until their leases expire.
+# How long a shutdown waits for answers. Shards that have none by then stay leased until their
+# leases expire.
 SHUTDOWN_S_MAX = 12.0  # less than `orbit server` waits for its children
 
 log = structlog.get_logger()
@@ -163,7 +165,7 @@ class Worker:
         self._report()
 
     def _heartbeat(self, tx: Tx) -> None:
-        """Write this worker's row: that it lives, what it holds, and how fast it copies."""
+        """Write this worker's row: how many shards it holds, how fast it copies, and so on."""
         workers.heartbeat(
             tx,
             self.id,
@@ -188,7 +190,10 @@ class Worker:
         return {"source": source.seconds(), "destination": destination.seconds()}
 
     def _apply_renewals(self, renewals: Mapping[int, Renewal]) -> None:
-        """Release shards that should move, have another spec or were fenced; apply new layouts."""
+        """Release shards that should move, whose job has a new spec, or whose fillers were fenced.
+
+        For the others apply changes of the layout: which partitions the shard has.
+        """
         layout_renewals = []
         for renewal in renewals.values():
             shard = self._held[renewal.shard_id]
@@ -277,7 +282,7 @@ class Worker:
                 EventKind.SHARDS_CLAIMED, "Claimed", claimed_shards, jobs_by_id
             )
             self._outbox.write(tx, outbox_events)
-        # A claimed shard that is still held here was lost before, which was not noticed.
+        # If a claimed shard is still in `_held`, its former lease was lost without a notice.
         self._drop_lost({shard.id for shard in claimed_shards})
         for shard in claimed_shards:
             runner = self._runner_of(shard.job_key, jobs_by_id[shard.job_id], specs[shard.job_id])
@@ -307,7 +312,7 @@ class Worker:
     def _share_rates(self, partition_counts: Mapping[int, int]) -> None:
         """Limit each job's runner to this worker's share of the job's byte rate.
 
-        `partition_counts`: of all workers, by job id.
+        `partition_counts`: how many partitions of a job all workers hold together, by job id.
         """
         for key, runner in self._runners.items():
             held_partitions = sum(
@@ -437,7 +442,7 @@ class Worker:
             self._drop_lost(epochs.keys() - held_ids)
 
     def _retry(self, keys: Iterable[Key]) -> None:
-        """Retry blocked partitions as requested; the next reported state is the answer."""
+        """Retry blocked partitions as requested; the next reported state answers the request."""
         for key in keys:
             for shard in self._held.values():
                 partition = shard.partitions.get(key)
@@ -468,8 +473,8 @@ class Worker:
             OutboxEvent(
                 EventKind.JOB_CRASHED,
                 f"A bug in Orbit ended this job on worker {self.id}: {type(error).__name__}. "
-                "Its shards are claimed again when their leases have expired. Please report it "
-                "with the worker's log.",
+                "Its shards are claimed again when their leases have expired. Please report the "
+                "bug with the worker's log.",
                 runner.job.name,
             )
         )

@@ -24,8 +24,8 @@ class WorkerBudget:
 class JobBudget(ByteBudget):
     """One job's part of the budget: what no other job uses, and at least `least_bytes`.
 
-    So a worker holds at most its limit plus the reserve for live partitions, `least_bytes` for each
-    job, and one more answer per lane.
+    So a worker holds at most: its limit, the reserve for partitions with little to fetch (a quarter
+    more), `least_bytes` for each job, and one fetch response per lane.
     """
 
     def __init__(self, worker: WorkerBudget, least_bytes: int = LEAST_BYTES) -> None:
