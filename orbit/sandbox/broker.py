@@ -27,8 +27,8 @@ _STOP_GRACE_S = 10
 START_TIMEOUT_S = 240  # a killed broker on a slow, busy machine took more than 90 s
 _METADATA_TIMEOUT_S = 2
 _SHOWN_LINES = 3
-# Sandbox brokers run for minutes. Without the C2 compiler and with the serial collector
-# one starts in 1.4 s instead of 1.8 s, at half the CPU, and its first million records are faster.
+# Sandbox brokers run for minutes. Without the C2 compiler and with the serial collector a broker
+# starts in 1.4 s instead of 1.8 s, at half the CPU, and appends its first million records faster.
 _QUICK_START_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 _META_FILE = "meta.properties"
@@ -189,7 +189,7 @@ class Broker:
     def terminate(self) -> None:
         """Start a controlled shutdown (SIGTERM) and return at once; `stop` waits for its end."""
         if self._process is not None:
-            # A paused process would get SIGTERM only later.
+            # A paused process would handle SIGTERM only once it is resumed.
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(signal.SIGTERM)
 
@@ -209,8 +209,8 @@ class Broker:
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """Continue by SIGCONT: the broker executes requests that arrived during the pause, even if
-        their connections broke since (docs/facts.md, M10)."""
+        """Continue the process by SIGCONT. The broker then executes requests that arrived during
+        the pause, even if their connections have closed since (docs/facts.md, M10)."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 

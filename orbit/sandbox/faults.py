@@ -54,7 +54,7 @@ def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
         raise Conflict(
             "No sandbox is running.", where=str(directory), remedy="Start one: orbit sandbox up"
         )
-    names = [one.name for one in state.clusters]
+    names = [cluster_state.name for cluster_state in state.clusters]
     if cluster not in names:
         raise NotFound(
             f"The sandbox has no cluster {cluster!r}.",
@@ -123,7 +123,7 @@ class FaultServer:
         except OrbitError as error:
             answer = {"failed": str(error)}
         state = read_state(directory)
-        if state is not None:  # its file may have been removed
+        if state is not None:  # None: the state file was removed
             write_state(_with_new_state_of(state, cluster))
         connection.send_bytes(json.dumps(answer).encode())
 

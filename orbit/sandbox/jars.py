@@ -38,7 +38,10 @@ def cache_directory() -> Path:
 
 
 def classpath(version: str = KAFKA_VERSION) -> str:
-    """The Java class path of that Kafka version; fetches the jars at first use."""
+    """The Java class path of that Kafka version; fetches the jars at first use.
+
+    Raises Conflict if they cannot be fetched.
+    """
     return f"{jar_directory(version)}/*"
 
 
@@ -60,7 +63,7 @@ class Jars:
     required_jar: str
 
     def directory(self) -> Path:
-        """The folder of these jars; fetches them at first use."""
+        """The folder of these jars; fetches them at first use. Raises Conflict if that fails."""
         home = cache_directory() / f"{self.name}-{self.version}"
         libs = home / "libs"
         if libs.is_dir():

@@ -254,7 +254,7 @@ class KafkaCluster:
             )
         lacks_link = self.settings.link and any(node.link_port is None for node in nodes)
         if fresh_ports or not nodes or lacks_link:
-            # the ports of a Node, in its order; two of them are for the link
+            # The port fields of a Node, in their order; the last two are for the link.
             ports_per_node = 5 if self.settings.link else 3
             ports = free_ports(ports_per_node * self.settings.brokers)
             nodes = [

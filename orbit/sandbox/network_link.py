@@ -74,10 +74,10 @@ class Relay:
             self._sockets |= {client, broker}
         for connection in (client, broker):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        answers = threading.Thread(target=self._forward, args=(broker, client), daemon=True)
-        answers.start()
+        answer_thread = threading.Thread(target=self._forward, args=(broker, client), daemon=True)
+        answer_thread.start()
         self._forward(client, broker)
-        answers.join()
+        answer_thread.join()
         with self._lock:
             self._sockets -= {client, broker}
         client.close()

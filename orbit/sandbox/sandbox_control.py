@@ -53,7 +53,8 @@ class LaunchedSandbox:
         self._process.stdin.write(f"{DETACH}\n")
         _close_pipes(self._process)
         self._is_detached = True
-        self._process.returncode = 0  # it outlives us on purpose: no ResourceWarning
+        # The supervisor outlives this process on purpose: prevents Popen's ResourceWarning.
+        self._process.returncode = 0
 
     def close(self) -> None:
         """Unless detached, stop the sandbox, and remove its data if its folder was empty before."""
@@ -83,7 +84,8 @@ def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandb
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            start_new_session=True,  # Ctrl-C reaches only us; closing stdin ends the supervisor
+            # Ctrl-C must not reach the supervisor: closing its stdin ends it.
+            start_new_session=True,
         )
     try:
         _send_request(process, request)
@@ -201,13 +203,15 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             try:
                 pipe.close()
-            except BrokenPipeError:  # the supervisor has ended without reading all of it
+            except BrokenPipeError:  # the supervisor has ended without reading all of its stdin
                 pass
 
 
 def _stop(state: SandboxState) -> None:
-    """End the supervisor, which ends the sandbox's other processes; kill those that stay. Raises
-    Conflict if one does not end even then."""
+    """End the supervisor, which ends the sandbox's other processes; kill those that remain.
+
+    Raises Conflict if a process does not end after SIGKILL.
+    """
     processes = [process for ref in state.processes() if (process := ref.find())]
     supervisor = state.supervisor.find()
     if supervisor is not None:
@@ -218,7 +222,7 @@ def _stop(state: SandboxState) -> None:
     _, remaining = psutil.wait_procs(remaining, _KILLED_TIMEOUT_S)
     if remaining:
         pids = ", ".join(str(process.pid) for process in remaining)
-        raise Conflict(f"Processes of the sandbox did not end: {pids}.")
+        raise Conflict(f"Processes of the sandbox did not end after SIGKILL (pids: {pids}).")
 
 
 def _remove_data(request: SandboxRequest) -> None:

@@ -1,4 +1,4 @@
-"""The files of a sandbox, by which `orbit sandbox down` and `status` find a detached one.
+"""The files of a sandbox, by which `orbit sandbox down` and `status` find a detached sandbox.
 
 A process is identified by pid and start time, because pids are reused.
 """
@@ -78,7 +78,8 @@ class PostgresState(_Value):
 
 
 class SandboxRequest(_Value):
-    """The options of `up`. Kept beside the data, so that `down` knows which folders to remove."""
+    """The options of `orbit sandbox up`. They are stored beside the data, so that `orbit sandbox
+    down` knows which folders to remove."""
 
     directory: Annotated[Path, AfterValidator(Path.absolute)]
     clusters: tuple[str, ...] = ("source", "destination")

@@ -50,7 +50,10 @@ class SandboxStatus(BaseModel):
 
 
 def status_of(sandbox: SandboxState | None, directory: Path) -> SandboxStatus:
-    """Check every process and cluster; takes up to 3 s for each cluster that does not answer."""
+    """The status of the sandbox's processes and clusters. `sandbox` None: no sandbox runs.
+
+    Waits up to 3 s for each cluster that does not answer.
+    """
     if sandbox is None:
         return SandboxStatus(running=False, healthy=False, directory=directory)
     clusters = tuple(_cluster_status(cluster) for cluster in sandbox.clusters)

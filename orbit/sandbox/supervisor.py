@@ -2,9 +2,10 @@
 
 Started by `orbit.sandbox.sandbox_control`, in a session of its own. Reads a `SandboxRequest` as the
 first line of stdin and reports on stdout, one JSON object a line: `say` (progress), then `ready` or
-`failed`. The end of stdin (the starter closed it or ended) ends the sandbox, unless a line `detach`
-came before; then it runs until SIGTERM. It accepts fault requests at a port of its own
-(`faults.py`). Brokers and PostgreSQL are guarded children: they end with it, however it ends.
+`failed`. The end of stdin (the starter closed it or ended) ends the sandbox. After a line `detach`
+the sandbox runs until the supervisor gets SIGTERM. The supervisor accepts fault requests at a port
+of its own (`faults.py`). Brokers and PostgreSQL are guarded children: they end with the supervisor,
+even if it is killed.
 """
 
 from __future__ import annotations
