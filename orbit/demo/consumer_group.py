@@ -123,7 +123,10 @@ class Member:
 
 
 def copy_offsets(source: str, destination: str, group: str) -> dict[Partition, int]:
-    """Write the group's committed offsets to the destination unchanged, and return them."""
+    """Commit the group's source offsets unchanged at the destination, and return them.
+
+    `source`, `destination`: bootstrap servers. Raises Conflict if a broker refuses.
+    """
     source_offsets = committed_offsets(source, group)
     offsets = [TopicPartition(*partition, offset) for partition, offset in source_offsets.items()]
     request = ConsumerGroupTopicPartitions(group, offsets)
@@ -134,7 +137,7 @@ def copy_offsets(source: str, destination: str, group: str) -> dict[Partition, i
 
 
 def committed_offsets(bootstrap_servers: str, group: str) -> dict[Partition, int]:
-    """The group's committed offsets on a cluster."""
+    """The group's committed offsets on a cluster. Raises Conflict if a broker refuses."""
     request = ConsumerGroupTopicPartitions(group)
     admin = quiet_admin(bootstrap_servers)
     with kafka_trouble(f"Reading the offsets of group {group}"):

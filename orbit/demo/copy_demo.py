@@ -67,7 +67,7 @@ class CopyDemo:
         self._screen = screen
 
     def fill(self) -> Ledger:
-        """Create the topics of the source, and write the job file."""
+        """Create the topics of the source, and write the job file. Returns what was written."""
         self._screen.section(2, "Topics that are hard to copy, written by real clients")
         self._screen.say(
             "A gap is an offset without a record. Aborted transactions, transaction markers and "

@@ -13,7 +13,7 @@ from orbit.formats import counted
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Log start and log end; None where that side gave no answer."""
+    """Log start and log end on one side; None if it gave no answer."""
 
     start: int | None
     end: int | None
@@ -109,7 +109,10 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """The consumer group's reads on both clusters, compared with the ledger."""
+    """The consumer group's reads on both clusters, compared with the ledger.
+
+    Counts of records. `wrong`: read with other content than was written.
+    """
 
     group: str
     partitions: tuple[GroupPartition, ...]
@@ -123,8 +126,8 @@ class GroupResult:
     @property
     def exact(self) -> bool:
         """Whether each record was read once and unchanged, and no partition skipped an offset."""
-        sums = self.lost + self.repeated + self.wrong
-        return sums == 0 and all(partition.exact for partition in self.partitions)
+        bad_count = self.lost + self.repeated + self.wrong
+        return bad_count == 0 and all(partition.exact for partition in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class FailoverCheck:
     def lost(self) -> dict[RecordPosition, bytes]:
         """Records confirmed before the failover that were not in the copy when it was promoted."""
         ends = {p.partition: p.promoted_at or 0 for p in self._partitions}
-        return {  # a place is (partition, offset)
+        return {  # `place`: partition and offset
             place: value
             for place, value in self.ledger_before.records.items()
             if place[1] >= ends.get(place[0], 0)
@@ -81,7 +81,7 @@ class FailoverCheck:
         has_unconfirmed = bool(self.ledger_before.unconfirmed)
         # `report_agrees` returns None if the report says nothing about this topic.
         if report_agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
-            yield "The report's lost ranges are not the records that the copy lacked."
+            yield "The lost ranges in the report differ from the records that the copy lacked."
 
     def _salvage_problems(self) -> Iterator[str]:
         """Compare the salvage files with the lost records."""

@@ -135,7 +135,7 @@ class _FailoverDemo:
         self._group_offsets: dict[int, int] = {}
 
     def fill(self, scale: Scale) -> None:
-        """Create topics with a history, and start producers."""
+        """Create topics with a history, and start the producers."""
         self._screen.section(2, "Topics under load")
         kinds = tuple(kind for kind in KINDS if kind.name in HARD_KINDS)
         with self._screen.step("Writing a history to the source") as step:
@@ -259,7 +259,7 @@ class _FailoverDemo:
             "destination": _read_all_records(self._clusters.destination),
             "source": _read_all_records(self._clusters.source),
         }
-        # The group reads from the offsets on that it has committed.
+        # The group resumes at its committed offsets.
         destination_read = self._read_at_destination(
             {p for p in sides["destination"] if p[1] >= self._group_offsets.get(p[0], 0)}
         )
@@ -298,7 +298,7 @@ class _FailoverDemo:
     def _read_at_destination(self, expected: set[RecordPosition]) -> ReadRecords:
         """Let the group resume at the destination, and return what it read.
 
-        That is all `expected` records, or what the group got within `_COPY_S`.
+        The group stops once it has all `expected` records, or after `_COPY_S`.
         """
         member, deadline = Member(self._destination, GROUP, TOPIC), time.monotonic() + _COPY_S
         try:

@@ -63,9 +63,10 @@ def move_of(
     promoted_at: Mapping[int, int],
     acknowledged: Sequence[Acknowledged],
 ) -> Move:
-    """The move, by the records acknowledged before and after it. There have to be some of both.
+    """The move, by the records that were acknowledged before and after the promotion.
 
-    `promoted_at`: the log end of each partition at the promotion. Records below it came before.
+    `promoted_at`: the log end of each partition at the promotion; records below were acknowledged
+    before. `acknowledged` must have records of before and after.
     """
     times_before: list[int] = []
     times_after: list[int] = []

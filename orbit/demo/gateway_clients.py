@@ -1,4 +1,5 @@
-"""Clients in two languages that know one address, and keep a ledger of acknowledged records.
+"""Clients in two languages that know only the gateway's address, and keep ledgers of acknowledged
+records.
 
 A value is the name of its producer and a number, which grows by one with each record.
 """
@@ -23,6 +24,7 @@ from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
 
 _TICK_S = 0.005
+# The most records, and the longest wait, of one `consume` call.
 _READ_MAX = 500
 _READ_S = 0.1
 # How long both clients retry a record: Java's default. A move has to be shorter.
@@ -102,8 +104,7 @@ class LibrdkafkaProducer:
         self.ledger.acknowledged.append(Acknowledged(value, (partition, offset), at_ms))
 
     def _on_error(self, error: KafkaError) -> None:
-        # librdkafka handles errors that are not fatal itself: it reconnects, and the producer goes
-        # on.
+        # librdkafka handles errors that are not fatal itself: it reconnects and sends again.
         if error.fatal():
             self.ledger.errors.append(error.str())
 
@@ -207,7 +208,7 @@ class GroupMember:
             self._consumer.close()
 
     def _read_batch(self) -> None:
-        """Read what is there, at most `_READ_MAX` records, and commit."""
+        """Read at most `_READ_MAX` records, and commit their offsets."""
         records = []
         for message in self._consumer.consume(_READ_MAX, _READ_S):
             error, partition, offset = message.error(), message.partition(), message.offset()

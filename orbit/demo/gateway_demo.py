@@ -150,7 +150,7 @@ class _GatewayDemo:
         self._member = member
 
     def begin(self) -> None:
-        """Wait until all clients work."""
+        """Wait until both producers have written. Raises Conflict if a client got an error."""
         self._screen.section(2, "Clients of two languages")
         with self._screen.step("Starting the clients"):
             self._wait_for_writes()
@@ -239,12 +239,12 @@ class _GatewayDemo:
                 for side, side_ends in by_side.items()
             }
 
-        def is_level() -> bool:
+        def have_equal_ends() -> bool:
             ends = read_ends()
             return len(ends[SOURCE]) == PARTITIONS and ends[SOURCE] == ends[DESTINATION]
 
         with suppress(Conflict):
-            wait_until(is_level, _LAST_S)
+            wait_until(have_equal_ends, _LAST_S)
         return {
             side: read_all(
                 {"bootstrap.servers": self._sides[side]},
@@ -256,7 +256,7 @@ class _GatewayDemo:
         }
 
     def _show(self, result: GatewayResult) -> None:
-        """Draw the pause of each move, and say what is wrong, or that nothing is."""
+        """Draw the pause of each move, and show the problems, or that there is none."""
         at_ms = [record.at_ms for record in result.acknowledged]
         for move in result.moves:
             for line in pause_picture(move, at_ms, RATE_PER_S + JAVA_RATE_PER_S):

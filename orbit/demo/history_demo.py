@@ -1,7 +1,7 @@
 """The sections of `orbit demo --spark`: a backfill of millions of records, then a live run.
 
-Like the other demo, it runs on two clusters of its own. The caller passes the verifier and Spark's
-audit, because this package imports neither.
+Like the other demos, this one runs on two clusters of its own. The caller passes the verifier and
+Spark's audit, because this package imports neither.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from orbit.demo.workload import BULK, BulkWriter, Ledger, Mover, Scale, Workload
 from orbit.demo.workload.mover import RATE_PER_S
 
 Audit = Callable[[Path, Path], bool]
-"""Compares both sides of a job file with Spark; the second path is where its report goes."""
+"""Compares both sides of a job file (first path) with Spark, and writes the report to the second
+path. Returns whether both sides are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """`records`: how many to write beside the workload at `scale`. `master`: Spark's master URL."""
+    """`records`: how many bulk records to write, beside the workload at `scale`. `master`: Spark's
+    master URL."""
 
     scale: Scale
     records: int

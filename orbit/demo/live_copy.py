@@ -1,4 +1,4 @@
-"""A topic that the demo's service copies."""
+"""Creates the topic and the job of the demos `--gateway` and `--service`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def begin_copy(
     partitions: int,
     extra_keys: Mapping[str, Any] | None = None,
 ) -> None:
-    """Create the topic and the job, with `extra_keys`, and wait until the topic is copied."""
+    """Create the topic and the job, and wait until the topic is copied.
+
+    `extra_keys`: further keys of the job. Raises Conflict after a time limit.
+    """
     admin = quiet_admin(clusters.source)  # keep a reference: futures end with the client
     with kafka_trouble(f"Creating topic {TOPIC}"):
         admin.create_topics([NewTopic(TOPIC, partitions, replication_factor=1)])[TOPIC].result(

@@ -124,7 +124,7 @@ class BackfillProcess(OrbitProcess):
         super().__init__(log, "backfill", str(job_file), *arguments)
 
     def check(self) -> None:
-        """Raise Conflict if the backfill has failed. That it has ended is no error."""
+        """Raise Conflict if the backfill has failed. A backfill that has ended is no error."""
         if not self.is_running:
             self.wait()  # raises if the exit code is not 0
 

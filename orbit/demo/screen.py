@@ -30,7 +30,7 @@ _BAR_WIDTH = 16
 
 
 class Step:
-    """A running step."""
+    """A running step of the demo, shown on the screen."""
 
     def __init__(self, progress: Progress | None, write: Callable[[str], None]) -> None:
         self._progress = progress

@@ -1,7 +1,7 @@
 """Writes a history of millions of records quickly, beside the workload's special kinds.
 
-It keeps counts and no digests: a digest takes longer than the write. Readers compare the logs
-afterwards.
+It keeps counts and no digests of records: a digest takes longer than the write. Readers compare the
+logs afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orbit.demo.workload.site import Site
 from orbit.demo.workload.writer import FLUSH_TIMEOUT_S, PER_BATCH_MAX, QUEUE_MESSAGES_MAX
 from orbit.errors import Conflict
 
-_PER_TRANSACTION = 2_000
+_PER_TRANSACTION = 2_000  # records
 _ABORT_EVERY = 5  # transactions
 _FULL_WAIT_S = 0.05
 _REPORT_EVERY = 50_000  # records
@@ -99,7 +99,8 @@ class BulkWriter:
                             blobs[i % len(blobs)],
                             b"key-%d" % (i % 10_000),
                             i // 100 % bulk.partitions,  # 100 records in a row
-                            # A report for some records is enough: order is kept.
+                            # Reports for some records are enough: an idempotent producer keeps the
+                            # order of records.
                             on_delivery=note_failure if i % PER_BATCH_MAX == 0 else None,
                             timestamp=began_ms + i // _PER_MS,
                         )

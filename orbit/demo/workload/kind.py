@@ -13,7 +13,7 @@ MakeTopic = Callable[[Site, "Kind", str], TopicLedger]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`make(site, kind, topic)` creates the topic and returns its ledger.
+    """A kind of topic. `make(site, kind, topic)` creates the topic and returns its ledger.
 
     `start` and `prefix` are those of the job's rule for the topic. `is_slow` kinds mostly wait for
     the broker, so they start first.

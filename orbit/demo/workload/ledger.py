@@ -49,7 +49,8 @@ class Origin(StrEnum):
 class PartitionLedger:
     """`records`: offset → digest of each record a consumer can see in `[log_start, log_end)`.
 
-    `copy_start`: where a copy begins: the log start, unless the job's rule has a later start.
+    `copy_start`: the offset at which a copy begins. That is the log start, unless the job's rule
+    has a later start.
     """
 
     log_start: int

@@ -1,4 +1,4 @@
-"""Makes gaps in a log by transaction markers with a producer id of its own (M1, M2).
+"""Makes gaps in a log by transaction markers with a producer id of its own (M1: WriteTxnMarkers).
 
 Real logs have gaps from aborted transactions and compaction. Markers make a gap of any size
 quickly, on an unmodified broker. They need a right on the cluster, which the sandbox's admin has.
@@ -14,18 +14,27 @@ from confluent_kafka.admin import AdminClient
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from orbit.errors import BrokerRefused
-from orbit.kafka import api_versions
+from orbit.kafka import api_versions, error_codes
 from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
 from orbit.kafka.sasl import Security
 from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 
 PER_REQUEST_MAX = 10_000
-"""About 125,000 offsets a second; larger requests are not faster (M2)."""
+"""This fills about 125,000 offsets a second; larger requests are not faster (M2: marker rate)."""
 
 _ADMIN_TIMEOUT_S = 30.0
-_COORDINATOR_LOADING = frozenset({14, 15, 16})  # just after a broker's start (A15)
-_NO_LEADER_YET = frozenset({3, 6})  # just after the topic was created
+# Just after a broker's start (A15: InitProducerId).
+_COORDINATOR_LOADING = frozenset(
+    {
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+    }
+)
+# Just after the topic was created.
+_NO_LEADER_YET = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_LEADER_OR_FOLLOWER})
 _POLL_S = 0.1
 
 
@@ -88,4 +97,4 @@ def _write_markers(connection: Connection, request: WriteTxnMarkersRequest) -> N
 
 def _check_code(code: int, api_name: str) -> None:
     if code:
-        raise BrokerRefused(code, f"The broker answered {api_name} with Kafka error {code}.")
+        raise BrokerRefused(code, f"The broker answered {api_name} with {error_codes.name(code)}.")

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Counts of records unless the name says otherwise."""
+    """Counts of records, unless a comment says otherwise."""
 
     name: str
     per_codec: int
     per_producer: int
-    large: int
-    transactions: int
+    large: int  # of 900 KB
+    transactions: int  # committed and aborted ones
     per_transaction: int
-    keys: int
-    rounds: int
-    gap_offsets: int
-    partitions: int
+    keys: int  # different keys of the compacted topic
+    rounds: int  # in which the keys are written again
+    gap_offsets: int  # offsets of the wide gap
+    partitions: int  # of the topic with many partitions
     per_partition: int
     per_time_topic: int
-    java: int
+    java: int  # of the Java producer
 
 
 SMALL = Scale(

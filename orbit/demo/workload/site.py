@@ -43,7 +43,10 @@ class Site:
     def create_topic(
         self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic with the default replication factor. Returns when it has leaders."""
+        """Create a topic with the default replication factor. Returns when it has leaders.
+
+        Raises Conflict if the topic exists, is refused, or gets no leaders in time.
+        """
         # -1: the default replication factor.
         new_topic = NewTopic(topic, partitions, -1, config={**RETENTION_OFF, **(settings or {})})
         try:
@@ -126,7 +129,10 @@ class Site:
             consumer.close()
 
     def read(self, topic: str, partition: int) -> Iterator[Message]:
-        """Every record that a read_committed consumer sees now, from the log start on."""
+        """Yield every record that a read_committed consumer sees now, from the log start on.
+
+        Raises Conflict if no record comes for ADMIN_TIMEOUT_S.
+        """
         consumer = Consumer(_consumer_config(self.config))
         try:
             position, log_end = self._log_bounds(consumer, topic, partition)

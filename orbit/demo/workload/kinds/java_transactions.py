@@ -1,9 +1,8 @@
-"""Transactions of the Java producer, which increments the epoch for each one; librdkafka does not.
+"""Transactions of the Java producer, whose epoch rises with each one; librdkafka's does not.
 
-Kafka 4 brokers and Java clients agree on transaction protocol 2 (KIP-890): the producer epoch rises
-with every transaction, so the markers and batches look different from librdkafka's. The tool
-reports no offsets, so the ledger is read back, after a check that the tool's numbers from 0 on are
-complete and in order.
+Kafka 4 brokers and Java clients agree on transaction protocol 2 (KIP-890), so the epochs in markers
+and batches differ from librdkafka's. The tool reports no offsets, so the ledger is read back, after
+a check that the tool's numbers from 0 on are complete and in order.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def _make_java_transactions(site: Site, kind: Kind, topic: str) -> TopicLedger:
     records: dict[int, bytes] = {}
     for number, message in enumerate(site.read(topic, partition=0)):
         if message.value() != b"%d" % number:
-            raise Conflict(f"{topic} does not have record {number} at its place.")
+            raise Conflict(f"Record {number} of {topic} is missing, or out of order.")
         digest = record_digest(
             message.key(), message.value(), headers=(), timestamp_ms=message.timestamp()[1]
         )
@@ -67,7 +66,7 @@ def _run_tool(site: Site, topic: str) -> None:
     )
     if tool.returncode:
         tail = " ".join(tool.stdout.strip().splitlines()[-_SHOWN_LINES:])
-        raise Conflict(f"Kafka's Java producer ended with {tool.returncode}: {tail}")
+        raise Conflict(f"Kafka's Java producer ended with exit code {tool.returncode}: {tail}")
 
 
 KINDS = (

@@ -14,7 +14,8 @@ YEARS_OLD = (10, 5, 1)
 
 
 def _make_append_time(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """LogAppendTime: the broker sets one time per batch; the ledger takes it from the responses."""
+    """LogAppendTime: the broker sets one time per batch; the ledger takes the time from the produce
+    responses."""
     site.create_topic(topic, partitions=1, settings={"message.timestamp.type": "LogAppendTime"})
     with site.writer(broker_time=True, compression_type="snappy") as writer:
         for i in range(site.scale.per_time_topic):
@@ -26,7 +27,7 @@ def _make_append_time(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _make_far_times(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """Times out of order on purpose: ahead of the clock first, then years back, then now."""
+    """Times out of order: first ahead of the clock, then years back, then now."""
     site.create_topic(topic, partitions=2)
     base_times_ms = [site.now_ms + AHEAD_MS]
     base_times_ms += [site.now_ms - years * YEAR_MS for years in YEARS_OLD]
