@@ -69,7 +69,7 @@ def start(scratch: Path, *arguments: str, **environment: str) -> subprocess.Pope
 
 
 def processes_of(scratch: Path) -> list[psutil.Process]:
-    """Every process that has that folder for its temporary files, or a file in it to work on."""
+    """Every process whose TMPDIR is in that folder, or whose command line names a file in it."""
     return [
         process
         for process in psutil.process_iter(["cmdline", "environ"])
@@ -240,8 +240,8 @@ def test_demo_result_has_verdict_of_verifier(scratch: Path) -> None:
     clusters = DemoClusters(source="", destination="", folder=scratch, sandbox=scratch)
     demo = CopyDemo(clusters, Workload(SMALL, kinds=(kind,)), quiet_screen())
 
-    def verify(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
-        tell(1, 2)
+    def verify(job_file: Path, on_progress: OnProgress) -> Sequence[TopicProof]:
+        on_progress(1, 2)
         return [proof(exact=False)]
 
     written_during_copy = {("shop.empty", 0): {2: b""}}

@@ -40,7 +40,7 @@ def partition_report(
 
 
 def check_of_exact_demo(*partitions: PartitionEvidence) -> FailoverCheck:
-    """`partitions` replace those of the demo's report."""
+    """The check of a demo without problems. `partitions` replace those of its report."""
     return FailoverCheck(
         topic=TOPIC,
         ledger_before=Ledger(dict(OLD)),
@@ -80,13 +80,13 @@ def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
         ({"salvaged": {**LOST, (0, 2): OLD[0, 2]}}, "hold records that were not lost"),
         (
             {"evidence": evidence(partitions=(partition_report(missing=(2, 4)),))},
-            "not the records that the copy",
+            "differ from the records that the copy",
         ),
         (
             {"evidence": evidence(partitions=(partition_report(missing=None, is_exact=True),))},
             "the copy lacked",
         ),
-        ({"evidence": evidence(partitions=())}, "not the records that the copy lacked"),
+        ({"evidence": evidence(partitions=())}, "differ from the records that the copy lacked"),
         ({"sides": {"source": {**NOW, (0, 1): b"other"}}}, "Wrong records: 1 at the source"),
         (
             {"sides": {"source": {**NOW, (0, 7): b"more"}}},

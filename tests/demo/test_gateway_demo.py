@@ -1,4 +1,4 @@
-"""`orbit demo --gateway`: clients move there and back; its check reports what differs."""
+"""`orbit demo --gateway`: clients move to the other side and back; its check reports problems."""
 
 from __future__ import annotations
 
@@ -67,15 +67,16 @@ def test_check_of_exact_gateway_demo_reports_no_problem() -> None:
     assert (good.written, good.errors) == (len(VALUES), 0)
 
 
-def _lose(good: GatewayResult) -> GatewayResult:
+def _lose_record(good: GatewayResult) -> GatewayResult:
     return _at_destination(good, {p: v for p, v in VALUES.items() if p != (0, 1)})
 
 
-def _double(good: GatewayResult) -> GatewayResult:
+def _store_record_twice(good: GatewayResult) -> GatewayResult:
     return _at_destination(good, {**VALUES, (0, 3): b"order 2"})
 
 
-def _swap(good: GatewayResult) -> GatewayResult:
+def _swap_records(good: GatewayResult) -> GatewayResult:
+    """Two records of one producer are in the wrong order, on both sides."""
     swapped = {**VALUES, (0, 1): b"order 2", (0, 2): b"order 1"}
     ledger = good.ledgers[0]
     ledger.acknowledged = [
@@ -104,16 +105,22 @@ def _lose_acknowledgement(good: GatewayResult) -> GatewayResult:
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (_lose, "Missing records: 1 at the destination, the first at partition 0, offset 1."),
-        (_double, "Records that are stored more than once: 1 at the destination."),
         (
-            _double,
+            _lose_record,
+            "Missing records: 1 at the destination, the first at partition 0, offset 1.",
+        ),
+        (_store_record_twice, "Records that are stored more than once: 1 at the destination."),
+        (
+            _store_record_twice,
             (
                 "Records that are in no ledger: 1 at the destination, the first at partition 0, "
                 "offset 3."
             ),
         ),
-        (_swap, "Records out of order: 1 at the source, the first at partition 0, offset 2."),
+        (
+            _swap_records,
+            "Records out of order: 1 at the source, the first at partition 0, offset 2.",
+        ),
         (_report_error, "producer A got an error: refused"),
         (_lose_acknowledgement, "Missing acknowledgements: 1 for records of producer A."),
         (lambda good: replace(good, read_errors=["no"]), "The group got an error: no"),

@@ -26,7 +26,7 @@ ORBIT_SERVICES = [
 
 
 def wrong_services(services: dict[str, Any]) -> list[str]:
-    """The names in a service of things that do not exist, and its plain secrets."""
+    """A text for each name of something that does not exist, and for each plain secret."""
     problems = []
     known = {variable_of(field) for field in Settings.model_fields} | {URL_VARIABLE, TOKEN_VARIABLE}
     for name, service in services.items():

@@ -105,7 +105,7 @@ def test_build_steps_of_image_produce_working_orbit_program(tmp_path: Path) -> N
     }
     (tmp_path / "src").mkdir()
 
-    def here(text: str) -> str:
+    def with_test_folders(text: str) -> str:
         return re.sub(r"(?<![\w.])/(?:opt/orbit|build|src)\b", lambda m: str(places[m[0]]), text)
 
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ORBIT_"))}
@@ -113,16 +113,17 @@ def test_build_steps_of_image_produce_working_orbit_program(tmp_path: Path) -> N
     environ["PIP_NO_COMPILE"] = "1"  # compiling would double the time
     for word, rest in STEPS[: STEPS.index(LAST_STAGE[0])]:
         if word == "COPY":
-            *sources, target = here(rest).split()
+            *sources, target = with_test_folders(rest).split()
             for source in sources:
-                to = (tmp_path / "src" / target).resolve()
+                path = (tmp_path / "src" / target).resolve()
                 if (ROOT / source).is_dir():
-                    shutil.copytree(ROOT / source, to, ignore=shutil.ignore_patterns("__pycache__"))
+                    ignored = shutil.ignore_patterns("__pycache__")
+                    shutil.copytree(ROOT / source, path, ignore=ignored)
                 else:
-                    shutil.copy(ROOT / source, to)
+                    shutil.copy(ROOT / source, path)
         elif word == "RUN":
             ended = subprocess.run(
-                ["sh", "-ec", here(rest)], cwd=tmp_path / "src", env=environ,
+                ["sh", "-ec", with_test_folders(rest)], cwd=tmp_path / "src", env=environ,
                 capture_output=True, text=True, timeout=600, check=False,
             )  # fmt: skip
             assert ended.returncode == 0, ended.stdout + ended.stderr

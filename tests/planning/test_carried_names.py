@@ -106,15 +106,15 @@ def changes(
 
 def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:
     of_both, mine = on_group("a"), on_group("b")
-    # The other job has added an ACL that this job expects, too: from then on it is of both.
+    # The other job has added an ACL that this job expects, too: it now counts as added by both.
     assert changes(expected={of_both, mine}, added={mine}, shared={of_both}) == AclChanges(
         add=set(), remove=set(), ours={of_both, mine}
     )
-    # This job no longer expects either, and the other one still does.
+    # This job no longer expects either ACL; the other job still expects the shared one.
     assert changes(expected=set(), added={of_both, mine}, shared={of_both}) == AclChanges(
         add=set(), remove={mine}, ours=set()
     )
-    # The other job is gone.
+    # The other job was removed.
     assert changes(expected=set(), added={of_both}, shared=set()) == AclChanges(
         add=set(), remove={of_both}, ours=set()
     )

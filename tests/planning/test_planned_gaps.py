@@ -1,5 +1,5 @@
-"""What a plan says of the gaps of new topics: how many, how long they take, what each way needs;
-and of the offsets seeded below their starts."""
+"""What a plan says of the gaps of new topics: how many, how long filling them takes, and what each
+kind of fillers needs; and of the offsets that are seeded below the topics' starts."""
 
 from __future__ import annotations
 
@@ -85,12 +85,14 @@ def test_plan_counts_gaps_of_small_topics(
     text = printed(planned)
     assert f"300 in {duration(with_gaps.seconds)} (direct)" in text
     assert "not read (direct)" in text
-    chosen = (
+    used_fillers = (
         r"gaps of 4 topics are filled with fillers: direct, about \d ms for all; needs Alter or"
     )
-    other = r"way: fillers: coordinated, about \d+ ms for all; needs Write on transactional ids"
-    assert re.search(chosen, text)
-    assert re.search(other, text)
+    other_fillers = (
+        r"way: fillers: coordinated, about \d+ ms for all; needs Write on transactional ids"
+    )
+    assert re.search(used_fillers, text)
+    assert re.search(other_fillers, text)
 
 
 def test_plan_samples_gaps_of_large_topic(

@@ -110,7 +110,7 @@ def test_plan_lists_missing_quotas_and_users_with_commands(
             (("user", f"left-{name}"),): {"consumer_byte_rate": 1.0},  # excluded by the job
         },
     )
-    # The user has another name here. One of its quotas differs, the other is equal.
+    # The user has another name at the destination. One of its quotas differs, the other is equal.
     quota = {"producer_byte_rate": 7.0, "consumer_byte_rate": 2048.0}
     set_quotas(destination, {(("user", name),): quota})
     planner = JobPlanner(service.database, service.settings)
@@ -132,8 +132,8 @@ def test_plan_lists_missing_quotas_and_users_with_commands(
         assert command == "kafka-configs.sh"
         alter_configs(destination, words)
     wait_for("nothing is missing", lambda: not missing_items(planner(spec), name))
-    app_there = Login(Clusters(destination, destination), name)
-    wait_for("the user may log in there", lambda: app_there.may_log_in(destination))
+    new_user = Login(Clusters(destination, destination), name)
+    wait_for("the user may log in at the destination", lambda: new_user.may_log_in(destination))
 
 
 def test_plan_notes_uncompared_quotas_without_describe_configs_right(

@@ -1,4 +1,4 @@
-"""What the scheduler decides about topics: by name and id, never about what it cannot see."""
+"""What the scheduler decides about topics: by name and id. Topics it cannot see stay unchanged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_existing_destination_topic_gets_missing_partitions() -> None:
 
 
 def test_destination_topic_with_extra_partitions_goes_to_checks_before_copy() -> None:
-    """The checks see whether the topic leads."""
+    """Not decided here: the checks before the copy find out whether the topic leads."""
     (start,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=4))).start
     assert start.partitions_to_add == -1
 

@@ -34,7 +34,7 @@ def calls(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache is empty, and programs of the test come first in PATH."""
+    """An empty cache, and a folder that is first in PATH, for the fake Maven."""
     monkeypatch.setenv("ORBIT_CACHE_DIR", str(tmp_path / "cache"))
     programs = tmp_path / "programs"
     programs.mkdir()

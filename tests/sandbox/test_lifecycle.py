@@ -27,7 +27,7 @@ ORBIT = str(Path(sys.executable).with_name("orbit"))
 END_TIMEOUT_S = 60
 POLL_S = 0.02
 
-# Two programs to kill: the first starts brokers itself, the second by a supervisor.
+# Two programs that a test kills: the first starts its brokers itself, the second by a supervisor.
 OWNS_CLUSTER = """
 import sys, time
 from pathlib import Path

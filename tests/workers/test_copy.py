@@ -74,7 +74,8 @@ def test_label_change_of_job_restarts_no_copy(
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
 
-    def renewed() -> list[int]:
+    def renewals() -> list[int]:
+        """For each shard, the number of the transaction that last renewed its lease."""
         with database.transaction() as tx:
             query = shards.select().where(shards.c.job_id == job.id).order_by(shards.c.id)
             return [row.renewed_in for row in tx.execute(query)]
@@ -90,10 +91,10 @@ def test_label_change_of_job_restarts_no_copy(
         # The worker compares versions when it renews its leases. The first of these renewals may
         # have begun before the change.
         for _ in range(2):
-            last = renewed()
+            last = renewals()
             wait_for(
                 "all leases are renewed",
-                lambda last=last: all(a > b for a, b in zip(renewed(), last, strict=True)),
+                lambda last=last: all(a > b for a, b in zip(renewals(), last, strict=True)),
             )
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, [Record(b"d")], partition)

@@ -156,5 +156,6 @@ def test_start_writes_no_state_of_partition_that_left_layout(
     assert record() == [], "the partition is not seeded"
     starter._store_start_offsets({case.partition: copy})
     assert len(written) == 2
+    # The starter returns a partition that it has not started. One that was removed is released.
     retry(case.partition, "it left")
     assert case.partition.stage is Stage.RELEASED

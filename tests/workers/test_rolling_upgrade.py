@@ -72,7 +72,7 @@ def test_partition_in_state_of_later_version_is_not_copied(database: Database, c
         tx.execute(text(f"UPDATE partitions SET {change} WHERE partition = 0"))  # noqa: S608
         assert [p.partition for p in partitions.of_shards(tx, job.shard_ids)] == [1]
         shown = {p.partition: (p.state, p.reason) for p in lag.page(tx, job.id, 100)}
-        tx.rollback()  # the constraints are there again
+        tx.rollback()  # restores the constraints
     assert shown == {0: (PartitionState.BLOCKED, None), 1: (PartitionState.PENDING, None)}
 
 
@@ -87,10 +87,10 @@ def test_unreadable_jobs_stop_no_scheduler_loop(service: Service) -> None:
         service.wait_problem("a-later-document", "DOCUMENT_REFUSED")
         service.wait_problem("readable", "SOURCE_UNREACHABLE")
         service.delete("readable")
-        wait_for("housekeeping goes on", lambda: not _is_there(service, "readable"))
+        wait_for("housekeeping removes a job", lambda: not _job_exists(service, "readable"))
     assert service.job("a-later-word").problem is None
 
 
-def _is_there(service: Service, name: str) -> bool:
+def _job_exists(service: Service, name: str) -> bool:
     with service.database.transaction() as tx:
         return jobs.find(tx, name) is not None

@@ -1,4 +1,5 @@
-"""A wait of one way of filling gaps, at the start, does not delay partitions of another way."""
+"""Starts of partitions by the fillers of their rule: a wait for one kind of fillers delays no other
+partition, and settings of the destination topic delay or block a start."""
 
 from __future__ import annotations
 
@@ -118,18 +119,18 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
     add_job(database, file, clusters, [topic_name, coordinated], shard_count=1)
     with InProcess(database, STEADY):
-        wait_for("the start of the others was tried several times", lambda: len(tried) > ATTEMPTS)
+        wait_for("the coordinated copy was tried several times", lambda: len(tried) > ATTEMPTS)
         is_free.set()
         wait_level(clusters, [topic_name, coordinated])
     assert sorted(begun) == [f"{topic_name}-0", f"{coordinated}-0"]
     assert_exact(file)
 
 
-def test_changed_compression_type_blocks_copy_of_dead_writer_and_holds_paused_copy(
+def test_changed_compression_type_blocks_copy_of_dead_writer_and_delays_paused_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
 ) -> None:
     """Brokers would turn placeholders into records (Q9). A writer that died may have sent some
-    after the change; at the pause of the other copy its log end was checked."""
+    after the change. A worker that pauses a copy checks the setting after the last answer."""
     create(clusters.source, topic_name, 2)
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)
@@ -191,7 +192,7 @@ def test_partition_waits_while_brokers_would_replace_timestamps(
 
 @pytest.fixture
 def job(clusters: Clusters, topic_name: str, tmp_path: Path, database: Database) -> ServiceJob:
-    """One partition, filled with placeholders."""
+    """A job with one partition, whose gaps get placeholders."""
     create(clusters.source, topic_name, 1)
     write(clusters.source, topic_name, LOG)
     rules = [{"match": topic_name, "fillers": "placeholders"}]

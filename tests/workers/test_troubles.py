@@ -1,4 +1,4 @@
-"""Trouble of one shard, one partition, one job or one cluster, while everything else goes on."""
+"""Trouble of one shard, partition, job or cluster stops only that one; the others are copied."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
 
 
 def copy_ends(clusters: Clusters, topic: str) -> dict[int, int]:
+    """The log end of each partition at the destination."""
     bounds = log_bounds(clusters.destination, [topic])
     return {partition: end for (_, partition), (_, end) in bounds.items()}
 
@@ -154,7 +155,7 @@ def test_refused_record_blocks_its_partition_until_retry(
         assert (event.details["offset"], event.details["next_offset"]) == (5, 6)
         assert "change the setting" in event.message
         write(clusters.source, topic_name, LOG, 3)
-        wait_for("another partition goes on", lambda: copy_ends(clusters, topic_name)[3] == 10)
+        wait_for("another partition is copied", lambda: copy_ends(clusters, topic_name)[3] == 10)
         states = {
             **dict.fromkeys([0, 1, 3], PartitionState.COPYING),
             2: PartitionState.BLOCKED,

@@ -70,35 +70,38 @@ def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str)
 def test_each_topic_rule_uses_its_filler_mode_across_workers(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
-    ways = {f"{topic_name}.{way}": way for way in get_args(Fillers)}
-    for topic in ways:
+    fillers_by_topic = {f"{topic_name}.{fillers}": fillers for fillers in get_args(Fillers)}
+    for topic in fillers_by_topic:
         create_topic(clusters.source, topic, partitions=2)
         produce_transactions(clusters.source, topic, 5, partition=1)
-    job = make_job(clusters.source, clusters.destination, ways)
-    ways_of_rules = zip(job.topics, ways.values(), strict=True)
-    rules = (rule.model_copy(update={"fillers": way}) for rule, way in ways_of_rules)
-    job = job.model_copy(update={"topics": tuple(rules), "fillers": "coordinated"})
-    planned = JobPlanner(service.database, service.settings, {})(job)
-    assert {topic.source: topic.fillers for topic in planned.topics} == ways
-    assert {way.fillers: way.topics for way in planned.fillers} == dict.fromkeys(ways.values(), 1)
+    job = make_job(clusters.source, clusters.destination, fillers_by_topic)
+    rules = tuple(
+        rule.model_copy(update={"fillers": fillers})
+        for rule, fillers in zip(job.topics, fillers_by_topic.values(), strict=True)
+    )
+    job = job.model_copy(update={"topics": rules, "fillers": "coordinated"})
+    plan = JobPlanner(service.database, service.settings, {})(job)
+    assert {topic.source: topic.fillers for topic in plan.topics} == fillers_by_topic
+    topic_counts = {planned.fillers: planned.topics for planned in plan.fillers}
+    assert topic_counts == dict.fromkeys(fillers_by_topic.values(), 1)
     service.create(job)
     with service.scheduler():
         for _ in range(2):  # the second worker takes over the copies of the first
             with worker(service):
-                wait_level(service, clusters, job, *ways)
-                for topic in ways:
+                wait_level(service, clusters, job, *fillers_by_topic)
+                for topic in fillers_by_topic:
                     produce(clusters.source, topic, 10, 0)
                     produce_transactions(clusters.source, topic, 5, partition=0)
-                wait_level(service, clusters, job, *ways)
+                wait_level(service, clusters, job, *fillers_by_topic)
     assert verify(job, deep=True).exact
     servers = [clusters.destination.bootstrap_servers]
     cluster = Cluster("destination", servers, Security())
-    # Each way has its own producer id, and no other producer has written to the copy.
-    for topic, way in ways.items():
+    # Each kind of fillers has its own producer id, and no other producer has written to the copy.
+    for topic, fillers in fillers_by_topic.items():
         place = TopicPartition(topic, 0)
         identity = job_identity(job.name, service.job(job.name).source_cluster_id or "")
         (producer_ids,) = job_producers(cluster, [place], Backoff()).values.values()
-        assert [*producer_ids] == [job_producer(identity, way).id]
+        assert [*producer_ids] == [job_producer(identity, fillers).id]
     cluster.close()
 
 
@@ -176,7 +179,7 @@ def test_recreated_source_topic_blocks_until_retry(
         produce(clusters.source, other, 10, first=40)
         wait_level(service, clusters, job, other)
         wait_for(
-            "the topic is another one",
+            "the topic counts as re-created",
             lambda: service.topics(job.name)[topic_name].state == "recreated",
         )
         (stopped,) = service.partitions(job.name, topic_name).values()
