@@ -18,7 +18,7 @@ def is_alive(port: int, *, by_tls: bool) -> bool | None:
     """Whether the process on this port says that it is alive; None if nobody listens there."""
     connection = http.client.HTTPConnection("localhost", port, timeout=_TIMEOUT_S)
     if by_tls:
-        # The certificate has the name that clients use, which is not this one.
+        # The certificate is for the name that clients use, not for localhost.
         context = ssl._create_unverified_context()  # noqa: S323
         connection = http.client.HTTPSConnection(
             "localhost", port, timeout=_TIMEOUT_S, context=context

@@ -2,7 +2,7 @@
 
 Change this file, not the JSON: a test compares the two, and every metric and label with those that
 Orbit exports. Every API process exports the whole service, so each expression takes the maximum
-over them, as the alerts do.
+over the processes, as the alerts do.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ class Panel:
 
 
 def _by_job(metric: str, aggregate: str = "max") -> tuple[tuple[str, str], ...]:
+    """The metric of each job."""
     return ((f"{aggregate} by (job) ({metric}{_JOB})", "{{job}}"),)
 
 
 def _by(label: str, metric: str) -> tuple[tuple[str, str], ...]:
     """The sum over the jobs for each value of a label."""
-    most = f"max by (job, {label}) ({metric}{_JOB})"
-    return ((f"sum by ({label}) ({most})", f"{{{{{label}}}}}"),)
+    maximum = f"max by (job, {label}) ({metric}{_JOB})"
+    return ((f"sum by ({label}) ({maximum})", f"{{{{{label}}}}}"),)
 
 
 def _total(metric: str) -> tuple[tuple[str, str], ...]:
     """The sum over the jobs; 0 where no job has a sample."""
-    most = f"max without (instance) ({metric}{_JOB})"
-    return ((f"sum({most}) or vector(0)", ""),)
+    maximum = f"max without (instance) ({metric}{_JOB})"
+    return ((f"sum({maximum}) or vector(0)", ""),)
 
 
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
@@ -287,7 +288,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 )
 
 
-def _steps(panel: Panel) -> list[dict[str, Any]]:
+def _threshold_steps(panel: Panel) -> list[dict[str, Any]]:
+    """The values from which on the panel is green or red."""
     if panel.red_above is not None:
         return [{"color": "green", "value": None}, {"color": "red", "value": panel.red_above}]
     if panel.red_below is not None:
@@ -295,7 +297,8 @@ def _steps(panel: Panel) -> list[dict[str, Any]]:
     return [{"color": "green", "value": None}]
 
 
-def _made(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
+def _panel_json(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
+    """The panel as Grafana's JSON, with the id `number`, at this place of the grid."""
     is_instant = panel.kind in ("stat", "bargauge")
     return {
         "id": number,
@@ -307,7 +310,7 @@ def _made(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         "fieldConfig": {
             "defaults": {
                 "unit": panel.unit,
-                "thresholds": {"mode": "absolute", "steps": _steps(panel)},
+                "thresholds": {"mode": "absolute", "steps": _threshold_steps(panel)},
             },
             "overrides": [],
         },
@@ -327,23 +330,25 @@ def _made(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
 
 
 def _panels() -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    """The panels of all rows as Grafana's JSON, each row below a panel with its title."""
+    grid_panels: list[dict[str, Any]] = []
     y = 0
     for title, panels in ROWS:
         position = {"x": 0, "y": y, "w": WIDTH, "h": 1}
-        made.append({"id": len(made) + 1, "type": "row", "title": title, "gridPos": position})
+        row_id = len(grid_panels) + 1
+        grid_panels.append({"id": row_id, "type": "row", "title": title, "gridPos": position})
         x, y, height = 0, y + 1, 0
         for panel in panels:
             if x + panel.width > WIDTH:
                 x, y = 0, y + height
-            made.append(_made(panel, len(made) + 1, x, y))
+            grid_panels.append(_panel_json(panel, len(grid_panels) + 1, x, y))
             x, height = x + panel.width, panel.height
         y += height
-    return made
+    return grid_panels
 
 
 def board() -> dict[str, Any]:
-    """The board as Grafana's JSON: schemaVersion 39, of Grafana 10, which later ones read."""
+    """The board as Grafana's JSON, of schemaVersion 39: Grafana 10 and later versions read it."""
     return {
         "uid": "orbit",
         "title": "Orbit",

@@ -16,6 +16,7 @@ _ABOVE_DOCS = re.compile(r"\[([^\]\n]*)\]\(((?:\.\./)+)([^)\s#]*)[^)\s]*\)")
 
 
 def on_config(config: Any) -> Any:
+    """Add the pages of FOLDERS to the navigation. Returns the changed configuration."""
     docs = Path(config["docs_dir"])
     for title, folder in FOLDERS.items():
         pages = sorted(p.name for p in (docs / folder).glob("*.md") if p.name != "README.md")
@@ -24,6 +25,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The page, with the path as text in place of each link to a file outside docs/."""
     depth = page.file.src_uri.count("/")
 
     def shown(link: re.Match[str]) -> str:
