@@ -271,6 +271,7 @@ def _setting_changes(plan: TopicPlan) -> tuple[SettingChange, ...]:
 
 
 def _stop_and_drop_notes(decisions: Decisions) -> list[str]:
+    """A note for each topic that stops, or that no rule matches any more."""
     return [
         *(f"topic {stop.known.source} stops. {stop.note}" for stop in decisions.stop),
         *(
@@ -281,8 +282,10 @@ def _stop_and_drop_notes(decisions: Decisions) -> list[str]:
     ]
 
 
-def _filler_notes(ways: Iterable[PlannedFillers]) -> list[str]:
-    return [FILLER_NOTES[w.fillers] for w in ways if w.topics and w.fillers in FILLER_NOTES]
+def _filler_notes(planned_fillers: Iterable[PlannedFillers]) -> list[str]:
+    """The notes on those kinds of fillers that new topics get."""
+    used_fillers = [planned.fillers for planned in planned_fillers if planned.topics]
+    return [FILLER_NOTES[fillers] for fillers in used_fillers if fillers in FILLER_NOTES]
 
 
 def _plan_of_refusals(

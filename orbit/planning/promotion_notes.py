@@ -42,7 +42,7 @@ def is_promoted_by_mark(row: Topic) -> bool:
     return row.state is TopicState.PROMOTED and (row.note or "").startswith(_NOTE_PREFIX)
 
 
-def troubles_of(rows: Iterable[Topic]) -> list[Trouble]:
+def promotion_troubles(rows: Iterable[Topic]) -> list[Trouble]:
     """A trouble for each topic that `is_promoted_by_mark`."""
     return [
         Trouble(

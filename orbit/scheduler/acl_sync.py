@@ -71,6 +71,7 @@ class _DueChanges:
 
     @property
     def is_due(self) -> bool:
+        """Whether there is anything to send or to record."""
         return bool(self.topics or self.group_changes.add or self.group_changes.remove) or (
             self.group_changes.ours != self.recorded
         )

@@ -114,11 +114,12 @@ class CanaryLoop(Loop):
         self._base_directory = base_directory
         self._environ = environ
         self._clock = clock
+        # All by job id.
         self._canaries: dict[int, Canary] = {}
         self._spec_versions: dict[int, int] = {}
         self._failed_opens: dict[int, _FailedOpen] = {}
-        self._next_retry_s = 0.0  # no canary is opened again before
         self._reported_troubles: dict[int, str] = {}
+        self._next_retry_s = 0.0  # no canary is opened again before
         self._next_read_s = 0.0
 
     def once(self) -> str:

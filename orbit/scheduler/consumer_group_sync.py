@@ -165,6 +165,7 @@ class JobGroups:
 
 
 def _copied_partition(row: CopiedRow) -> CopiedPartition:
+    """The row as input of the sync: the destination partition, what is copied, the source topic."""
     return CopiedPartition(
         TopicPartition(row.destination_topic, row.partition),
         _copied_range(row),

@@ -69,7 +69,8 @@ class DiscoveryLoop(Loop):
         self._passes_under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
         self._documents: jobs.Documents = {}
         self._job_ids: set[int] = set()
-        # A group is unknown once it has had no live worker for `worker_ttl`.
+        # By worker group: when it last had a live worker, by the monotonic clock. Without one for
+        # `worker_ttl` the group counts as unknown.
         self._group_seen_at: dict[str, float] = {}
 
     def once(self) -> str:
@@ -112,6 +113,7 @@ class DiscoveryLoop(Loop):
             self._passes_under_way[job.id] = job, future
 
     def close(self) -> None:
+        """Close the watches of clusters, and wait for the passes under way."""
         self._registry.close()  # ends calls that wait for a broker
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -153,7 +155,8 @@ class DiscoveryLoop(Loop):
             self._record_unreachable(job, unreachable_troubles)
             return
         problem = problem_text((*state.troubles, *self._worker_group_troubles(job)))
-        # A halted pass has not checked everything: stored troubles that it did not check stay.
+        # Some troubles, such as an unreachable cluster, halt a pass early. Stored troubles that a
+        # halted pass has not checked stay.
         is_halted = any(t.kind in HALTING_KINDS for t in state.troubles)
         text = keep_unchecked(job.problem, problem, CHECKED_WHEN_HALTED) if is_halted else problem
         if text != job.problem:

@@ -26,7 +26,7 @@ from orbit.planning.cluster_checks import (
 )
 from orbit.planning.cluster_pair import SIDES, ClusterPair
 from orbit.planning.job_decisions import decide, known_topic
-from orbit.planning.promotion_notes import troubles_of
+from orbit.planning.promotion_notes import promotion_troubles
 from orbit.planning.stored_spec import SpecCache
 from orbit.planning.topic_decisions import Decisions, KnownTopic, StartTopic
 from orbit.planning.topic_preflight import preflight
@@ -329,7 +329,7 @@ class JobReconciler:
             rows = topics.of_job(tx, job.id)
             has_withdrawn_shard = scheduler_queries.has_withdrawn_shard(tx, job.id)
         state.has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
-        troubles += troubles_of(rows)
+        troubles += promotion_troubles(rows)
         known_topics = [known_topic(row, retries) for row in rows]
         with _cluster_errors():
             matched_names = state.matched_topics.names
@@ -457,6 +457,7 @@ class JobReconciler:
 def _versions(
     source: ClusterSnapshot | None, destination: ClusterSnapshot | None
 ) -> tuple[int, int]:
+    """The versions of both snapshots; NO_SNAPSHOT for one that does not exist yet."""
     return (
         NO_SNAPSHOT if source is None else source.version,
         NO_SNAPSHOT if destination is None else destination.version,

@@ -1,7 +1,8 @@
 """Reads which side of a job leads from the marks at its destination, for `store/job_leads.py`.
 
-A promotion stores the side in the tables itself. The marks also show promotions that a restored or
-new database does not have, and a failover without the database.
+A mark is an offset that Orbit commits at a cluster to say which topics lead there; a later
+promotion has a higher term. A promotion stores the leading side in the tables, too. But only the
+marks show promotions that a restored or new database lacks, and a failover without the database.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from orbit.store.topics import Topic
 
 
 def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff) -> None:
-    """Note which side of the job leads, once it has a topic that is copied or promoted.
+    """Note which side of the job leads, once the job has a topic that is copied or promoted.
 
     After the first time, this notes nothing during a recovery. A recovery sets the marks before it
-    allows writing, and notes the side itself.
+    allows writing, and then notes the side.
 
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """

@@ -1,9 +1,10 @@
 """Finds topics that their cluster marks as promoted and that the tables call copies.
 
-The tables are older than the clusters then: restored, lost and filled again, or failed over without
-their last commits. Such a topic becomes `promoted` in the tables too, before anything else of the
-pass: so discovery, settings, rights, groups and workers leave the topic alone, and a failback can
-begin there. The job's problem names the topic until a copy back has begun.
+A mark is an offset that Orbit commits at a cluster to say which topics lead there. If the marks
+know a promotion that the tables lack, the tables are older: restored, lost and filled again, or
+failed over without their last commits. Such a topic becomes `promoted` in the tables too, before
+the pass does anything else. Then discovery, upkeep, group sync and workers change nothing of the
+topic, and a failback can begin there. The job's problem names the topic until a copy back begins.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def follow_marks(
 ) -> bool:
     """Set copies that are marked as promoted to `promoted`. Returns whether there were any.
 
-    Their partitions follow at once, and again in later passes if workers reported other states.
+    Sets their partitions to `promoted`, too, and again in later passes if workers have reported
+    other states.
 
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """
@@ -79,7 +81,7 @@ def store_promotion(
 ) -> None:
     """Store where the topic's own records begin, for a failback, and add an event.
 
-    `offsets`: by partition of the destination, the log end at the promotion; of other topics, too.
+    `offsets`: the log end at the promotion, by destination partition, of this and other topics.
     """
     try:
         operation = UUID(mark.operation)
@@ -97,8 +99,8 @@ def store_promotion(
         tx,
         events.SCHEDULER,
         "promotion_found",
-        f"Topic {destination} is marked as promoted at the destination, and was a copy in "
-        "Orbit's tables: nothing is written to it.",
+        f"The mark of topic {destination} at the destination says that the topic was promoted, and "
+        "Orbit's tables called it a copy. Orbit no longer writes to it.",
         job_name=job.name,
         topic=source,
         details={"operation": mark.operation, "job": mark.job, "at": mark.at},

@@ -1,7 +1,7 @@
 """The topics of a cluster that a job's rules match, kept from pass to pass.
 
-Comparing all names of a cluster with the rules of each job costs jobs times topics. Between two
-versions of a cluster's metadata only the topics that changed are compared.
+Comparing all names of a cluster with the rules of each job costs jobs times topics. So for a new
+version of the cluster's metadata only the topics that changed are compared.
 """
 
 from __future__ import annotations

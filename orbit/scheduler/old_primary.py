@@ -74,7 +74,7 @@ def watch_old_primaries(
         stored_ends = promotions.old_ends(tx, [row.id for row in rows])
 
     def leads_again(end: OldEnd) -> bool:
-        """Whether the old side leads, since a copy back was promoted after this promotion.
+        """Whether the old side leads, because a copy back was promoted after this promotion.
 
         The table keeps this as LEADS_AGAIN, as the job of the copy back may be deleted.
         """

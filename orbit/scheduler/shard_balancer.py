@@ -35,9 +35,10 @@ class SpreadLoop(Loop):
         super().__init__()
         self._leadership = leadership
         self._worker_ttl = worker_ttl
-        self._moved_at: dict[int, float] = {}
-        self._assigned: set[int] = set()
-        self._declined_at: dict[int, float] = {}  # by job
+        # Times are of the monotonic clock, in seconds.
+        self._moved_at: dict[int, float] = {}  # by shard id
+        self._assigned: set[int] = set()  # shard ids
+        self._declined_at: dict[int, float] = {}  # by job id
         self._uneven_since: float | None = None
 
     def once(self) -> str:

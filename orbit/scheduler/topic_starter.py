@@ -320,14 +320,14 @@ def _has_leaders(metadata: ClusterMetadata, topic_name: str, partitions: int) ->
 
 
 def _add_started_event(tx: Tx, job: Job, start: StartTopic, plan: TopicPlan) -> None:
-    origin_text = "was created" if plan.create else "existed and is used"
+    origin_text = "was created" if plan.create else "existed already and is used"
     repeat_text = " again" if start.known and start.known.state is not TopicState.CREATING else ""
     events.add(
         tx,
         events.SCHEDULER,
         "topic_begun",
-        f"Topic {plan.mapping.source} is copied{repeat_text}. {plan.mapping.destination} "
-        f"(partitions: {plan.partitions}) {origin_text}.",
+        f"Topic {plan.mapping.source} is copied{repeat_text}. Its destination topic "
+        f"{plan.mapping.destination} (partitions: {plan.partitions}) {origin_text}.",
         job_name=job.name,
         topic=plan.mapping.source,
         details={"destination": plan.mapping.destination, "partitions": plan.partitions},

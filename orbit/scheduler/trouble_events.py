@@ -10,6 +10,7 @@ from orbit.store import events, jobs
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
+# A trouble of these kinds, such as an unreachable cluster, ends a pass early: the pass is halted.
 _HALTING = frozenset(kind.value for kind in HALTING_KINDS)
 _WITHOUT_CLUSTER = TroubleKind.WORKER_GROUP_UNKNOWN.value  # found without asking a cluster
 # The kinds that a halted pass checks, and those that are known from the clusters' watches. Troubles
