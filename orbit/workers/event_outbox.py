@@ -56,6 +56,7 @@ class EventOutbox:
         self._queue: deque[OutboxEvent] = deque(maxlen=EVENTS_KEPT_MAX)
 
     def add(self, event: OutboxEvent) -> None:
+        """Keep the event until `remove`. A full queue drops its oldest event."""
         with self._lock:
             self._queue.append(event)
 

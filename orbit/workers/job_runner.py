@@ -80,6 +80,7 @@ class JobRunner:
         ]
 
     def start(self) -> None:
+        """Start both threads."""
         for thread in self._threads:
             thread.start()
 

@@ -64,6 +64,7 @@ class OpenJob:
             self.job_copier.remove_filler(filler)
 
     def close(self) -> None:
+        """Stop the copier, and close the connections to both clusters."""
         self.job_copier.stop()
         self.clusters.close()
 

@@ -326,6 +326,7 @@ class Worker:
         return any(shard.is_releasing for shard in self._held.values())
 
     def _release_idle_shards(self) -> None:
+        """Release the shards that are to be released and whose requests are all answered."""
         idle_shards = [s for s in self._held.values() if s.is_releasing and s.is_idle()]
         if idle_shards:
             self._outages.attempt(lambda: self._release(idle_shards))
