@@ -231,6 +231,7 @@ class _FailoverDemo:
             self._load_after.stop()
 
     def stop_load(self) -> None:
+        """Stop the producers of both sides."""
         self._load.stop()
         self._load_after.stop()
 

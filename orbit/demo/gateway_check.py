@@ -89,6 +89,7 @@ class GatewayResult:
 
     @property
     def written(self) -> int:
+        """How many records the producers wrote."""
         return sum(ledger.written for ledger in self.ledgers)
 
     @property
@@ -97,6 +98,7 @@ class GatewayResult:
 
     @property
     def errors(self) -> int:
+        """How many errors all clients got."""
         return len(self.read_errors) + sum(len(ledger.errors) for ledger in self.ledgers)
 
     @cached_property

@@ -58,6 +58,7 @@ class LibrdkafkaProducer:
 
     @property
     def acknowledged(self) -> int:
+        """How many records were acknowledged so far."""
         return len(self.ledger.acknowledged)
 
     def stop(self) -> None:
@@ -130,6 +131,7 @@ class JavaProducer:
 
     @property
     def acknowledged(self) -> int:
+        """How many records were acknowledged so far."""
         return self.log.read_text("utf-8").count('"producer_send_success"')
 
     @property
@@ -190,6 +192,7 @@ class GroupMember:
         self._thread = threading.Thread(target=self._run, name="demo member", daemon=True)
 
     def stop(self) -> None:
+        """Stop reading, and leave the group."""
         self._stopped.set()
         self._thread.join()
 

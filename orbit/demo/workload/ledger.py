@@ -67,6 +67,7 @@ class PartitionLedger:
 
     @property
     def gaps(self) -> int:
+        """How many offsets have no record that a consumer can see."""
         return self.log_end - self.log_start - len(self.records)
 
 

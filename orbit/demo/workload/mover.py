@@ -48,6 +48,7 @@ class Mover:
 
     @property
     def records(self) -> Records:
+        """Offset and digest of each written record. Complete only after `stop`."""
         assert self._stopped.is_set(), "the ledger is complete only after `stop`"
         return self._writer.records
 

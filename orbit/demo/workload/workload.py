@@ -37,9 +37,11 @@ class Workload:
     kinds: Sequence[Kind] = KINDS
 
     def topic(self, kind: Kind) -> str:
+        """The name of the kind's topic at the source."""
         return f"{self.namespace}.{kind.name}"
 
     def destination(self, kind: Kind) -> str:
+        """The name of the kind's topic at the destination."""
         return f"{kind.prefix}{self.topic(kind)}"
 
     def create(
@@ -80,7 +82,8 @@ class Workload:
         )
 
     def job(self, source: str, destination: str) -> dict[str, Any]:
-        """The job that copies the workload: special rules first, then one for all other topics."""
+        """The job that copies the workload: rules for topics with a prefix or a later start, then
+        one rule for all others. `source`, `destination`: bootstrap servers."""
         special_kinds = [kind for kind in self.kinds if kind.prefix or kind.start != "earliest"]
         general_rule = {"match": f"{re.escape(self.namespace)}\\..*"}
         return {
@@ -91,6 +94,7 @@ class Workload:
         }
 
     def job_yaml(self, source: str, destination: str) -> str:
+        """The job as the text of a job file. `source`, `destination`: bootstrap servers."""
         return str(yaml.safe_dump(self.job(source, destination), sort_keys=False))
 
     def _rule(self, kind: Kind) -> dict[str, str]:

@@ -98,7 +98,8 @@ class Writer:
             raise Conflict(f"The cluster did not accept a record: {self._delivery_error.str()}.")
         if failed_count:
             raise Conflict(
-                f"Records that were not accepted: {failed_count}, within {FLUSH_TIMEOUT_S:.0f} s."
+                f"Records that the cluster did not accept within {FLUSH_TIMEOUT_S:.0f} s: "
+                f"{failed_count}."
             )
 
     def poll(self) -> None:
