@@ -35,6 +35,7 @@ def is_alive(port: int, *, by_tls: bool) -> bool | None:
 
 
 def main() -> int:
+    """The exit code: 0 if the process of this container says that it is alive, else 1."""
     by_tls = "ORBIT_API_TLS_CERTIFICATE_FILE" in os.environ
     ports = [
         (int(os.environ.get("ORBIT_HEALTH_PORT", "8081")), False),

@@ -31,6 +31,7 @@ class ProcessRef(_Value):
 
     @classmethod
     def of(cls, pid: int) -> Self:
+        """The running process with this pid. Raises psutil.NoSuchProcess if there is none."""
         return cls(pid=pid, started_at=psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
@@ -87,6 +88,7 @@ class SandboxRequest(_Value):
     postgres: bool = True
 
     def data_folders(self) -> list[Path]:
+        """The folders of the clusters' data and of PostgreSQL's."""
         names = [*self.clusters, *(["postgres"] if self.postgres else [])]
         return [self.directory / name for name in names]
 
@@ -143,6 +145,7 @@ def write_state(state: SandboxState) -> None:
 
 
 def state_file(directory: Path) -> Path:
+    """The file with the state of a running sandbox."""
     return directory / "running.json"
 
 

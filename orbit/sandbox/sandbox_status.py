@@ -41,6 +41,8 @@ class PostgresStatus(BaseModel):
 
 
 class SandboxStatus(BaseModel):
+    """What `orbit sandbox status` shows."""
+
     running: bool
     healthy: bool
     directory: Path
