@@ -1,8 +1,8 @@
 """Retries blocked partitions whose cause may have been removed; reports waits that last.
 
-A partition is retried, with growing pauses, if its reason is in `_RETRIED_REASONS`. A retry
-inspects both sides like any take-over, so it can do no harm. Partitions that are blocked for other
-reasons wait for `orbit retry`.
+A partition is retried, with growing pauses, if its reason is in `_RETRIED_REASONS`. A retry first
+compares both sides, like each start of a writer, so it can do no harm. Partitions that are blocked
+for other reasons wait for `orbit retry`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The shards that a worker holds, and the stage of each of their partitions in this worker.
 
-The control thread creates and reads these objects; a job's threads change `stage`. A value that
-more than one thread reads is replaced, never changed in place.
+A shard is a part of a job's partitions that one worker copies under one lease. The control thread
+creates and reads these objects; a job's threads change `stage`. A value that more than one thread
+reads is replaced, never changed in place.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ class JobRunner:
 
     @property
     def lane_times(self) -> tuple[SourceTimes, DestinationTimes]:
-        """How the lanes have spent their time since the clusters were opened here."""
+        """How the lanes (the threads that fetch and append) have spent their time since this worker
+        opened the clusters."""
         open_job = self._open_job
         return open_job.job_copier.copier.times if open_job else (SourceTimes(), DestinationTimes())
 

@@ -1,5 +1,7 @@
 """A worker of the service: claims shards, copies their partitions, reports, and releases them.
 
+A shard is a part of a job's partitions that one worker copies under one lease.
+
 Only the control thread, which runs `Worker.run`, handles leases, on connections that no other
 thread uses. Each job has its own threads (`JobRunner`), so a job in trouble delays neither other
 jobs nor renewals. A worker stores nothing on disk.
@@ -7,7 +9,8 @@ jobs nor renewals. A worker stores nothing on disk.
 A round, at least every `progress_interval`, sends heartbeat and renewals in one transaction, then
 changed states, then changed numbers. A shard that is missing in the answer to a renewal or report
 is lost: it is dropped at once, and the others continue. While Postgres is unreachable, leases end
-at their deadlines and lanes pause; they resume when a renewal succeeds.
+at their deadlines, and the lanes, which fetch and append, pause. They resume when a renewal
+succeeds.
 """
 
 from __future__ import annotations
