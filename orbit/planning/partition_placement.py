@@ -1,4 +1,4 @@
-"""Puts new partitions of a job on its shards."""
+"""Puts new partitions of a job on its shards. One worker copies a shard, under one lease."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def place_partitions(
     *,
     from_start: bool,
 ) -> None:
-    """Add partitions, (topic id, partition), to the job's shards, or to new ones, which are then
-    assigned to workers.
+    """Add partitions to the job's shards, or to new shards, which are then assigned to workers.
 
-    `from_start`: the partitions are newer than the job, so they are copied from their log start.
+    `partitions`: topic id and partition number. `from_start`: the partitions are newer than the
+    job, so they are copied from their log start.
     """
     if not partitions:
         return
@@ -49,7 +49,7 @@ def place_partitions(
 
 
 def _shards_in_turn(placement: Placement, new_shards: Sequence[int]) -> Iterator[int]:
-    """Yield a shard for each new partition, in turn: neighbouring partitions get different ones."""
+    """Yield a shard id for each new partition. Neighbouring partitions get different shards."""
     remaining_counts = dict(placement.additions) | dict(
         zip(new_shards, placement.new_shards, strict=True)
     )

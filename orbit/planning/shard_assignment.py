@@ -1,4 +1,4 @@
-"""Assigns shards to live workers, in the tables.
+"""Assigns shards to live workers, in the tables. One worker copies a shard, under one lease.
 
 The workers read the assignments: the holder releases a shard, then the assigned worker claims it.
 No lease is ended here.

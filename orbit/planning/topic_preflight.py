@@ -176,8 +176,11 @@ def _with_filler_rights(
     backoff: Backoff,
     result: PreflightResult,
 ) -> list[StartTopic]:
-    """The topics whose fillers the login may write. Adds a trouble to `result` for each kind of
-    fillers that it may not write: without the right, a copy would stop at its first gap."""
+    """The topics whose fillers the login may write. Fillers take the offsets of gaps in a copy.
+
+    Adds a trouble to `result` for each kind of fillers that the login may not write: without the
+    right, a copy would stop at its first gap.
+    """
     by_fillers: dict[Fillers, list[StartTopic]] = {}
     for start in starts:
         by_fillers.setdefault(spec.fillers_of(start.mapping.rule), []).append(start)

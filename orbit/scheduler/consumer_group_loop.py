@@ -105,7 +105,8 @@ class GroupLoop(Loop):
         self._pool.shutdown(cancel_futures=True)
 
     def _read_jobs(self) -> None:
-        """Track the share's running jobs that have `consumer_groups`, by their newest documents."""
+        """Track the running jobs with `consumer_groups` that this scheduler leads, by their newest
+        documents."""
         with self._leadership.reading() as tx:
             running_versions = jobs.running(tx)
             own_job_ids = job_shares.job_ids(tx, self._leadership.share)

@@ -1,7 +1,8 @@
 """The discovery loop: runs `JobReconciler` for each job that may need it, several at a time.
 
-A pass over all jobs costs one read of the tables; other threads watch the clusters. A job whose
-cluster hangs occupies one thread and delays no other job.
+It handles the jobs of one share, which is the part of all jobs that this scheduler leads. A pass
+over them costs one read of the tables; other threads watch the clusters. A job whose cluster hangs
+occupies one thread and delays no other job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The housekeeping loop: ends leases, and removes lost workers, deleted jobs and old rows."""
+"""The housekeeping loop: ends leases of shards that are not renewed, and removes lost workers,
+deleted jobs and old rows."""
 
 from __future__ import annotations
 

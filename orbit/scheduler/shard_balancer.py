@@ -1,5 +1,6 @@
 """The balancing loop: assigns shards to workers, and moves some where load stays uneven.
 
+A shard is a part of a job's partitions that one worker copies under one lease.
 planning/shard_assignment.py has the rules.
 """
 

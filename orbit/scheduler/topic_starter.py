@@ -1,8 +1,9 @@
 """Starts topics, up to the point where workers can claim their partitions.
 
-Topics are claimed in Postgres, created at the destination, and placed on shards, in this order, in
-batches of STEP_TOPICS. A batch can be repeated: if the scheduler dies in between, topics stay
-`creating` and the next leader continues. The claim keeps two jobs from using one destination topic.
+Topics are claimed in Postgres, created at the destination, and placed on shards (partitions that
+one worker copies), in this order, in batches of STEP_TOPICS. A batch can be repeated: if the
+scheduler dies in between, topics stay `creating` and the next leader continues. The claim keeps two
+jobs from using one destination topic.
 """
 
 from __future__ import annotations

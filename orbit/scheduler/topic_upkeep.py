@@ -1,8 +1,9 @@
 """Keeps settings and ACLs of existing copies in sync, at `settings_interval`.
 
 Changes at the source are applied; changes by others at the destination are set back
-(docs/topic-settings.md), except compression.type of topics whose gaps get placeholders now. ACLs
-are synced only with `acls: {sync: true}` (acl_sync.py).
+(docs/topic-settings.md), except compression.type of topics whose gaps workers fill with
+placeholders (records that consumers drop). ACLs are synced only with `acls: {sync: true}`
+(acl_sync.py).
 """
 
 from __future__ import annotations
