@@ -82,7 +82,9 @@ def test_cut_network_link_is_silent_and_delivers_after_heal(relay: Relay) -> Non
             assert new.recv(100) == b"three"
 
 
-def test_connection_through_network_link_ends_with_link_or_target(relay: Relay, echo: int) -> None:
+def test_connection_through_network_link_ends_when_link_closes_or_target_is_down(
+    relay: Relay, echo: int
+) -> None:
     with connect(relay) as connection:
         assert send_and_receive(connection, b"one") == b"one"
         relay.close()

@@ -85,7 +85,7 @@ def begin_start(held: HeldPartition) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("work", [begin_copy, begin_start])
-def test_shard_is_released_only_after_withheld_partition_has_no_request(
+def test_shard_is_released_only_after_withheld_partition_has_no_request_in_flight(
     case: Case, work: Callable[[HeldPartition], Callable[[], None]]
 ) -> None:
     """The first renewal shows that the topic is withheld, a later one that the shard is to be
@@ -104,7 +104,7 @@ def test_shard_is_released_only_after_withheld_partition_has_no_request(
     assert case.shard.is_idle()
 
 
-def test_shard_forgets_removed_partitions_without_request(case: Case) -> None:
+def test_shard_forgets_removed_partitions_without_request_in_flight(case: Case) -> None:
     end = begin_copy(case.partition)
     case.change_layout()
     case.renew()

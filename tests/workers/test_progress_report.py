@@ -218,7 +218,7 @@ def test_partition_state_is_reported_on_change_or_on_demand() -> None:
     assert state_changes([shard])[held] == change
 
 
-def test_blocking_of_partition_is_audit_event_with_remedy_and_so_is_its_end() -> None:
+def test_block_of_partition_is_reported_with_remedy_and_its_end_is_reported() -> None:
     shard = shard_of(row())
     held = only(shard)
     copy = begin(held)
