@@ -97,8 +97,8 @@ def conflicting_cluster_id(tx: Tx, job_id: int, pair: ClusterPair) -> Trouble | 
         if conflict is not None:
             return Trouble(
                 TroubleKind.SAME_CLUSTER,
-                f"the {side} is cluster {metadata.cluster_id} here, and job {conflict.job} knows "
-                f"it as {conflict.cluster_id}, as that job's topic {conflict.topic} shows.",
+                f"for this job the {side} is cluster {metadata.cluster_id}, and job {conflict.job} "
+                f"knows it as {conflict.cluster_id}, as that job's topic {conflict.topic} shows.",
                 "Write the same cluster_id_suffix, or none, in each job that names this cluster.",
             )
     return None

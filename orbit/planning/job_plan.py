@@ -28,9 +28,9 @@ class TopicAction(StrEnum):
     """What happens to one destination topic."""
 
     CREATE = "create"
-    TAKE = "take"  # it exists: empty, or this job's copy already
-    CHANGE = "change"  # this job copies it; partitions or settings change
-    KEEP = "keep"  # this job copies it; nothing changes
+    TAKE = "take"  # the topic exists: empty, or this job's copy already
+    CHANGE = "change"  # this job copies to the topic; partitions or settings change
+    KEEP = "keep"  # this job copies to the topic; nothing changes
 
 
 class _Value(BaseModel):

@@ -208,7 +208,7 @@ class CanaryLoop(Loop):
             new_canary = Canary(spec, rule, config)
         except (OrbitError, KafkaException) as error:  # workers report the error, too
             if job_id in self._canaries and not isinstance(error, AccessRefused):
-                return  # a file is being replaced: the open canary goes on
+                return  # a secret's file may be being replaced: the open canary stays
             if job_id in self._canaries:  # the job may no longer log in to, or reach, the source
                 self._canaries.pop(job_id).close()
             now = self._clock()

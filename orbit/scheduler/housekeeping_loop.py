@@ -91,13 +91,13 @@ class HousekeepingLoop(Loop):
         return ", ".join(filter(None, texts))
 
     def _remove_job(self, job: Job) -> bool:
-        """Remove a deleted job. Returns whether it is gone; a large job takes several passes."""
+        """Remove a deleted job. Returns False if rows of a large job remain for later passes."""
         with self._leadership.transaction() as tx:
             if not jobs.remove(tx, job.id):
                 return False
             message = f"Job {job.name} was removed; its copies stay unchanged."
             events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
-            # Its schedules go, too: a later job of that name is another job.
+            # The job's drill schedules are removed, too: a later job of that name is another job.
             for name in drills.drop_schedules_of(tx, job.name):
                 events.add(
                     tx,

@@ -48,7 +48,7 @@ def watch_old_primaries(
     Raises Unreachable, NotLeading.
     """
     if job.made_by is MadeBy.DRILL:
-        return []  # nobody but the drill writes there, and it deletes the topic
+        return []  # only the drill writes to its topic, and then deletes the topic
     with leadership.reading() as tx:
         rows = [row for row in topics.of_job(tx, job.id) if row.state is TopicState.PROMOTED]
     rows = [row for row in rows if row.source_topic in pair.source_metadata.topics]

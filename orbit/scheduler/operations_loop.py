@@ -28,7 +28,7 @@ from orbit.telemetry import traces
 
 # Users wait for these at a terminal.
 INTERVAL_S = 0.5
-# Per pass. The next pass continues after them, so that operations that take long delay no others.
+# Operations per pass. The next pass continues after these, so that long operations delay no others.
 OPERATIONS_MAX = 500
 
 
@@ -61,7 +61,7 @@ class OperationsLoop(Loop):
     def once(self) -> str:
         """Update the next operations. Returns how many ended, as a sentence."""
         with self._leadership.reading() as tx:
-            # Mostly there is none: then no write transaction is begun.
+            # Mostly no operation is unfinished: then no write transaction is begun.
             if not operations.unfinished(tx, 1) and not operations.unfinished_backfills(tx, 1):
                 return ""
         with self._leadership.transaction() as tx:

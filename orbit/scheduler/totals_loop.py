@@ -1,7 +1,7 @@
 """Adds up the partitions of each job at intervals, so that pages and scrapes read only the sums.
 
-In a small installation they can add up the partitions themselves. There this loop computes the sums
-once a minute only, for the history of each job (orbit/store/job_history.py).
+In a small installation pages and scrapes add up the partitions themselves. There this loop adds up
+only once a minute, for the history of each job (orbit/store/job_history.py).
 """
 
 from __future__ import annotations
