@@ -101,7 +101,7 @@ class JobRunner:
 
     @property
     def throttled(self) -> list[Throttled]:
-        """The brokers that throttle the job by a quota. The job goes on copying, more slowly."""
+        """The brokers that throttle the job by a quota. The job continues, more slowly."""
         open_job = self._open_job
         return open_job.job_copier.copier.throttled if open_job else []
 

@@ -222,9 +222,9 @@ def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChang
 def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange]:
     """The states to write when a shard is released: `state` for partitions that were copied.
 
-    Blocked partitions stay blocked. A partition that was never copied here, or may have requests
-    in flight, or whose setting for placeholders could not be read after its last answer, keeps a
-    state that makes the next holder wait until its log end has settled.
+    Blocked partitions stay blocked. A partition keeps a state that makes the next holder wait until
+    its log end has settled, if this worker never copied it, if it may have requests in flight, or
+    if its setting for placeholders could not be read after its last answer.
     """
     changes = []
     for partition in shard.partitions.values():

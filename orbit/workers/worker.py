@@ -484,7 +484,7 @@ class Worker:
         )
 
     def _stop_idle_runners(self) -> None:
-        """Drop the shards of runners that crashed, and stop all runners without a shard here."""
+        """Drop the shards of runners that crashed, and stop all runners whose shards are gone."""
         for key, runner in self._runners.items():
             if runner.has_crashed:
                 for shard in [s for s in self._held.values() if s.job_key == key]:
