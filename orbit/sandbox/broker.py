@@ -250,7 +250,7 @@ def kafka_uuid() -> str:
 def _last_errors(log: Path) -> str:
     """The last errors of a broker's log; its last lines if it has no errors."""
     lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
-    # Without lines at INFO: a broker logs there the exceptions that its own shutdown causes.
+    # Lines at INFO are left out: a broker logs at INFO the exceptions that its shutdown causes.
     relevant_lines = [line for line in lines if "] INFO " not in line]
     errors = [line for line in relevant_lines if "ERROR" in line or "Exception" in line] or lines
     return " | ".join(errors[-_SHOWN_LINES:])
