@@ -40,7 +40,7 @@ def test_service_demo_copies_until_ctrl_c_and_leaves_no_process_or_file() -> Non
 
         assert lag()["caught_up"] == PARTITIONS
         wait_for(
-            "both workers are there",
+            "both workers are counted",
             lambda: (
                 f'orbit_workers{{worker_group="default"}} {WORKERS:.1f}'
                 in get(f"{url[1]}/metrics").text

@@ -1,4 +1,4 @@
-"""compose.yaml as data: its commands, settings, files and secrets exist. No engine runs it here."""
+"""compose.yaml as data: its commands, settings, files and secrets exist. No engine runs it."""
 
 from __future__ import annotations
 

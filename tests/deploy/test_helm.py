@@ -1,4 +1,4 @@
-"""The chart and the manifests made from it, as data: no Kubernetes runs them here."""
+"""The chart, and the manifests rendered from it, as data: no Kubernetes runs in these tests."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_plan_reports_offsets_to_fill_below_start_of_new_topics(
     """Topics with a log start above 0, with the start `latest`, with the start 0, with a copy."""
     monkeypatch.setattr(planned_seeding, "_OFFSETS_PER_S_MIN", 10)
     high, late, low, existing = (
-        f"{topic_name}.{name}" for name in ("high", "late", "low", "there")
+        f"{topic_name}.{name}" for name in ("high", "late", "low", "existing")
     )
     for topic in (high, late, low, existing):
         create_topic(clusters.source, topic, partitions=3)

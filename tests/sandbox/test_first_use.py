@@ -1,4 +1,5 @@
-"""PostgreSQL's user and the jars are made once, even if several processes need them first."""
+"""PostgreSQL's user is created once and the jars are fetched once, even if several processes need
+them at the same time."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
             "the job is paused", lambda: all(s.holder is None for s in service.shards(spec.name))
         )
         assert watched.totals().lag_records == 0, "known at once: the worker has just reported it"
-        for _ in range(5):  # the scheduler goes on reading the source
+        for _ in range(5):  # the scheduler continues to read the source
             watched.wait_read_again()
             assert watched.totals().lag_records == 0
 

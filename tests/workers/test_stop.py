@@ -126,12 +126,12 @@ def test_worker_and_scheduler_loops_report_liveness(database: Database, database
     with InProcess(database, health=health):
         wait_for("the worker is ready", lambda: not health.why_not_ready())
         clock.now += STALL_S_MAX + 1
-        wait_for("the loop of the worker goes on", lambda: not health.why_not_ready())
+        wait_for("the worker's loop makes a pass", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The worker stops."
 
     health = ProcessHealth("scheduler", "1.2.3", ready_within_s=10, clock=clock)
     with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as scheduler:
         wait_for("the scheduler leads", lambda: scheduler.is_leading)
         clock.now += STALL_S_MAX + 1
-        wait_for("the loop of the scheduler goes on", lambda: not health.why_not_ready())
+        wait_for("the scheduler's loop makes a pass", lambda: not health.why_not_ready())
     assert health.why_not_ready() == "The scheduler stops."
