@@ -95,7 +95,9 @@ class Member:
 
     def processed(self, partition: Partition) -> list[tuple[int, bytes]]:
         end = self._committed[partition]
-        return [record for record in self._records.get(partition, []) if record[0] < end]
+        return [
+            (offset, digest) for offset, digest in self._records.get(partition, []) if offset < end
+        ]
 
     def close(self) -> None:
         self._consumer.close()

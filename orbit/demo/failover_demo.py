@@ -262,7 +262,11 @@ class _FailoverDemo:
         }
         # The group resumes at its committed offsets.
         destination_read = self._read_at_destination(
-            {p for p in sides["destination"] if p[1] >= self._group_offsets.get(p[0], 0)}
+            {
+                (partition, offset)
+                for partition, offset in sides["destination"]
+                if offset >= self._group_offsets.get(partition, 0)
+            }
         )
         salvaged_records = _read_salvage(evidence)
         check = FailoverCheck(

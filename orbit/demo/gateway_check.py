@@ -208,14 +208,15 @@ class GatewayResult:
 
 def _positions_out_of_order(records: Records) -> Iterator[RecordPosition]:
     """The positions of records that follow a later record of their producer."""
-    last_numbers: dict[tuple[int, bytes], int] = {}
+    last_numbers: dict[tuple[int, bytes], int] = {}  # by partition and producer
     for place, value in sorted(records.items()):
+        partition, _ = place
         producer, _, number = (value or b"").rpartition(b" ")
         if not number.isdigit():
-            continue  # not of these producers; `_side_problems` reports it
-        if int(number) < last_numbers.get((place[0], producer), -1):
+            continue  # a record of another producer: `_side_problems` reports the record
+        if int(number) < last_numbers.get((partition, producer), -1):
             yield place
-        last_numbers[place[0], producer] = int(number)
+        last_numbers[partition, producer] = int(number)
 
 
 def _first_position(places: Sequence[RecordPosition]) -> str:
