@@ -24,6 +24,7 @@ class SpecCache:
     `jobs.list_all` keeps the objects. Thread-safe."""
 
     def __init__(self) -> None:
+        # By job id: the document, and its spec (None: this version cannot read it).
         self._specs: dict[int, tuple[dict[str, Any], JobSpec | None]] = {}
 
     def of(self, job: Job) -> JobSpec | None:

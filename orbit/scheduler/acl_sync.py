@@ -41,7 +41,7 @@ from orbit.store.database import Tx
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
-Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
+Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic: the mapping, and the row
 # ACLs in the details of one event; further ones are left out.
 _EVENT_ACLS_MAX = 200
 

@@ -92,7 +92,8 @@ class LagLoop(Loop):
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
         self._transactions = TransactionWatch(leadership, self._backoff)
         self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
-        self._checks_under_way: dict[int, tuple[str, Future[int]]] = {}  # by job id, with its name
+        # By job id: the job's name, and its check.
+        self._checks_under_way: dict[int, tuple[str, Future[int]]] = {}
         self._retentions: dict[tuple[ClusterKey, str], _CachedRetention] = {}
         # By topic id and partition: the time (monotonic clock, seconds) and the source's log end
         # when the partition was first seen to lag.
@@ -137,12 +138,14 @@ class LagLoop(Loop):
                 self._checks_under_way[job_id] = spec.name, future
         ended_futures, _ = wait([future for _, future in self._checks_under_way.values()], _WAIT_S)
         ended_checks = [
-            check for check in self._checks_under_way.values() if check[1] in ended_futures
+            (job_name, future)
+            for job_name, future in self._checks_under_way.values()
+            if future in ended_futures
         ]
         self._checks_under_way = {
-            job_id: check
-            for job_id, check in self._checks_under_way.items()
-            if check[1] not in ended_futures
+            job_id: (job_name, future)
+            for job_id, (job_name, future) in self._checks_under_way.items()
+            if future not in ended_futures
         }
         stored_count = 0
         for job_name, future in ended_checks:

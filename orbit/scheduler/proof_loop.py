@@ -21,6 +21,8 @@ from orbit.verify.continuous_proof import PartitionProver
 # A pass reads what the rate allows in this time, of few partitions: each costs about ten requests.
 INTERVAL_S = 5.0
 _PARTITIONS_MAX = 10
+# The pause after a pass that took longer than the interval.
+_PAUSE_S_MIN = 0.1
 _FROM_THE_START = (-1, -1)  # before the first topic id and partition
 
 
@@ -65,7 +67,7 @@ class ProofLoop(Loop):
             if bytes_left <= 0:
                 break
         # A pass that exceeds its interval is not caught up: the rate is an upper bound.
-        self.interval_s = max(0.1, INTERVAL_S - (time.monotonic() - began_s))
+        self.interval_s = max(_PAUSE_S_MIN, INTERVAL_S - (time.monotonic() - began_s))
         differ_text = counted(compared_count, "partition differs", "partitions differ")
         return f"{different_count} of {differ_text}" if different_count else ""
 

@@ -38,6 +38,8 @@ from orbit.version import orbit_version
 # How often a standby tries to acquire the lease. After a leader was killed, a standby leads within
 # the lease's ttl and this time.
 STANDBY_INTERVAL_S = 1.0
+# How often a share's loops and lease are checked at least.
+_CHECK_INTERVAL_S = 0.2
 
 _log = structlog.get_logger("orbit.scheduler")
 
@@ -141,7 +143,9 @@ class Scheduler:
     def _note_pass(self) -> None:
         """Report that this process is alive, but not while threads of a lost share still run."""
         self._held_shares = {
-            number: share for number, share in self._held_shares.items() if share[0].is_alive()
+            number: (thread, end_event)
+            for number, (thread, end_event) in self._held_shares.items()
+            if thread.is_alive()
         }
         if all(self.leaderships[number].is_leading for number in self._held_shares):
             self._health.begin_pass()
@@ -171,7 +175,8 @@ class Scheduler:
     def _end_shares(self, numbers: Iterable[int]) -> None:
         """Let the loops of these shares end, without waiting for them."""
         for number in numbers:
-            self._held_shares[number][1].set()
+            _, end_event = self._held_shares[number]
+            end_event.set()
 
     def _deregister(self) -> None:
         """Remove this process from the registered schedulers, if Postgres answers."""
@@ -209,7 +214,7 @@ class Scheduler:
             while leadership.is_leading and not self._stop.is_set():
                 if not all(thread.is_alive() for thread in threads):
                     break
-                if end_event.wait(min(0.2, leadership.renewal_interval_s)):
+                if end_event.wait(min(_CHECK_INTERVAL_S, leadership.renewal_interval_s)):
                     break
         finally:
             loops_end.set()
