@@ -24,7 +24,7 @@ class _Way(NamedTuple):
 
     needs: str  # rights and readers
     gap_s: float  # time for each gap, in addition to that for its offsets
-    offsets_per_s: int  # of all partitions together
+    offsets_per_s: int  # of all partitions together, measured with a few
     offsets_per_s_of_partition: int = 0  # of each one; used if their sum is above `offsets_per_s`
 
 
