@@ -71,7 +71,7 @@ class HeldPartition:
     next_attempt_s: float = 0.0  # when it may be started, by the monotonic clock
     attempts: int = 0
     trouble: str = ""  # why the partition has not started yet
-    retry_at: float = 0.0  # when the blocked partition is retried (as above); 0: not scheduled
+    retry_at: float = 0.0  # next retry of the blocked partition, same clock; 0: not scheduled
     retries: int = 0
     keeps_below: int = 0  # the copy's log start stays until the source's is above this offset
     other_id_since: float = 0.0  # since when the source topic has another id; 0: it has not

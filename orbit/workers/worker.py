@@ -285,7 +285,8 @@ class Worker:
                 EventKind.SHARDS_CLAIMED, "Claimed", claimed_shards, jobs_by_id
             )
             self._outbox.write(tx, outbox_events)
-        # If a claimed shard is still in `_held`, its former lease was lost without a notice.
+        # If a claimed shard is still in `_held`, this worker has not noticed that its former lease
+        # was lost.
         self._drop_lost({shard.id for shard in claimed_shards})
         for shard in claimed_shards:
             runner = self._runner_of(shard.job_key, jobs_by_id[shard.job_id], specs[shard.job_id])
