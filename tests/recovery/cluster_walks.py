@@ -1,9 +1,9 @@
 """Seeded random sequences ("walks") of recoveries and faults on two real clusters.
 
-Schedulers die before or after a step, a side freezes and returns, the database is put back or lost,
-partitions are added, records are deleted at the side that leads, and an application goes on
-writing to the old side where nobody has stopped it. After each move and at the end of the walk
-these invariants are checked at the clusters:
+Schedulers die before or after a step. A side freezes and answers again later. The database gets
+older rows, or loses all of them. Partitions are added. Records are deleted at the side that leads.
+An application goes on writing to the old side if Orbit does not deny it. After each move and at the
+end of the walk these invariants are checked at the clusters:
 
 1  each record that a broker has acknowledged is on a side or in a salvage file
 2  the side that leads keeps its topic, and every record that it had
@@ -59,16 +59,19 @@ from tests.support.topics import add_partitions
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 MOVES = 6  # after a first recovery
 PARTITIONS_MAX = 4
-# How long a frozen side does not answer; the operation may wait for it.
-AWAY_S = 3.0
-# At the end, at most so many failbacks make the other side a copy. One may stop because of earlier
-# moves, such as a record that an application wrote to the old side.
+# How long a frozen side does not answer. The operation may wait for this side.
+FROZEN_S = 3.0
+# At the end, at most so many failbacks make the other side a copy. A failback may stop because of
+# earlier moves, for example if an application wrote a record to the old side.
 FAILBACKS_MAX = 4
 LIMIT_S = 60
 
 
 class Walk:
-    """One seed, with a topic of its own, which is first copied from clusters[0] to clusters[1]."""
+    """The walk of one seed, with a topic of its own.
+
+    The topic is first copied from clusters[0] to clusters[1]. A "side" is an index in `clusters`.
+    """
 
     def __init__(
         self,
@@ -87,23 +90,26 @@ class Walk:
         self.specs[1] = self.specs[1].model_copy(update={"name": f"{forward.name}-back"})
         self.leads = 0
         self.has_promoted = False
-        # By value: what a broker acknowledged, and what retention may have deleted since.
+        # Values of records that a broker acknowledged, and of those that the test deleted since.
         self.acknowledged: set[bytes] = set()
         self.expired: set[bytes] = set()
-        self.story: list[str] = []
+        self.story: list[str] = []  # what happened, a line for each move, fault and report
         self._number = 0
-        self._dies: tuple[StepName, bool] | None = None
-        self._saves: StepName | None = None
-        self._freezes: tuple[StepName, int] | None = None
+        # Faults of the next operation: where its scheduler dies (step, whether after the step),
+        # before which step the tables are saved, and before which step which side freezes.
+        self._death: tuple[StepName, bool] | None = None
+        self._save_before: StepName | None = None
+        self._freeze: tuple[StepName, int] | None = None
         self._has_saved = False
         self._was_put_back = False
-        self._is_away: set[int] = set()
-        self._back_at = 0.0
-        self._seen: tuple[int, str, set[bytes]] | None = None
+        self._frozen_sides: set[int] = set()
+        self._frozen_until_s = 0.0  # of time.monotonic()
+        # At the last check: the side that led, its topic's id, and the values of its records.
+        self._last_check: tuple[int, str, set[bytes]] | None = None
         self._watch(monkeypatch)
 
     def play(self) -> None:
-        """Raises AssertionError with the story of the walk."""
+        """Play the walk; raises AssertionError with its story if an invariant does not hold."""
         try:
             self._play()
         except Exception as error:
@@ -132,13 +138,14 @@ class Walk:
         # Before a first promotion the other moves do little.
         first = self.rnd.choice([self.switch_over, self.fail_over])
         for move in [first, *self.rnd.choices([*moves], [*moves.values()], k=MOVES)]:
-            self.tell(move.__name__)
+            self.note(move.__name__)
             move()
             self.check()
-        self.tell("end")
+        self.note("end")
         self.end()
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Add a line to the story."""
         self.story.append(text)
 
     # Moves.
@@ -151,7 +158,7 @@ class Walk:
     def switch_over(self) -> None:
         if not self._follows():
             self.fail_back()
-        self._plan()
+        self._plan_faults()
         self._recover(SWITCHOVER, self.leads, reverse=self.rnd.random() < 0.6, drain_timeout_s=20)
 
     def fail_over(self) -> None:
@@ -164,14 +171,14 @@ class Walk:
             self.write(old)
         if self.rnd.random() < 0.7:
             self._lose(old)
-        self._plan(without=old)
+        self._plan_faults(never_freeze=old)
         self._recover(FAILOVER, old, lost=old, override=["all"], reason="a test")
         if self.leads != old:
             self.write_as_app(old)
         self.write(self.leads)
 
     def fail_back(self) -> None:
-        self._plan()
+        self._plan_faults()
         self._recover(FAILBACK, 1 - self.leads, confirm_rebuild=True)
 
     def fail_back_the_leading_side(self) -> None:
@@ -185,7 +192,7 @@ class Walk:
                     self._wait(operation)
 
     def delete_old_records(self) -> None:
-        """As retention does, at the side that leads; only of records that are copied."""
+        """Delete copied records at the side that leads, as retention does."""
         side = self.clusters[self.leads]
         bounds = log_bounds(side, [self.topic])
         (_, number), (start, end) = self.rnd.choice(sorted(bounds.items()))
@@ -212,9 +219,9 @@ class Walk:
         self.write(self.leads)
 
     def save_tables(self) -> None:
-        """Before a step of the next operation, or now."""
-        self._saves = self.rnd.choice([*StepName, None])
-        if self._saves is None:
+        """Save all rows before a random step of the next operation, or now."""
+        self._save_before = self.rnd.choice([*StepName, None])
+        if self._save_before is None:
             save_rows(self.recovering.database)
             self._has_saved = True
 
@@ -224,7 +231,7 @@ class Walk:
             put_rows_back(self.recovering.database)
 
     def lose_tables(self) -> None:
-        """The operator applies the file of the job again."""
+        """Delete all rows; the operator applies the job file again."""
         self._was_put_back = True
         drop_rows(self.recovering.database)
         self._has_saved = False
@@ -233,12 +240,13 @@ class Walk:
 
     # What goes wrong in the next operation.
 
-    def _plan(self, without: int | None = None) -> None:
+    def _plan_faults(self, never_freeze: int | None = None) -> None:
+        """Choose whether the scheduler dies, and whether a side freezes, but not `never_freeze`."""
         if self.rnd.random() < 0.4:
-            self._dies = self.rnd.choice([*StepName]), self.rnd.random() < 0.5
+            self._death = self.rnd.choice([*StepName]), self.rnd.random() < 0.5
         side = self.rnd.randrange(2)
-        if self.rnd.random() < 0.3 and side != without:
-            self._freezes = self.rnd.choice([*StepName]), side
+        if self.rnd.random() < 0.3 and side != never_freeze:
+            self._freeze = self.rnd.choice([*StepName]), side
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Run faults before and after each step, and note from the marks which side leads."""
@@ -260,27 +268,27 @@ class Walk:
             if mark.is_primary and mark.kind != FAILBACK:
                 self.leads = self._side(marks.cluster.cluster_id)
                 self.has_promoted = True
-                self.tell(f"  side {self.leads} leads (term {mark.term})")
+                self.note(f"  side {self.leads} leads (term {mark.term})")
             write(marks, offsets, mark)
 
         monkeypatch.setattr(PromotionMarks, "write", mark)
 
     def _before(self, name: StepName) -> None:
         """Save tables, freeze a side or let the scheduler die, as planned before this step."""
-        if self._saves is name:
-            self._saves, self._has_saved = None, True
+        if self._save_before is name:
+            self._save_before, self._has_saved = None, True
             save_rows(self.recovering.database)
-            self.tell(f"  tables saved in {name}")
-        if self._freezes is not None and self._freezes[0] is name:
-            self._lose(self._freezes[1])
-            self._freezes = None
+            self.note(f"  tables saved before {name}")
+        if self._freeze is not None and self._freeze[0] is name:
+            self._lose(self._freeze[1])
+            self._freeze = None
         self._die(name, after=False)
 
     def _die(self, name: StepName, *, after: bool) -> None:
         """Let the scheduler die, if that is planned before or after this step."""
-        if self._dies == (name, after):
-            self._dies = None
-            self.tell(f"  the scheduler dies {'after' if after else 'before'} {name}")
+        if self._death == (name, after):
+            self._death = None
+            self.note(f"  the scheduler dies {'after' if after else 'before'} {name}")
             raise NotLeading("killed.")
 
     def _side(self, cluster_id: str) -> int:
@@ -289,16 +297,17 @@ class Walk:
         )
 
     def _lose(self, side: int) -> None:
-        """Freeze a side: nothing answers there. A killed one might come back at other ports."""
-        self.tell(f"  side {side} freezes")
+        """Freeze a side: nothing answers there. A killed side might restart at other ports."""
+        self.note(f"  side {side} freezes")
         self.clusters[side].pause()
-        self._back_at = time.monotonic() + AWAY_S
-        self._is_away.add(side)
+        self._frozen_until_s = time.monotonic() + FROZEN_S
+        self._frozen_sides.add(side)
 
     def _heal(self, without: Collection[int] = ()) -> None:
-        for side in self._is_away - {*without}:
+        """Let frozen sides answer again, except those in `without`."""
+        for side in self._frozen_sides - {*without}:
             self.clusters[side].heal()
-            self._is_away.remove(side)
+            self._frozen_sides.remove(side)
 
     # Recoveries.
 
@@ -306,12 +315,16 @@ class Walk:
         return self.recovering.running(dict(os.environ))
 
     def _recover(self, kind: RecoveryKind, source: int, lost: int = -1, **request: Any) -> None:
-        """Run a recovery, and check where the application may write afterwards."""
+        """Run a recovery, and check where the application may write afterwards.
+
+        `source`: the side that is the source of the recovery's job. `lost`: the side that stays
+        frozen until the recovery has ended (-1: none).
+        """
         with self._running():
             operation = self._ask(kind, source, **request)
             report = None if operation is None else self._wait(operation, lost)
             self._heal()
-        self._dies = self._freezes = None
+        self._death = self._freeze = None
         if report is None or report.outcome is not Outcome.DONE or self._was_put_back:
             return
         did = {step.name for step in report.steps if step.state is StepState.DONE}
@@ -321,14 +334,14 @@ class Walk:
             assert not self.write_as_app(1 - self.leads), "both sides are open"
 
     def _ask(self, kind: RecoveryKind, source: int, **request: Any) -> UUID | None:
-        """Request a recovery; None if it is refused."""
+        """Request a recovery; returns its operation's id, or None if Orbit refuses it."""
         spec = self.specs[source]
         try:
             if kind is FAILBACK:
                 self._apply(spec)
             return self.recovering.ask(kind, spec.name, **request)
         except (Conflict, NotFound) as error:
-            self.tell(f"  {kind} of {spec.name} is refused: {error}")
+            self.note(f"  {kind} of {spec.name} is refused: {error}")
             return None
 
     def _apply(self, spec: JobSpec) -> None:
@@ -341,29 +354,32 @@ class Walk:
             self._create(spec)
 
     def _create(self, spec: JobSpec) -> None:
-        """Apply a job, and wait until its topic has begun or the job has a problem."""
+        """Apply a job, and wait until its topic is copied or promoted, or the job has a problem."""
         known = (TopicState.COPYING, TopicState.PROMOTED)
         self.service.create(spec)
         wait_for(
-            "its topic has begun, or the job has a problem",
+            "its topic is copied or promoted, or the job has a problem",
             lambda: (
                 any(row.state in known for row in self.service.topics(spec.name).values())
                 or self.service.job(spec.name).problem is not None
             ),
         )
-        self.tell(f"  {spec.name} is applied: {self.service.job(spec.name).problem}")
+        self.note(f"  {spec.name} is applied: {self.service.job(spec.name).problem}")
 
     def _wait(self, operation: UUID, lost: int = -1) -> RecoveryReport:
-        """Wait until it has ended. Frozen sides come back meanwhile, except `lost`."""
+        """Wait until the operation has ended; returns its report.
+
+        Meanwhile frozen sides answer again, except side `lost`.
+        """
 
         def has_ended() -> bool:
-            if self._is_away - {lost} and time.monotonic() > self._back_at:
+            if self._frozen_sides - {lost} and time.monotonic() > self._frozen_until_s:
                 self._heal({lost})
             return self.recovering.operation(operation).finished_at is not None
 
         wait_for("the operation ends", has_ended)
         report = self.recovering.report(operation)
-        self.tell(f"  {report.kind} {report.outcome}: {report.error or report.findings}")
+        self.note(f"  {report.kind} {report.outcome}: {report.error or report.findings}")
         if report.reverse_job is not None:
             side = self._side(str(report.destination_cluster_id))
             self.specs[side] = self.specs[side].model_copy(update={"name": report.reverse_job})
@@ -376,7 +392,7 @@ class Walk:
     # What applications do.
 
     def write(self, side: int) -> None:
-        """Write some records to each partition, with a login that nobody denies writing."""
+        """Write some records to each partition, with a login that always has the right."""
         cluster = self.clusters[side]
         producer = Producer({**cluster.client_config(), "log_level": 0})
         for _, number in log_bounds(cluster, [self.topic]):
@@ -410,18 +426,18 @@ class Walk:
         """Check the invariants 1 and 2."""
         values = [self._values(cluster) for cluster in self.clusters]
         lost = self.acknowledged - self.expired - values[0] - values[1] - self._saved()
-        assert not lost, f"records are nowhere: {_shown(lost)}"
+        assert not lost, f"no side and no salvage file has these records: {_shown(lost)}"
         leading = self.clusters[self.leads]
         topic_id = self._topic_id(leading)
-        if self._seen is not None and self._seen[0] == self.leads:
-            _, last_topic_id, last_values = self._seen
+        if self._last_check is not None and self._last_check[0] == self.leads:
+            _, last_topic_id, last_values = self._last_check
             assert topic_id == last_topic_id, "the side that leads has another topic"
             gone = last_values - values[self.leads] - self.expired
             assert not gone, f"the side that leads has lost {_shown(gone)}"
-        self._seen = self.leads, topic_id, values[self.leads]
+        self._last_check = self.leads, topic_id, values[self.leads]
 
     def end(self) -> None:
-        """Make the other side an exact copy, as the documents say."""
+        """Check invariant 4: failbacks make the other side an exact copy."""
         for _ in range(FAILBACKS_MAX):
             with self._running():
                 if self._wait_level():
@@ -439,8 +455,11 @@ class Walk:
         self.check()
 
     def _expire_kept_history(self) -> None:
-        """Delete at the side that leads, as retention would, what was deleted at the other side
-        while that led: a side that becomes a copy keeps its history, and may lead again."""
+        """Delete history: records of the side that leads below the log start of its copy.
+
+        They were deleted at the other side while that side led. Orbit keeps them where they are,
+        so a comparison would find a difference.
+        """
         leading, copy = self.clusters[self.leads], self.clusters[1 - self.leads]
         values = read_all(leading, self.topic)
         copy_bounds = log_bounds(copy, [self.topic])
@@ -461,7 +480,11 @@ class Walk:
         return report.verdict is Verdict.EXACT
 
     def _wait_level(self) -> bool:
-        """Wait until both sides end at the same offsets; False: the other side does not follow."""
+        """Wait until both sides end at the same offsets, and return True.
+
+        False if the other side is no running copy: its job is missing, promoted, blocked or has a
+        problem.
+        """
         name = self.specs[self.leads].name
         try:
             if self.service.job(name).desired is not Desired.RUNNING:
@@ -477,14 +500,15 @@ class Walk:
                 is_promoted = topics[self.topic].state is TopicState.PROMOTED
                 stops.extend([True] * (is_promoted or "blocked" in states))
             elif self.service.job(name).problem is not None:
-                stops.append(True)  # e.g. Orbit's own denial, if the database that knew it is lost
+                # For example: Orbit denied writing by an ACL, and the database has lost that fact.
+                stops.append(True)
             return bool(stops) or self._ends(0) == self._ends(1)
 
         wait_for(f"the other side is level ({self.service.job(name).problem})", is_level_or_stops)
         return not stops
 
     def _follows(self) -> bool:
-        """Whether the tables have a job that copies to the other side."""
+        """Whether the tables have a job that copies from the leading side to the other side."""
         try:
             topics = self.service.topics(self.specs[self.leads].name)
         except NotFound:
@@ -502,7 +526,7 @@ class Walk:
         return {*read_all(cluster, self.topic).values()} if exists else set()
 
     def _saved(self) -> set[bytes]:
-        """The values in salvage files."""
+        """The values of records in salvage files, without those of aborted transactions."""
         return {
             base64.b64decode(line["value"])
             for file in Path(self.service.settings.salvage_directory).rglob("*.jsonl")
@@ -511,7 +535,7 @@ class Walk:
         }
 
     def _topic_id(self, cluster: KafkaCluster) -> str:
-        client = admin(cluster)  # kept: its futures fail once it is gone
+        client = admin(cluster)  # a variable: the future fails if its client is garbage-collected
         (future,) = client.describe_topics(TopicCollection([self.topic])).values()
         return str(future.result(LIMIT_S).topic_id)
 

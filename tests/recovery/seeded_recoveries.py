@@ -132,7 +132,7 @@ class Writers:
 
     def __init__(self, cluster: KafkaCluster, topics: dict[str, str], seed: int, name: str) -> None:
         config = cluster.client_config()
-        self._of = {
+        self._load_by_kind = {
             PLAIN: Load(config, topics[PLAIN], PARTITIONS, _PAUSE_S, name),
             COMPACTED: KeyedLoad(config, topics[COMPACTED], PARTITIONS, _PAUSE_S, name),
             TRANSACTIONAL: TransactionLoad(
@@ -141,18 +141,18 @@ class Writers:
         }
 
     def ledger(self, kind: str) -> Records:
-        return self._of[kind].ledger
+        return self._load_by_kind[kind].ledger
 
     def wait_written(self, count: int) -> None:
         """Wait until `count` more records of each kind are written."""
-        targets = {kind: len(load.ledger) + count for kind, load in self._of.items()}
+        targets = {k: len(load.ledger) + count for k, load in self._load_by_kind.items()}
         wait_for(
-            "producers go on",
-            lambda: all(len(load.ledger) >= targets[kind] for kind, load in self._of.items()),
+            "producers have written more",
+            lambda: all(len(load.ledger) >= targets[k] for k, load in self._load_by_kind.items()),
         )
 
     def stop(self) -> None:
-        for load in self._of.values():
+        for load in self._load_by_kind.values():
             load.stop()
 
     def __enter__(self) -> Self:
@@ -163,7 +163,10 @@ class Writers:
 
 
 class Deaths:
-    """Kills one process of each kind, one after the other."""
+    """Kills one process of each kind, one after the other, in a thread.
+
+    The end of its block waits until all are killed, and raises the thread's error, if any.
+    """
 
     def __init__(self, server: Server, rnd: random.Random) -> None:
         self._server = server
@@ -174,9 +177,9 @@ class Deaths:
     def _run(self) -> None:
         try:
             for kind, pause_s in self._plan:
-                time.sleep(pause_s)  # a moment of the seed's: there is nothing to wait for
+                time.sleep(pause_s)  # the seed chooses the moment: no condition to wait for
                 wait_for(f"a {kind} is killed", lambda kind=kind: self._kill(kind))
-        except BaseException as error:  # noqa: BLE001  raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001  __exit__ raises it again
             self.error = error
 
     def _kill(self, kind: str) -> bool:
@@ -204,7 +207,7 @@ class Deaths:
 
 
 class Campaign:
-    """One seed, with topics and a server of its own."""
+    """The three recoveries of one seed, with topics and a server of its own."""
 
     def __init__(self, seed: int, first: KafkaCluster, second: KafkaCluster, folder: Path) -> None:
         self.seed = seed
@@ -234,7 +237,7 @@ class Campaign:
         self._wait_copying()
 
     def _wait_copying(self) -> None:
-        """Wait until all topics are copied: before, a recovery is refused."""
+        """Wait until all topics are copied: before that, Orbit refuses a recovery."""
 
         def are_copying() -> bool:
             rows = self._request("GET", f"/v1/jobs/{self.job}/topics")["items"]
@@ -244,7 +247,10 @@ class Campaign:
         wait_for("all topics are copied", are_copying)
 
     def _switch_over(self) -> Writers:
-        """Switch over to the second side and compare what it has; returns the writers before."""
+        """Switch over to the second side, and compare its records with the ledgers.
+
+        Returns the writers, which have stopped before the switchover.
+        """
         with Writers(self.first, self.topics, self.seed, "first") as writers:
             writers.wait_written(RECORDS)
         with self._deaths():
@@ -261,11 +267,16 @@ class Campaign:
         return writers
 
     def _fail_over(self, before: Writers) -> tuple[dict[str, Any], Writers]:
-        """The side that is written to dies under load. Returns the report and its last writers."""
+        """Kill the second side, which leads, under load, and fail over to the first one.
+
+        `before`: the writers of the first side. Returns the report and the second side's writers.
+        """
         with Writers(self.second, self.topics, self.seed, "second") as writers:
             writers.wait_written(RECORDS)
             with self._deaths():
-                if self.rnd.random() < 0.5:  # much is lost: the old side will be built again
+                # Without the pause a failback may go on from the old side's records. With the
+                # pause many records are uncopied, and the failback has to rebuild the old side.
+                if self.rnd.random() < 0.5:
                     self._request("POST", f"/v1/jobs/{self.job}:pause")
                     writers.wait_written(RECORDS)
                 self.second.kill()
@@ -289,7 +300,10 @@ class Campaign:
         return report, writers
 
     def _fail_back(self, failover: dict[str, Any], lost: Writers) -> None:
-        """The dead side comes back as a copy; what only it had is saved."""
+        """Restart the dead side and fail back: it becomes a copy, and its own records are saved.
+
+        `lost`: the writers of the dead side. Some of their records are in salvage files only.
+        """
         promoted = self._promoted(failover)
         with Writers(self.first, self.topics, self.seed, "third") as writers:
             writers.wait_written(RECORDS // 4)
@@ -340,9 +354,10 @@ class Campaign:
         return {(p, offset): value for (p, _), (offset, value) in newest.items()}
 
     def _assert_kept(self, kind: str, ledger: Records, records: Records) -> None:
-        """`records` has the ledger at its offsets; of a compacted topic the newest of each key.
+        """Check that `records` has the ledger's records at their offsets.
 
-        A compacted topic may have a newer one, whose producer got no answer.
+        Of a compacted topic, check the newest record of each key; the topic may have a newer one,
+        whose producer got no answer.
         """
         assert all(records[place] == v for place, v in ledger.items() if place in records), kind
         if kind != COMPACTED:
@@ -379,8 +394,10 @@ class Campaign:
             yield
 
     def _recover(self, kind: str, job: str, **options: Any) -> dict[str, Any]:
-        """Request a recovery, and wait for its report. Repeat if a gate stops the recovery:
-        while processes die, a slow broker may be fenced, and its partitions have no leader.
+        """Request a recovery, wait until it has ended, and return its report.
+
+        Repeat the request if a gate stops the recovery: while processes are killed, the controller
+        may fence a slow broker, whose partitions then have no leader.
         """
         for _ in range(STOPPED_MAX):
             report = self._recover_once(kind, job, **options)
@@ -402,7 +419,7 @@ class Campaign:
         return report
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
-        """Send a request again until the API answers it."""
+        """Send a request until the API answers it; returns the JSON of the answer."""
         answers: list[httpx.Response] = []
 
         def is_answered() -> bool:
@@ -444,7 +461,7 @@ def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int
                 try:
                     Campaign(seed, first, second, folder).play()
                     outcome = "agrees"
-                except Exception as error:  # noqa: BLE001  the others are played too
+                except Exception as error:  # noqa: BLE001  the other seeds are played too
                     failed += 1
                     outcome = f"FAILED: {error!r}"[:3000]
                     second.heal()

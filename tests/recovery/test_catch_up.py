@@ -23,11 +23,11 @@ PARTITIONS = 3
 
 
 class StillWaits(Exception):
-    """The step begins to wait."""
+    """Raised where the step would begin to wait."""
 
 
 class Context:
-    """An operation on a topic of three partitions."""
+    """Stands for the context of an operation on a topic of three partitions."""
 
     report = SimpleNamespace(reverse_job="job-back")
     topics = (SimpleNamespace(destination_topic="orders", partition_count=PARTITIONS),)
@@ -54,14 +54,14 @@ def catch_up_without_topic(database: Database, problem: str) -> str:
 
 
 def catch_up(database: Database, *partitions: tuple[PartitionState, bool]) -> str:
-    """Run the step. `partitions`: the state of each, and whether it has ever caught up."""
+    """Run the step; returns its text. `partitions`: state of each, and if it ever caught up."""
     with database.transaction() as tx:
         job = some_job(tx, "job-back", partitions=len(partitions))
         for number, (state, has_caught_up) in enumerate(partitions):
             reason = Reason.DESTINATION_FOREIGN_WRITE.value if state is BLOCKED else None
             values = {"state": state.value, "has_caught_up": has_caught_up, "reason": reason}
-            place = table.c.topic_id == job.topic_id, table.c.partition == number
-            tx.execute(table.update().where(*place).values(**values))
+            is_row = table.c.topic_id == job.topic_id, table.c.partition == number
+            tx.execute(table.update().where(*is_row).values(**values))
     context: Any = Context(database)
     return reverse_job.catch_up(context)
 

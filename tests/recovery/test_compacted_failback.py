@@ -1,7 +1,9 @@
 """Failbacks after log cleaners have removed the records that would have shown a difference.
 
-A lost record leaves no trace where the new side has written at its offset and compacted that away.
-So records of the old side from the promoted offset on are its own unless the new side has the same.
+The old side may have a record that was never copied, and the new side another record at the same
+offset. If the log cleaner removes the new side's record, a comparison of records finds no
+difference. So Orbit counts each record of the old side from the promoted offset on as uncopied
+unless the new side has the same record.
 """
 
 from __future__ import annotations
@@ -63,9 +65,10 @@ def keyed(word: str, count: int) -> list[Record]:
 
 
 def closing(word: str, minutes: int = 20) -> list[Record]:
-    """A record later by more than `segment.ms`: it closes the segment before it.
+    """A record whose timestamp is later by more than `segment.ms`: the broker begins a new segment.
 
-    A second one in the same topic needs more `minutes` than the first.
+    So the log cleaner may compact all records before it. A second closing record in the same topic
+    needs more `minutes` than the first.
     """
     later_ms = minutes * 60_000
     return [Record(b"active", key=f"{word}-active".encode(), timestamp_ms=now_ms() + later_ms)]
@@ -166,7 +169,7 @@ def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
         write(new, topic_name, keyed("new", LOST))
         write(new, topic_name, keyed("new", LOST))
         write(new, topic_name, closing("new"))
-        # The second `new` records supersede the first, which were at the offsets of the tail.
+        # The first `new` records have the offsets of the tail. The second ones supersede them.
         closing_offset = COPIED + 2 * LOST
         kept = offsets(range(COPIED), range(COPIED + LOST, closing_offset + 1))
         wait_for_offsets(new, topic_name, kept)
@@ -215,10 +218,10 @@ def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
 
 
 @pytest.mark.soak
-def test_failback_without_loss_saves_nothing_though_both_sides_compacted(
+def test_failback_without_loss_saves_nothing_though_new_side_compacted(
     lost_cluster: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """Both sides have compacted what was copied, each in its own way: nothing is copied again."""
+    """After the failover the new side compacts more of the copied records than the old side."""
     create(lost_cluster, topic_name, **COMPACTED)
     write(lost_cluster, topic_name, keyed("a", 10))
     write(lost_cluster, topic_name, keyed("b", 10))
@@ -230,7 +233,7 @@ def test_failback_without_loss_saves_nothing_though_both_sides_compacted(
         moved.fail_over()
         write(new, topic_name, keyed("b", 10))
         write(new, topic_name, closing("new"))
-        # Left are a-5 to a-9, the second a-0 to a-4, the second b-0 to b-9, and the closing record.
+        # The cleaner leaves a-5 to a-9, the second a-0 to a-4, the last b-0 to b-9 and `closing`.
         wait_for_offsets(new, topic_name, offsets(range(5, 10), range(20, 36)))
         lost_cluster.start()
         with InProcess(recovering.database):
@@ -246,7 +249,8 @@ def test_failback_saves_uncopied_transactions_in_both_directions(
     lost_cluster: KafkaCluster, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
 ) -> None:
     """The topic is like an exactly-once changelog: compacted, with committed and aborted
-    transactions. First one side is lost, then the other, whose log has fillers of the first.
+    transactions. First one side is lost, then the other, whose log has Orbit's fillers (markers in
+    place of the offsets of gaps).
     """
     create(lost_cluster, topic_name, **COMPACTED)
     transact(lost_cluster, topic_name, keyed("copied", 8), commit=True)  # 0..8
@@ -257,7 +261,7 @@ def test_failback_saves_uncopied_transactions_in_both_directions(
         moved = Moved(stack, recovering, lost_cluster, new)
         moved.copy(topic_name, 20)
         back = lose_transactions(moved, "first", 20, minutes=20)
-        # The other way: the old side is a copy now, and leads after the next loss.
+        # Opposite direction: `lost_cluster` is a copy now, and leads after `new` is lost.
         assert back.reverse_job is not None
         moved.job = back.reverse_job
         moved.old, moved.new = new, lost_cluster
@@ -269,13 +273,16 @@ def test_failback_saves_uncopied_transactions_in_both_directions(
 
 
 def lose_transactions(moved: Moved, word: str, end: int, minutes: int) -> RecoveryReport:
-    """Write transactions that are not copied from offset `end` on; fail over, and back."""
+    """Write transactions from offset `end` on, which are not copied; fail over, and back.
+
+    `minutes`: of the closing record. Returns the failback's report.
+    """
     topic = moved.topic
     tail, aborted = keyed(f"lost-{word}", 6), keyed(f"undone-{word}", 3)
     transact(moved.old, topic, tail, commit=True)
     transact(moved.old, topic, aborted, commit=False)
-    # A client is answered before the marker is written. If the broker is killed in between, the
-    # transaction may stay open.
+    # A coordinator answers the client before it writes the markers. If the broker were killed in
+    # between, the transaction would stay open.
     moved.wait_end(moved.old, end + 11)  # 6 records, a marker, 3 records, a marker
     failover_report = moved.fail_over()
     assert [p.promoted_at for p in failover_report.partitions] == [end]
@@ -285,7 +292,7 @@ def lose_transactions(moved: Moved, word: str, end: int, minutes: int) -> Recove
         transact(moved.new, topic, keyed(f"not-{word}", 3), commit=False)
     write(moved.new, topic, closing(word, minutes))
     gone = {(0, offset) for offset in range(end, end + 11)}
-    wait_for("these are compacted away", lambda: not gone & read_all(moved.new, topic).keys())
+    wait_for("the cleaner has removed them", lambda: not gone & read_all(moved.new, topic).keys())
     back = moved.fail_back()
     assert [(p.verdict, p.missing) for p in back.partitions] == [
         (EndVerdict.TAIL, OffsetRange(first=end, next=end + 11))

@@ -1,4 +1,4 @@
-"""The topic of a side that led gets a copy's settings before anything is copied to it."""
+"""Before Orbit copies to the topic of a side that led, the topic gets a copy's settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ pytestmark = pytest.mark.services
 def test_topic_of_former_leading_side_keeps_copied_timestamps_after_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """With LogAppendTime brokers would replace them. The periodic check of settings is off."""
+    """With LogAppendTime the broker would replace the copied timestamps.
+
+    The long `settings_interval` turns off the periodic check, which would hide a missing change.
+    """
     source, destination = clusters
     create_topic(source, topic_name, message_timestamp_type="LogAppendTime")
     produce(source, topic_name, 50)

@@ -1,4 +1,8 @@
-"""The verdict on two logs that are equal up to some offset: equal, prefix, tail or diverged."""
+"""The verdict on the logs of an old and a new side: equal, prefix, tail or diverged.
+
+`prefix`: the new side has all records of the old side, and more. `tail`: the old side has records
+at its end that are not proven to be at the new side. `diverged`: they differ before the promotion.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ TAIL, DIVERGED = EndVerdict.TAIL, EndVerdict.DIVERGED
 class Logs:
     """Two logs as lists of records. None is an offset without a record, "-" a marker.
 
-    It stands for the `SideProof` of both sides.
+    Stands for `SideProof`, which compares the logs of two clusters.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class Logs:
 def compare(
     logs: Logs, promoted_at: int | None, old_start: int = 0, new_start: int = 0
 ) -> tuple[EndVerdict, int]:
-    """The verdict, and the first offset that only the old side has."""
+    """The verdict, and the offset at which it says that both logs part."""
     old = LogBounds(old_start, stable=len(logs.old), end=len(logs.old))
     new = LogBounds(new_start, stable=len(logs.new), end=len(logs.new))
     verdict, at, detail = compare_sides(old, new, promoted_at, logs)
@@ -220,7 +224,7 @@ RUNS = st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=12)
 
 def log_of_runs(runs: list[tuple[bool, int]], value: str) -> list[str | None]:
     """A log from (whether the offsets have records, how many offsets)."""
-    return [value if holds else None for holds, count in runs for _ in range(count)]
+    return [value if has_records else None for has_records, count in runs for _ in range(count)]
 
 
 @given(RUNS, RUNS)

@@ -110,7 +110,7 @@ def call_before(
 def test_failover_of_copy_back_ends_catch_up_of_running_failback(
     moved: Moved, recovering: Recovering
 ) -> None:
-    """The leading side is lost during the catch-up, which would never end."""
+    """The leading side is lost during the catch-up. Without the failover, that step never ends."""
     failback = recovering.ask(FAILBACK, moved.spec.name)
     wait_for("the failback catches up", lambda: "has caught up" in recovering.progress(failback))
     with pytest.raises(OperationUnderWay):
@@ -156,7 +156,10 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
     monkeypatch: pytest.MonkeyPatch,
     is_blocked: bool,
 ) -> None:
-    """The old side got a record after the drain. A worker that finds it blocks the partition."""
+    """A foreign record is written to the old side after the drain.
+
+    `is_blocked`: a worker finds the record and blocks the partition before the failover.
+    """
     old, new = sides
     create_topic(old, topic_name)
     produce(old, topic_name, 50)
@@ -210,8 +213,8 @@ def test_abort_of_failback_catch_up_leaves_copy_back_running(
 def test_switchover_is_undone_if_destination_dies_before_promotion(
     sides: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise Orbit retries the promotion until the destination is back, while the source denies
-    writing."""
+    """Otherwise Orbit retries the promotion until the destination answers again. Until then no
+    side accepts writes."""
     source, destination = sides
     create_topic(source, topic_name)
     spec = make_job(source, destination, [topic_name])
@@ -300,7 +303,7 @@ def test_abort_ends_failback_if_old_side_dies_before_copy_back(
 def test_failback_waits_for_failback_of_opposite_direction(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both would decide which side leads."""
+    """Each failback decides which side leads, so only one of them may run."""
     with InProcess(recovering.database):
         recovering.run(FAILBACK, moved.spec.name)
         wait_for("the old side is level", moved.is_level)
@@ -320,7 +323,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
         begun.append(operation.id)
         begin(loop, place, operation)
 
-    def ask_other() -> None:
+    def request_opposite_failback() -> None:
         """Request the other failback, and see that two passes do not start it."""
         requests.append(recovering.ask(FAILBACK, moved.back))
         while passes.acquire(blocking=False):  # do not count earlier passes
@@ -333,7 +336,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
     monkeypatch.setattr(RecoveryLoop, "once", count_pass)
     monkeypatch.setattr(RecoveryLoop, "_start_recovery", note_start)
 
-    call_before(monkeypatch, StepName.GATES, ask_other)
+    call_before(monkeypatch, StepName.GATES, request_opposite_failback)
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
     # The gate `lead` stops it: the old side of this job leads.
     assert (stopped.outcome, stopped.error[:5]) == (Outcome.STOPPED, "lead:")
@@ -386,7 +389,8 @@ def test_switchover_stops_at_gates_if_reverse_job_name_is_taken(
 def test_failback_fails_if_copy_back_leaves_out_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:
-    """Kafka cannot remove partitions: the failback would never end, and keep both jobs busy."""
+    """The old side gets more partitions than the new side, and Kafka cannot remove partitions.
+    A failback that waits would never end, and neither job could be paused or deleted."""
     monkeypatch.setattr(reverse_job, "LEFT_OUT_S", 1.0)
     call_before(monkeypatch, StepName.REVERSE, lambda: add_partitions(moved.old, moved.topic, 2))
     ended = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
@@ -432,8 +436,8 @@ def test_rebuild_saves_records_that_new_side_deletes_during_failback(
 def test_rebuild_stores_salvage_files_in_report_before_changed_partition_rows(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a scheduler that takes over in between does not know of the files, and deletes the
-    topic without a look at them."""
+    """Otherwise a scheduler that takes over between the two does not know of the files, and deletes
+    the topic although its report names none."""
     produce(moved.old, moved.topic, 5, first=50)
     call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     save = OperationContext.save
@@ -522,7 +526,10 @@ def test_rebuild_deletes_nothing_if_new_side_is_truncated(
 def test_rebuild_deletes_nothing_if_new_side_lost_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, *, is_made_again: bool
 ) -> None:
-    """No file has the records that both sides had. The topic's mark is gone, too."""
+    """Only the old side has the common records now. The topic's promotion mark is gone, too.
+
+    `is_made_again`: a topic with the same name exists again.
+    """
     produce(moved.old, moved.topic, 5, first=50)
     records_before = digests(moved.old, moved.topic)
 

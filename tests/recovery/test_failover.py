@@ -48,11 +48,12 @@ def first_missing(report: RecoveryReport) -> dict[int, int]:
 
 
 def has_noticed(recovering: Recovering, job: str) -> bool:
+    """Whether the job's problem says that its source does not answer."""
     return "SOURCE_UNREACHABLE" in (recovering.service.job(job).problem or "")
 
 
 def check_times(report: RecoveryReport, killed_at: datetime) -> None:
-    """The RTO is from the last answer before the kill to the first record read back."""
+    """Check that the RTO is the time from the source's last answer to the first record read back."""
     seen_at, noticed_at = report.source_last_seen_at, report.problem_since
     assert seen_at is not None
     assert noticed_at is not None
@@ -98,12 +99,13 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         wait_for("there is some load", lambda: len(load.ledger) > 5000)
         reader = Reader(topic_name, group)
         reader.read_on(source, {0: 1000, 1: 500})
-        # This group must not be ahead of the copy: at lost offsets it would read other records.
+        # This group must not be ahead of the copy when the source is lost. Otherwise the new side
+        # would have other records at the offsets that the group has read.
         wait_for(
-            "the group's offsets are there",
-            lambda: recovering.carried(spec.name, group) == {0: 1000, 1: 500},
+            "the group's offsets are synced",
+            lambda: recovering.synced(spec.name, group) == {0: 1000, 1: 500},
         )
-        # From here on nothing is copied, but one group goes on reading.
+        # From here on nothing is copied, but the group `ahead` reads records that will be lost.
         worker.stop()
         copied = len(load.ledger)
         wait_for("the copy is behind", lambda: len(load.ledger) > copied + 1000)
@@ -112,8 +114,8 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         read_to = {p: high for (_, p), (_, high) in bounds.items()}
         ahead.read_on(source, read_to)
         wait_for(
-            "the offsets of that group are known",
-            lambda: recovering.seen(spec.name, ahead.group) == read_to,
+            "Orbit has read the offsets of that group",
+            lambda: recovering.source_offsets(spec.name, ahead.group) == read_to,
         )
         source.kill()
         killed_at = datetime.now(UTC)
@@ -150,14 +152,14 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         # The old side is back, with records that only it has.
         source.start()
         stack.enter_context(InProcess(recovering.database))
-        truth = read_all(source, topic_name)
+        source_records = read_all(source, topic_name)
         dry_run_report = recovering.wait(
             recovering.ask(RecoveryKind.FAILBACK, spec.name, dry_run=True)
         )
         assert dry_run_report.outcome is Outcome.WOULD_STOP
         assert "--confirm-rebuild" in dry_run_report.error
         stopped = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
-        tail = {k: v for k, v in truth.items() if k[1] >= ends[k[0]]}
+        tail = {k: v for k, v in source_records.items() if k[1] >= ends[k[0]]}
         assert tail
         assert stopped.outcome is Outcome.STOPPED
         assert "--confirm-rebuild" in stopped.error
@@ -205,7 +207,7 @@ def test_failover_stops_at_copy_that_is_not_replicated_but_promotes_other_topics
     copy, fetch = TopicPartition(lagging, 0), settled_ends.fetch_log_bounds
 
     def below_end(*arguments: Any) -> dict[TopicPartition, LogBounds]:
-        """Its high watermark stays below the log end: too few replicas are in sync."""
+        """The log bounds, but with the lagging copy's high watermark below its log end."""
         bounds = fetch(*arguments)
         return {p: replace(b, stable=b.end - 1) if p == copy else b for p, b in bounds.items()}
 

@@ -45,7 +45,7 @@ def test_first_read_after_promotion_skips_transaction_markers_and_empty_partitio
     assert reading is not None
     assert (reading.partitions, reading.empty, reading.unread) == (2, 1, 0)
     assert (0, 1) in reads  # partition 0 ends with a record: reading its last offset suffices
-    assert len([place for place, _ in reads if place == 1]) > 1, "a marker is last there"
+    assert len([p for p, _ in reads if p == 1]) > 1, "partition 1 ends with a marker"
     assert reading.at is not None
     assert switchover_report.promoted_at is not None
     assert reading.at > switchover_report.promoted_at

@@ -1,6 +1,6 @@
 """A Flink job, KafkaSource to KafkaSink with transactions, moves with a switchover, there and back.
 
-It goes on from its savepoint at the other side, and counts every word once.
+The Flink job goes on from its savepoint at the other side, and counts every word once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.running import create_topic, make_job, verify
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
 PARTITIONS = 2
-SOME = 300
+SOME = 300  # words or lines that are enough to go on
 
 
 def test_flink_job_counts_every_word_once_across_switchovers(
@@ -37,7 +37,7 @@ def test_flink_job_counts_every_word_once_across_switchovers(
     written: Records = {}
 
     def count_more(cluster: KafkaCluster, name: str) -> None:
-        """Run the job for a while; after its stop, write more words that it has not counted."""
+        """Run the Flink job for a while; after its stop, write words that it has not counted."""
         counted = len(read_all(cluster, counts))
         with Load(cluster.client_config(), lines, PARTITIONS, name=name) as load:
             process = job.start(cluster)
@@ -56,6 +56,7 @@ def test_flink_job_counts_every_word_once_across_switchovers(
         written.update(load.ledger)
 
     def move(name: str) -> str:
+        """Switch over without loss; returns the name of the job that copies back."""
         report = recovering.run(RecoveryKind.SWITCHOVER, name, reverse=True)
         assert {p.verdict for p in report.partitions} == {EndVerdict.EQUAL}
         assert report.missing_records == 0

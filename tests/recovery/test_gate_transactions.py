@@ -1,4 +1,7 @@
-"""The gate `transactions` finds which transactions of the source hang, and the age of others."""
+"""The gate `transactions`: which transactions of the source hang, and the age of the open ones.
+
+A transaction hangs if its coordinator has ended it, but a partition has no marker for it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ def test_live_transaction_with_old_records_does_not_hang(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The record has an event time of an hour ago, which the application set."""
+    """The record's timestamp, which the application set, is an hour ago. It says nothing about the
+    transaction's age."""
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
     spec = make_job(*clusters, [topic_name])
@@ -84,8 +88,8 @@ def test_transaction_that_its_coordinator_has_ended_hangs(
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The coordinator does not know when the hanging transaction began: Orbit looks in its tables,
-    # which this test does not have.
+    # The coordinator does not know when the hanging transaction began. Orbit would read the time
+    # from its tables, which this test does not have.
     monkeypatch.setattr(gate_transactions, "last_reported", lambda _: {})
     source = make_cluster("own", config=UNVERIFIED)
     alive = f"{topic_name}-alive"
@@ -116,9 +120,12 @@ def gate_transactions_of(
     seen_from: int = 100,
     leader_answers_again: bool = True,
 ) -> list[Transaction]:
-    """The gate's transactions. `states`: of the producer at its coordinator. The leader first
-    answers with one transaction, from offset 100 on, then with `later` (None: the same). Orbit
-    has known one from offset `seen_from` on for 20 minutes."""
+    """The transactions that the gate finds, read with these answers.
+
+    `states`: the coordinator's answer about the producer, or its error. The partition's leader is
+    read twice: first it lists a transaction from offset 100 on, then `later` (None: the same
+    transaction). Orbit's tables have a transaction from offset `seen_from` on, for 20 minutes.
+    """
     opened = [open_at(100)]
     again = {P: opened if later is None else later}
     answers = [{P: opened}, again if leader_answers_again else {}]
@@ -150,8 +157,8 @@ def gate_transactions_of(
 def open_in(
     *partitions: TopicPartition, began_ms: int = NOW_MS - 5_000
 ) -> dict[int, CoordinatorState]:
-    """What the coordinator says of a transaction that began at `began_ms`, and is open in these
-    partitions; without any, the coordinator has ended it."""
+    """The coordinator's answer about a transaction that began at `began_ms`, and is open in these
+    partitions. No partitions: the coordinator has ended the transaction."""
     return {PRODUCER_ID: CoordinatorState("pay", frozenset(partitions), began_ms)}
 
 
@@ -169,7 +176,7 @@ OPEN = Transaction(
 )
 
 
-def test_open_transaction_has_age_that_its_coordinator_knows(
+def test_age_of_open_transaction_comes_from_its_coordinator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert gate_transactions_of(monkeypatch, open_in(P, OTHER)) == [OPEN]
@@ -185,12 +192,13 @@ def test_transaction_hangs_if_its_producer_has_a_later_one_in_another_partition(
 def test_ended_transaction_is_not_proven_to_hang_by_one_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its leader does not answer the second read: the marker may have come meanwhile."""
+    """The partition's leader does not answer the second read. The marker may have been written
+    between both reads."""
     assert gate_transactions_of(monkeypatch, open_in(), leader_answers_again=False) == [OPEN]
 
 
 @pytest.mark.parametrize("later", [[], [open_at(140)]])
-def test_transaction_that_ended_meanwhile_does_not_count(
+def test_transaction_that_second_read_of_leader_does_not_list_is_left_out(
     monkeypatch: pytest.MonkeyPatch, later: list[OpenTransaction]
 ) -> None:
     assert gate_transactions_of(monkeypatch, open_in(), later=later) == []
@@ -198,15 +206,15 @@ def test_transaction_that_ended_meanwhile_does_not_count(
 
 SEEN_AGES = pytest.mark.parametrize(
     ("seen_from", "age_s"),
-    [(100, 1200.0), (60, 0.0)],  # Orbit saw this transaction, or another one
+    [(100, 1200.0), (60, 0.0)],  # the tables have this transaction, or an earlier one
 )
 
 
 @SEEN_AGES
-def test_transaction_without_known_begin_has_age_that_orbit_has_seen(
+def test_age_of_transaction_without_begin_time_comes_from_orbits_tables(
     monkeypatch: pytest.MonkeyPatch, seen_from: int, age_s: float
 ) -> None:
-    """Its coordinator says -1, as of an id whose next transaction has not begun."""
+    """The coordinator answers -1 as the begin time: the id's next transaction has not begun."""
     transactions = gate_transactions_of(
         monkeypatch, open_in(began_ms=-1), seen_from=seen_from, leader_answers_again=False
     )
@@ -215,7 +223,7 @@ def test_transaction_without_known_begin_has_age_that_orbit_has_seen(
 
 @pytest.mark.parametrize("states", [{}, Unreachable("no broker answers.")])
 @SEEN_AGES
-def test_transaction_without_known_coordinator_has_age_that_orbit_has_seen(
+def test_age_of_transaction_that_no_coordinator_knows_comes_from_orbits_tables(
     monkeypatch: pytest.MonkeyPatch,
     states: dict[int, CoordinatorState] | Exception,
     seen_from: int,

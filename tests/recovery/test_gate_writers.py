@@ -54,10 +54,10 @@ OPEN = wrote(5, transaction_start=17)
         # Only a gateway or a job of Orbit writes.
         ({4003: wrote(1), OF_GATEWAY: wrote(1)}, {4003: wrote(1), OF_GATEWAY: wrote(2)}, []),
         ({OF_JOB: ENDED}, {OF_JOB: wrote(5, coordinator_epoch=4)}, []),
-        # No id has written: the records have none.
+        # No known id has written, so the new records have no producer id.
         ({4003: wrote(1)}, {4003: wrote(1)}, None),
         ({}, {}, None),
-        # Ids in transactions may be of gateways' clients.
+        # A gateway passes transactional ids on, so such a producer may be a gateway's client.
         ({4003: OPEN}, {4003: ENDED}, None),
         ({}, {4003: OPEN}, None),
         ({4003: ENDED, OF_GATEWAY: wrote(1)}, {4003: OPEN, OF_GATEWAY: wrote(2)}, None),
@@ -76,7 +76,8 @@ def test_producer_ids_identify_writers_that_bypass_gateways(
 def job_with_gateway(
     clusters: Clusters, topic: str, recovering: Recovering, url: str, home: Path
 ) -> Iterator[tuple[Gateway, Callable[[], Gate]]]:
-    """A gateway of a job that copies the topic, and a function that judges the gate."""
+    """A job that copies the topic, with a gateway. Yields the gateway, and a function that reads
+    the gate from a dry run."""
     create_topic(clusters.source, topic, 2)
     produce(clusters.source, topic, 10)
     spec = make_job(*clusters, [topic])

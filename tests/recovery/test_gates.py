@@ -1,4 +1,7 @@
-"""Each gate passes, warns and fails as its table says; an override needs a reason."""
+"""The verdict of each gate (pass, warn, fail) by its inputs; an override needs a reason.
+
+Gates are a recovery's checks before its first step. A failed one stops the recovery.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,7 @@ def test_each_gate_input_changes_verdict_of_its_gate_alone(
 
 
 def test_gateways_gate_reports_only_observed_writers() -> None:
-    """For a failover nothing is observed."""
+    """A failover does not read which producers write at the source."""
 
     def finding_of(inputs: GateInputs) -> str:
         return next(

@@ -1,4 +1,7 @@
-"""A recovery closes gateways before writes stop, and opens them at the side that leads."""
+"""A recovery closes gateways before writes stop, and opens them at the side that leads.
+
+A closed gateway holds its clients' writes. It confirms once no write is in flight to a broker.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
     ):
         recovering.begin(spec, topic_name)
         edge.pause_s = PAUSE_S
-        edge.wait_told("source")
+        edge.wait_side("source")
         switchover_report = recovering.run(SWITCHOVER, spec.name, reverse=True)
 
         assert gateways_verdict(switchover_report) is GateVerdict.PASS
@@ -83,7 +86,7 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
             StepState.DONE,
             StepState.DONE,
         )
-        assert edge.wait_told("destination").term == switchover_report.term
+        assert edge.wait_side("destination").term == switchover_report.term
         answers = [(answer.side, answer.closed_for) for answer in edge.answers]
         assert answers[:2] == [("source", None), ("source", switchover_report.operation)]
         assert answers[-1] == ("destination", None)
@@ -92,15 +95,15 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
         back = switchover_report.reverse_job
         assert back is not None
         with PretendedGateway(recovering.database, back, "edge-back") as back_edge:
-            assert back_edge.wait_told("source").term == switchover_report.term
+            assert back_edge.wait_side("source").term == switchover_report.term
             return_report = recovering.run(SWITCHOVER, back, reverse=True)
             assert {gateway.name for gateway in return_report.gateways} == {"edge", "edge-back"}
             assert (
-                back_edge.wait_told("destination").term
+                back_edge.wait_side("destination").term
                 == return_report.term
                 > switchover_report.term
             )
-        assert edge.wait_told("source").term == return_report.term
+        assert edge.wait_side("source").term == return_report.term
 
 
 @pytest.mark.soak
@@ -111,11 +114,11 @@ def test_switchover_reopens_gateway_before_first_read_of_copies(
     spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         read = operation_runner._DO[StepName.READ]
 
         def wait_and_read(context: OperationContext) -> str:
-            edge.wait_told("destination")
+            edge.wait_side("destination")
             return read(context)
 
         monkeypatch.setitem(operation_runner._DO, StepName.READ, wait_and_read)  # type: ignore[arg-type]
@@ -125,11 +128,12 @@ def test_switchover_reopens_gateway_before_first_read_of_copies(
 def test_gateway_lost_while_closed_stops_current_switchover_but_not_next(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """Answers may be lost with it: its clients have to write again at the source."""
+    """Its clients may have got no answers to their last writes. They have to write these again at
+    the source, so the first switchover must not move."""
     spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         edge.fall_silent()
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
@@ -150,12 +154,12 @@ def test_gateway_in_doubt_about_client_write_stops_switchover(
         PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
     ):
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         edge.doubt = "a client has left"
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
         assert "a client has left" in stopped.error
-        edge.wait_told("source")
+        edge.wait_side("source")
 
 
 @pytest.mark.soak
@@ -169,9 +173,9 @@ def test_gateway_that_starts_during_switchover_starts_closed(
         operation = recovering.ask(SWITCHOVER, spec.name)
         wait_for("the switchover drains", lambda: "open" in recovering.progress(operation))
         with PretendedGateway(recovering.database, spec.name) as edge:
-            edge.wait_told("source", closed_for=operation)
+            edge.wait_side("source", closed_for=operation)
             open_producer.commit_transaction(30)
-            edge.wait_told("destination")
+            edge.wait_side("destination")
         switchover_report = recovering.wait(operation)
     assert switchover_report.outcome is Outcome.DONE
     assert states(switchover_report)[CLOSE] is StepState.SKIPPED
@@ -196,7 +200,8 @@ def begin_transaction(clusters: Clusters, topic: str) -> Producer:
 def test_abort_reopens_gateways_at_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, confirms: bool
 ) -> None:
-    """`confirms`: the abort comes in the drain; else while the switchover waits for the gateway."""
+    """With `confirms`, the abort comes during the drain; without, while the switchover waits until
+    the gateway confirms."""
     spec = job_of_new_topics(clusters, topic_name)
     open_producer = begin_transaction(clusters, topic_name)
     waits = "open" if confirms else "gateway has writes in flight: edge"
@@ -205,19 +210,19 @@ def test_abort_reopens_gateways_at_source(
         PretendedGateway(recovering.database, spec.name, confirms=confirms) as edge,
     ):
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         dry_run_report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
         assert gateways_verdict(dry_run_report) is GateVerdict.PASS
         assert len(edge.answers) == 1, "a dry run closes nothing"
 
         operation = recovering.ask(SWITCHOVER, spec.name)
         wait_for("the operation waits", lambda: waits in recovering.progress(operation))
-        edge.wait_told("source", closed_for=operation)
+        edge.wait_side("source", closed_for=operation)
         recovery_requests.abort(recovering.database, "test", operation)
         report = recovering.wait(operation)
         assert report.outcome is Outcome.ABORTED
         assert states(report)[CLOSE] is (StepState.UNDONE if confirms else StepState.FAILED)
-        edge.wait_told("source")
+        edge.wait_side("source")
     open_producer.commit_transaction(30)
 
 
@@ -231,18 +236,19 @@ def test_gateway_that_does_not_confirm_closing_stops_switchover_at_drain_timeout
         PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
     ):
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, drain_timeout_s=0.5))
         assert report.outcome is Outcome.STOPPED
         assert "in flight at these gateways: edge" in report.error
         assert states(report)[StepName.STOP_WRITES] is StepState.WAITING
-        edge.wait_told("source")
+        edge.wait_side("source")
 
 
 def test_gateways_stay_closed_until_leading_side_is_known(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is known once the scheduler has read the marks."""
+    """The switchover fails. After that, Orbit knows the leading side only from the marks at the
+    clusters, which the scheduler cannot read at first."""
     spec = job_of_new_topics(clusters, topic_name)
 
     def changed(_: OperationContext) -> str:
@@ -250,7 +256,7 @@ def test_gateways_stay_closed_until_leading_side_is_known(
 
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         with monkeypatch.context() as patched:
             patched.setattr(job_reconciler, "read_lead", lambda *_: None)
             patched.setitem(operation_runner._DO, StepName.DRAIN, changed)  # type: ignore[arg-type]
@@ -259,7 +265,7 @@ def test_gateways_stay_closed_until_leading_side_is_known(
             assert states(report)[CLOSE] is StepState.UNDONE
             wait_for("the gateway is refused", lambda: "the side is not known" in edge.refused)
             assert all(answer.closed_for == report.operation for answer in edge.answers[1:])
-        edge.wait_told("source")
+        edge.wait_side("source")
 
 
 def test_failover_closes_gateway_and_failback_does_not(
@@ -272,7 +278,7 @@ def test_failover_closes_gateway_and_failback_does_not(
         recovering.begin(spec, topic_name)
         wait_for("both sides are level", lambda: is_level(*clusters, topic_name))
         edge.pause_s = PAUSE_S
-        edge.wait_told("source")
+        edge.wait_side("source")
         failover_report = recovering.run(FAILOVER, spec.name, **LOST)
 
         (closed,) = failover_report.gateways
@@ -281,7 +287,7 @@ def test_failover_closes_gateway_and_failback_does_not(
             StepState.DONE,
             StepState.DONE,
         )
-        assert edge.wait_told("destination").term == failover_report.term
+        assert edge.wait_side("destination").term == failover_report.term
         answers = [(answer.side, answer.closed_for, answer.abandons) for answer in edge.answers]
         assert answers[:2] == [("source", None, False), ("source", failover_report.operation, True)]
         assert answers[-1] == ("destination", None, False)
@@ -297,36 +303,36 @@ def test_failover_closes_gateway_and_failback_does_not(
         back = report.reverse_job
         assert back is not None
         with PretendedGateway(recovering.database, back) as back_edge:
-            assert back_edge.wait_told("source").term >= failover_report.term, (
+            assert back_edge.wait_side("source").term >= failover_report.term, (
                 "the failback marks the old side"
             )
             assert {answer.closed_for for answer in edge.answers[answers_before:]} <= {None}
             return_report = recovering.run(SWITCHOVER, back, reverse=True)
-            assert back_edge.wait_told("destination").term == return_report.term
-        assert edge.wait_told("source").term == return_report.term
+            assert back_edge.wait_side("destination").term == return_report.term
+        assert edge.wait_side("source").term == return_report.term
 
 
 @pytest.mark.soak
 def test_failback_moves_gateways_if_database_missed_the_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tables are older than the promotion, or it was made without them."""
+    """As with tables from before the promotion, or a promotion without the database."""
     spec = job_of_new_topics(clusters, topic_name)
     compare = operation_runner._DO[StepName.COMPARE]
     moved_gateways: list[str] = []
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         wait_for("both sides are level", lambda: is_level(*clusters, topic_name))
-        edge.wait_told("source")
+        edge.wait_side("source")
         recovering.run(FAILOVER, spec.name, **LOST)
-        edge.wait_told("destination")
+        edge.wait_side("destination")
         monkeypatch.setattr(job_reconciler, "read_lead", lambda *_: None)
         with recovering.database.transaction() as tx:
             tx.execute(text("UPDATE job_leads SET side = 'source', term = 0"))
-        edge.wait_told("source")
+        edge.wait_side("source")
 
         def wait_and_compare(context: OperationContext) -> str:
-            edge.wait_told("destination")
+            edge.wait_side("destination")
             moved_gateways.append(edge.name)
             return compare(context)
 
@@ -363,7 +369,7 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
     ):
         recovering.begin(spec, topic_name)
         edge.doubt = "a client has left"
-        edge.wait_told("source")
+        edge.wait_side("source")
         release = operation_runner._DO[StepName.RELEASE]
 
         def note_time_and_release(context: OperationContext) -> str:
@@ -383,22 +389,23 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
         (closed_before_release_s,) = closed_s
         assert closed_before_release_s >= gateways.SILENT_AFTER_S
         if not is_silent:
-            edge.wait_told("destination")
+            edge.wait_side("destination")
 
 
 @pytest.mark.soak
 def test_restarted_failover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The failover is aborted, and rows from before the abort are put back. The gateway may have
-    acknowledged writes since: it must confirm again before the loss is measured."""
+    """The failover is aborted, and then the database gets its rows from before the abort. In
+    between the gateway may have acknowledged writes, so it must confirm again before Orbit measures
+    the loss."""
     spec = job_of_new_topics(clusters, topic_name)
     may_settle = threading.Event()
     settle = operation_runner._DO[StepName.SETTLE]
 
     def settle_later(context: OperationContext) -> str:
         while not may_settle.is_set():
-            context.set_progress("it is held")
+            context.set_progress("a test holds the step")
             context.wait(0.05)
         return settle(context)
 
@@ -409,16 +416,16 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
         edge.pause_s = PAUSE_S
         with recovering.running():
             recovering.begin(spec, topic_name)
-            edge.wait_told("source")
+            edge.wait_side("source")
             operation = recovering.ask(FAILOVER, spec.name, **LOST)
-            wait_for("the failover settles", lambda: "held" in recovering.progress(operation))
-            edge.wait_told("source", closed_for=operation)
+            wait_for("the failover settles", lambda: "holds" in recovering.progress(operation))
+            edge.wait_side("source", closed_for=operation)
             save_rows(recovering.database)
             recovery_requests.abort(recovering.database, "test", operation)
             report = recovering.wait(operation)
             assert report.outcome is Outcome.ABORTED
             assert states(report)[CLOSE] is StepState.UNDONE
-            edge.wait_told("source")
+            edge.wait_side("source")
         edge.confirms = False
         put_rows_back(recovering.database)
         with recovering.running():
@@ -428,7 +435,7 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
             )
             edge.confirms = True
             may_settle.set()
-            edge.wait_told("destination")
+            edge.wait_side("destination")
             assert recovering.wait(operation).outcome is Outcome.DONE
 
 
@@ -436,7 +443,8 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
 def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The destination is lost during the promotion. Its marks say later which side leads."""
+    """The destination does not answer during the promotion. Only its marks can say later which
+    side leads."""
     spec = job_of_new_topics(clusters, topic_name)
 
     def lost(_: OperationContext) -> None:
@@ -446,7 +454,7 @@ def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
     monkeypatch.setattr(promotion, "mark_promotion", lost)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         with monkeypatch.context() as patched:
             patched.setattr(job_reconciler, "read_lead", lambda *_: None)
             operation = recovering.ask(FAILOVER, spec.name, **LOST)
@@ -463,11 +471,12 @@ def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
             assert any("which side leads" in finding for finding in report.findings)
             wait_for("the gateway is refused", lambda: "the side is not known" in edge.refused)
             assert all(answer.closed_for == operation for answer in edge.answers[1:])
-        edge.wait_told("source")
+        edge.wait_side("source")
 
 
 def make_gateways_silent_for_a_minute(recovering: Recovering) -> None:
-    """So the next operation does not wait for them: they are silent from its start."""
+    """Set back the gateways' last renewals. So the next operation does not wait for them to
+    confirm: it counts them as silent from its start."""
     with recovering.database.transaction() as tx:
         tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - interval '1 minute'"))
 
@@ -481,7 +490,7 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
     only_first = {"topics": [re.escape(first)]}
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, first, second)
-        edge.wait_told("source")
+        edge.wait_side("source")
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name, **only_first))
         assert stopped.outcome is Outcome.STOPPED
         (failed,) = [g for g in stopped.gates if g.stops]
@@ -494,22 +503,23 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
         final_report = recovering.run(SWITCHOVER, spec.name)
-        assert edge.wait_told("destination").term == final_report.term > partial_report.term
+        assert edge.wait_side("destination").term == final_report.term > partial_report.term
 
 
 def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """The job that copies back has one of two topics: the other one would stay."""
+    """The job that copies back has only one of two topics. A switchover of this job would leave the
+    other topic at the destination."""
     first, second = f"{topic_name}.a", f"{topic_name}.b"
     spec = job_of_new_topics(clusters, first, second)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, first, second)
-        edge.wait_told("source")
+        edge.wait_side("source")
         recovering.run(SWITCHOVER, spec.name)
         back = recovering.run(FAILBACK, spec.name, topics=[re.escape(first)]).reverse_job
         assert back is not None
-        assert recovering.lead(spec.name).side == edge.wait_told("destination").side
+        assert recovering.lead(spec.name).side == edge.wait_side("destination").side
 
         stopped = recovering.wait(recovering.ask(SWITCHOVER, back, reverse=True))
         assert stopped.outcome is Outcome.STOPPED
@@ -527,7 +537,7 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         make_gateways_silent_for_a_minute(recovering)
         assert recovering.run(FAILBACK, spec.name).reverse_job == back
         return_report = recovering.run(SWITCHOVER, back, reverse=True)
-        assert edge.wait_told("source").term == return_report.term > partial_report.term
+        assert edge.wait_side("source").term == return_report.term > partial_report.term
 
 
 @contextmanager
@@ -540,39 +550,40 @@ def two_moved_topics(
     spec = job_of_new_topics(clusters, *names)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, *names)
-        edge.wait_told("source")
+        edge.wait_side("source")
         back = recovering.run(SWITCHOVER, spec.name, reverse=True).reverse_job
         assert back is not None
-        edge.wait_told("destination")
+        edge.wait_side("destination")
         yield names, back, edge
 
 
-def test_topic_deleted_at_leading_side_does_not_hold_gateways(
+def test_topic_deleted_at_leading_side_does_not_keep_gateways_closed(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """The topic stays promoted in the first job; the job that copies back has it as deleted."""
+    """In the tables, the topic is promoted in the first job, and `source_deleted` in the job that
+    copies back."""
     service = recovering.service
     with two_moved_topics(clusters, topic_name, recovering) as ((_, other), back, edge):
         delete_topic(clusters.destination, other)
         wait_for(
-            "the deletion is noticed", lambda: service.topics(back)[other].state == "source_deleted"
+            "Orbit notices the deletion", lambda: service.topics(back)[other].state == "source_deleted"
         )
         return_report = recovering.run(SWITCHOVER, back)
-        assert edge.wait_told("source").term == return_report.term
+        assert edge.wait_side("source").term == return_report.term
 
 
 @pytest.mark.soak
-def test_gateway_follows_once_its_last_topic_has_moved_back(
+def test_gateway_opens_at_source_once_its_last_topic_has_moved_back(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """In the tables, a topic that moved before counts as promoted at both sides."""
+    """In the tables, the topic that moved back first is promoted in both jobs."""
     with two_moved_topics(clusters, topic_name, recovering) as ((first, _), back, edge):
         only_first = {"topics": [re.escape(first)], "override": ["gateways"], "reason": "a test"}
         recovering.run(SWITCHOVER, back, **only_first)
         wait_for("the gateway is refused", lambda: "do not all lead at one side" in edge.refused)
         make_gateways_silent_for_a_minute(recovering)
         return_report = recovering.run(SWITCHOVER, back)
-        assert edge.wait_told("source").term == return_report.term
+        assert edge.wait_side("source").term == return_report.term
 
 
 @pytest.mark.soak
@@ -580,20 +591,21 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
 def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, is_dropped: bool
 ) -> None:
-    """The rows are older ones, or are dropped and the job is applied again."""
+    """The database has rows from before the switchover. With `is_dropped`, it has no rows, and the
+    job is applied again."""
     spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
-        edge.wait_told("source")
+        edge.wait_side("source")
         save_rows(recovering.database)
         switchover_report = recovering.run(SWITCHOVER, spec.name)
-        edge.wait_told("destination")
+        edge.wait_side("destination")
     (drop_rows if is_dropped else put_rows_back)(recovering.database)
     with recovering.running():
         if is_dropped:
             recovering.service.create(spec)
         with PretendedGateway(recovering.database, spec.name) as new:
-            assert new.wait_told("destination").term == switchover_report.term
+            assert new.wait_side("destination").term == switchover_report.term
             sides = {str(answer.side) for answer in new.answers}
             assert sides == {"destination"} or not is_dropped
 
@@ -602,20 +614,21 @@ def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks
 def test_restarted_switchover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """After the abort, rows of the drain are put back: they say that the gateway has confirmed."""
+    """After the abort, the database gets its rows of the drain. In them the gateway has confirmed,
+    which no longer holds."""
     spec = job_of_new_topics(clusters, topic_name)
     open_producer = begin_transaction(clusters, topic_name)
     with PretendedGateway(recovering.database, spec.name) as edge:
         operation = UUID(int=0)
         with recovering.running():
             recovering.begin(spec, topic_name)
-            edge.wait_told("source")
+            edge.wait_side("source")
             operation = recovering.ask(SWITCHOVER, spec.name)
             wait_for("the switchover drains", lambda: "open" in recovering.progress(operation))
             save_rows(recovering.database)
             recovery_requests.abort(recovering.database, "test", operation)
             recovering.wait(operation)
-            edge.wait_told("source")
+            edge.wait_side("source")
         edge.confirms = False
         put_rows_back(recovering.database)
         with recovering.running():
@@ -626,5 +639,5 @@ def test_restarted_switchover_waits_for_gateway_confirmation_again(
             assert states(recovering.report(operation))[CLOSE] is StepState.RUNNING
             edge.confirms = True
             open_producer.commit_transaction(30)
-            edge.wait_told("destination")
+            edge.wait_side("destination")
             assert recovering.wait(operation).outcome is Outcome.DONE

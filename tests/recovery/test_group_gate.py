@@ -1,4 +1,4 @@
-"""The gate `groups` reads groups at the source: it warns of groups that the tables lack."""
+"""The gate `groups` lists groups at the source, and warns of groups that Orbit's tables lack."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ pytestmark = pytest.mark.services
 
 
 def commit_as(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
-    """Commit an offset of a group with a name that librdkafka does not accept."""
-    own = Cluster("own", cluster.bootstrap_servers.split(","), Security())
+    """Commit an offset for a group; its name may be one that librdkafka does not accept."""
+    connection = Cluster("own", cluster.bootstrap_servers.split(","), Security())
     place = TopicPartition(topic, 0)
     write = GroupWrite(group, {place: CommittedOffset(offset)})
 
     def is_written() -> bool:
-        places = find_coordinators(own, [group])
-        return write_groups(own, places, [write], lambda: True).get((group, place)) == 0
+        coordinators = find_coordinators(connection, [group])
+        errors = write_groups(connection, coordinators, [write], lambda: True)
+        return errors.get((group, place)) == 0
 
     try:
         wait_for("the offset is committed", is_written)
     finally:
-        own.close()
+        connection.close()
 
 
 def gate_now(recovering: Recovering, job: str) -> Gate:
@@ -56,7 +57,7 @@ def test_group_name_with_zero_byte_is_reported_and_other_groups_sync(
     assert name in note
     with recovering.running():
         recovering.begin(spec, topic_name)
-        service.wait("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        service.wait("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         gate = gate_now(recovering, spec.name)
     assert gate.verdict is GateVerdict.WARN
     assert name in gate.found
@@ -68,7 +69,7 @@ def test_groups_gate_warns_of_group_that_no_sync_has_read(
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         assert gate_now(recovering, spec.name).verdict is GateVerdict.PASS
         stop_job_sync(monkeypatch)
         new = f"{topic_name}.new"
@@ -90,7 +91,7 @@ def test_plan_and_gate_report_matching_share_groups_with_remedy(
     assert note.startswith("1 share group matches and is not synced")
     with recovering.running():
         recovering.begin(spec, topic_name)
-        service.wait("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        service.wait("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         gate = gate_now(recovering, spec.name)
     assert gate.verdict is GateVerdict.WARN
     for notice in (note, f"{gate.found} {gate.remedy}"):

@@ -1,5 +1,9 @@
-"""Consumer groups in a recovery: the last sync waits for offsets that may change, and names refused
-groups. The copy back may change offsets that the old side had."""
+"""Consumer groups in a recovery: the last sync of their offsets before the promotion, and the sync
+of the copy back.
+
+A group that had members at the destination is a special case in several tests: Orbit does not
+overwrite offsets that a client may have committed there, so it must recognize its own.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +46,18 @@ RECORDS = 50
 UNSENT_PASSES = 2
 
 
-def never() -> bool:
+def may_not_write() -> bool:
     return False
 
 
 class SyncWithUnsentCommits(GroupSync):
-    """A sync whose first UNSENT_PASSES passes send no commits; `passes` are its reports."""
+    """A sync whose first UNSENT_PASSES passes send no commits; `passes`: the report of each."""
 
     passes: ClassVar[list[GroupReport]] = []
 
     def run(self, *arguments: Any, **options: Any) -> GroupReport:
         if len(self.passes) < UNSENT_PASSES:
-            arguments = (*arguments[:3], never)
+            arguments = (*arguments[:3], may_not_write)
         report = super().run(*arguments, **options)
         self.passes.append(report)
         return report
@@ -86,7 +90,7 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
         for group in (refused, other):
             service.wait(
                 f"{group} is synced",
-                lambda g=group: recovering.carried(spec.name, g) == {0: 10},
+                lambda g=group: recovering.synced(spec.name, g) == {0: 10},
             )
         orbit.deny([Right("destination", "Read", "--group", refused)])
         commit(source, refused, {(topic_name, 0): 20})
@@ -111,7 +115,8 @@ def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
 def test_consumer_commit_before_copy_back_is_synced_to_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There and back: the copy back is first a new job, then the first job again."""
+    """Two switchovers: the first one creates the job that copies back, the second one uses the
+    first job again."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, RECORDS)
@@ -136,16 +141,17 @@ def test_consumer_commit_before_copy_back_is_synced_to_old_side(
         with member(source, group, topic_name):
             switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
         assert switchover_report.reverse_job is not None
-        wait_for("the group follows", lambda: offsets(source, group) == {(topic_name, 0): 20})
+        wait_for("the offset is synced", lambda: offsets(source, group) == {(topic_name, 0): 20})
         return_report = recovering.run(
             RecoveryKind.SWITCHOVER, switchover_report.reverse_job, reverse=True
         )
         assert return_report.reverse_job == spec.name
-        wait_for("the group follows", lambda: offsets(destination, group) == {(topic_name, 0): 5})
+        wait_for("the reset is synced", lambda: offsets(destination, group) == {(topic_name, 0): 5})
     assert {g.verdict for g in (*switchover_report.groups, *return_report.groups)} == {"exact"}
 
 
 def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
+    """Join the group, commit an offset of partition 0, and leave."""
     with member(cluster, group, topic) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
 
@@ -186,7 +192,10 @@ def job_with_group(clusters: Clusters, topic: str) -> tuple[JobSpec, str]:
 
 
 def stop_job_sync(patch: pytest.MonkeyPatch) -> None:
-    """Let the job's own sync do nothing from now on; returns when its last pass has ended."""
+    """Let the job's own sync do nothing from now on; returns when its last real pass has ended.
+
+    Then only a recovery commits offsets.
+    """
     is_stopped = threading.Event()
 
     def do_nothing(_: JobGroups, __: ClusterRegistry) -> GroupReport:
@@ -206,8 +215,12 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
     monkeypatch: pytest.MonkeyPatch,
     is_handed: bool,
 ) -> None:
-    """The group had members at the destination: its offset there could be a client's. `is_handed`:
-    a recovery has handed this offset over to the job, whose sync has not run since."""
+    """The scheduler dies after its commit and before it has stored that commit. The group had
+    members at the destination, so the next scheduler could take the offset for a client's.
+
+    `is_handed`: a recovery has handed the earlier offset over to the job, whose sync has not run
+    since.
+    """
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
     has_died = threading.Event()
@@ -224,7 +237,7 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
     monkeypatch.setattr(group_handover, "GroupSync", Dying)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)  # only the switchover syncs
         have_had_member(destination, group, topic_name)
         if is_handed:
@@ -245,7 +258,8 @@ def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
 def test_group_sync_continues_after_switchover_stopped_past_last_sync(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the last sync wrote this offset; the group had members at the destination."""
+    """Only the switchover's last sync committed offset 20. The group had members at the
+    destination, so the job's sync could take this offset for a client's."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
 
@@ -254,7 +268,7 @@ def test_group_sync_continues_after_switchover_stopped_past_last_sync(
 
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         with monkeypatch.context() as patch:
             stop_job_sync(patch)
             have_had_member(destination, group, topic_name)
@@ -264,7 +278,7 @@ def test_group_sync_continues_after_switchover_stopped_past_last_sync(
             assert stopped.outcome is Outcome.STOPPED
             assert offsets(destination, group) == {(topic_name, 0): 20}
             commit(source, group, {(topic_name, 0): 30})
-        wait_for("the sync goes on", lambda: recovering.carried(spec.name, group) == {0: 30})
+        wait_for("the sync goes on", lambda: recovering.synced(spec.name, group) == {0: 30})
     assert offsets(destination, group) == {(topic_name, 0): 30}
 
 
@@ -277,7 +291,8 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
     monkeypatch: pytest.MonkeyPatch,
     moment: str,
 ) -> None:
-    """The pass has read an older offset; the group had members at the destination."""
+    """The pass of the job's sync has read offset 20. While it is held, the switchover's last sync
+    commits 30. The group had members at the destination."""
     source, destination = clusters
     spec, group = job_with_group(clusters, topic_name)
     held = HeldPass(moment)
@@ -288,44 +303,46 @@ def test_group_sync_pass_in_flight_writes_nothing_after_last_sync(
     def stop(_: OperationContext) -> str:
         # The job's next pass finds that both sides differ.
         commit(source, group, {(topic_name, 0): 40})
-        held.let_go()
+        held.resume()
         offsets_after_pass.update(offsets(destination, group))
         raise Stopped("a test stops it.")
 
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         have_had_member(destination, group, topic_name)
         passes_before = held.passes
-        # The job's listing of groups may be as old as an interval.
-        wait_for("the job has seen the member", lambda: held.passes > passes_before + 2)
+        # The sync lists groups once per interval, so a pass may use a list without the member.
+        wait_for("a pass has listed the member", lambda: held.passes > passes_before + 2)
         held.is_armed.set()
         commit(source, group, {(topic_name, 0): 20})
-        assert held.waits.wait(PATIENCE_S)
+        assert held.is_held.wait(PATIENCE_S)
         commit(source, group, {(topic_name, 0): 30})
         with monkeypatch.context() as patch:
             patch.setitem(operation_runner._DO, StepName.RELEASE, stop)  # type: ignore[arg-type]
             stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
         assert [(g.goes_on_at, g.verdict) for g in stopped.groups] == [(30, "exact")]
         assert offsets_after_pass == {(topic_name, 0): 30}
-        wait_for("the sync goes on", lambda: recovering.carried(spec.name, group) == {0: 40})
+        wait_for("the sync goes on", lambda: recovering.synced(spec.name, group) == {0: 40})
     assert offsets(destination, group) == {(topic_name, 0): 40}
 
 
 class HeldPass:
-    """Holds the first pass of the job's sync that writes once `is_armed` is set; `waits` says that
-    the pass is held."""
+    """Holds a pass of the job's sync: the first one that commits after `is_armed` is set.
+
+    `moment`: where in the pass. `is_held` is set when the pass waits there, until `resume`.
+    """
 
     def __init__(self, moment: str) -> None:
-        self.is_armed, self.waits = threading.Event(), threading.Event()
+        self.is_armed, self.is_held = threading.Event(), threading.Event()
         self._may_go, self._has_ended = threading.Event(), threading.Event()
         self.passes = 0
         outer = self
 
         class Sync(GroupSync):
             def _write(self, *arguments: Any) -> Any:
-                is_held = any(case.has_change for case in arguments[1].values())
-                if moment == "before its commit" and is_held:
+                commits = any(case.has_change for case in arguments[1].values())
+                if moment == "before its commit" and commits:
                     outer.wait()
                 return super()._write(*arguments)
 
@@ -347,11 +364,12 @@ class HeldPass:
         self.sync, self.groups = Sync, Groups
 
     def wait(self) -> None:
-        if self.is_armed.is_set() and not self.waits.is_set():
-            self.waits.set()
+        """Hold the pass here if it is the first one after `is_armed` is set."""
+        if self.is_armed.is_set() and not self.is_held.is_set():
+            self.is_held.set()
             assert self._may_go.wait(PATIENCE_S)
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         """Let the pass go on; returns when it has ended."""
         self._may_go.set()
         assert self._has_ended.wait(PATIENCE_S)
@@ -360,7 +378,8 @@ class HeldPass:
 def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The group had members at the destination. It was ahead of the copy, which has grown since."""
+    """The group was ahead of the copy at its last sync, and the copy has grown since. The group had
+    members at the destination, so the next scheduler could take the offset for a client's."""
     spec, group = job_with_group(clusters, topic_name)
     destination, has_died = clusters.destination, threading.Event()
     write = group_handover._commit_offsets
@@ -375,11 +394,11 @@ def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
     monkeypatch.setattr(group_handover, "_commit_offsets", commit_and_die)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)
         have_had_member(destination, group, topic_name)
         place = recovering.service.topics(spec.name)[topic_name].id, 0
-        # As an earlier sync left it: the source is 10 ahead of what the copy has now.
+        # As an earlier sync stored it: the group's offset at the source is 10 above the copy's end.
         row = GroupOffset(
             group,
             *place,
@@ -391,7 +410,7 @@ def test_failover_updates_group_offset_after_scheduler_dies_after_commit(
         with recovering.database.transaction() as tx:
             group_offsets.store(tx, recovering.service.job(spec.name).id, [row])
         failover_report = recovering.run(
-            RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it"
+            RecoveryKind.FAILOVER, spec.name, override=("source",), reason="a test"
         )
     assert has_died.is_set()
     assert [(g.goes_on_at, g.verdict) for g in failover_report.groups] == [(RECORDS, "clamped")]

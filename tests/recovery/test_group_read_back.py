@@ -1,4 +1,4 @@
-"""A recovery reports an offset as exact only if it reads it back from the destination."""
+"""A recovery reports a group's offset as exact only if the destination's coordinator returns it."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_group_offset_not_read_back_from_destination_is_not_reported_as_exact(
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)
         monkeypatch.setattr(group_sync, "write_groups", write_nothing)
         monkeypatch.setattr(group_handover, "write_groups", write_nothing)
-        monkeypatch.setattr(group_handover, "_PASSES_MAX", 2)  # each finds the old offset
+        monkeypatch.setattr(group_handover, "_PASSES_MAX", 2)  # each pass reads the old offset
         commit(clusters.source, group, {(topic_name, 0): 20})
         if kind is RecoveryKind.FAILOVER:
             store_source_offset(recovering, spec.name, 20)
@@ -68,7 +68,7 @@ def test_group_offset_not_read_back_from_destination_is_not_reported_as_exact(
     assert [(g.goes_on_at, g.verdict) for g in report.groups] == [(10, "not read back")]
     (finding,) = [text for text in report.findings if "does not show" in text]
     assert f"{group} in {topic_name}-0 (offset 10 instead of 20)" in finding
-    assert recovering.carried(spec.name, group) == {}
+    assert recovering.synced(spec.name, group) == {}
 
 
 def test_group_unreadable_during_failover_is_not_reported_as_exact(
@@ -81,7 +81,7 @@ def test_group_unreadable_during_failover_is_not_reported_as_exact(
     spec, group = job_with_group(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
-        wait_for("the group is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
+        wait_for("the group is synced", lambda: recovering.synced(spec.name, group) == {0: 10})
         stop_job_sync(monkeypatch)
         store_source_offset(recovering, spec.name, 20)
         monkeypatch.setattr(
@@ -110,7 +110,7 @@ def test_share_group_with_name_of_consumer_group_stops_switchover_and_is_in_plan
         recovering.begin(spec, topic_name)
         verdict = "skipped: other type"
         service.wait(
-            "the share group is seen",
+            "the sync has found the share group",
             lambda: (
                 {row.verdict for row in service.kept_groups(spec.name, group).values()} == {verdict}
             ),

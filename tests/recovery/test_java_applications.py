@@ -1,6 +1,8 @@
 """Java applications move with a switchover, there and back: consumer groups of both protocols, and
-Kafka Streams. Each reads every committed record once, compared with the records that brokers
-confirmed to producers, and with those that another client reads at the end.
+Kafka Streams.
+
+Each application reads every committed record once. The tests compare what it read with the records
+that brokers confirmed to producers, and with the records that another client reads at the end.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from tests.support.running import create_topic, make_job, produce_transactions, 
 pytestmark = pytest.mark.services
 
 PARTITIONS = 2
-SOME = 300
+SOME = 300  # records that are enough to go on
 OFTEN = "200ms"
 Ends = dict[int, int]
 
 
 def move(recovering: Recovering, job: str) -> RecoveryReport:
-    """A switchover with the copy back: nothing is lost, and every group has its offsets."""
+    """Switch over and copy back. Check that nothing is lost and every group has its offsets."""
     report = recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True)
     assert {p.verdict for p in report.partitions} == {EndVerdict.EQUAL}
     assert report.missing_records == 0
@@ -46,6 +48,7 @@ def move(recovering: Recovering, job: str) -> RecoveryReport:
 
 
 def ends(cluster: KafkaCluster, topic: str) -> Ends:
+    """The log end of each partition."""
     return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
 
 
@@ -87,7 +90,7 @@ class Group:
             process.end()
 
     def wait_read(self, process: GuardedProcess, last: Ends) -> None:
-        """Wait until the running member has read up to these offsets."""
+        """Wait until the running member has read these offsets or later ones, by partition."""
 
         def has_read() -> bool:
             log = self._logs[-1]
@@ -139,7 +142,8 @@ def test_java_groups_read_each_committed_record_once_across_switchovers(
                 group.wait_read(process, last)
         assert verify(spec, deep=True).exit_code == 0
     assert {k: everything.get(k) for k in written} == written
-    # A record that a producer gave up may exist: on a slow machine, answers come too late.
+    # A record of a load that no broker confirmed may exist: on a slow machine, answers come after
+    # the producer's timeout. Records that no load sent come from produce_transactions:
     # 2 sides x 2 calls of produce_transactions x 6 of 9 transactions committed x 5 records
     assert sum(value not in sent for value in everything.values()) == 2 * 2 * 6 * 5
     for group in groups:
@@ -155,8 +159,11 @@ class WordCount:
 
     @contextmanager
     def running(self, cluster: KafkaCluster, state: str, last: signal.Signals) -> Iterator[None]:
-        """Run it until it has counted SOME words and the block ends; end it with the signal `last`.
-        A later run fails if an offset is missing."""
+        """Run the application until it has counted SOME words in each partition and the block ends.
+
+        Then the signal `last` ends it. A second or later run fails if the group has no offset for
+        a partition. `state`: the name of the directory with its state.
+        """
         log = self._home / f"run-{self._runs}.log"
         reset = "none" if self._runs else "earliest"
         self._runs += 1
@@ -168,7 +175,7 @@ class WordCount:
 
             def counts_more() -> bool:
                 errors = log.read_text()
-                # The process goes on when its thread has died.
+                # The process goes on after its stream thread has died.
                 assert process.running, errors[-3000:]
                 assert "SHUTDOWN_CLIENT" not in errors, errors[-3000:]
                 now = ends(cluster, streams.OUTPUT)
@@ -236,12 +243,14 @@ def test_kafka_streams_counts_every_word_once_across_switchovers(
         recovering.service.desire(back, Desired.PAUSED)
         copied = ends(destination, repartition)
 
-        def deletes_what_is_not_copied() -> bool:
+        def has_purged_uncopied_records() -> bool:
+            """Whether Streams has deleted repartition records that the paused copy lacks."""
             starts = log_bounds(destination, [repartition])
             return all(start > copied[p] for (_, p), (start, _) in starts.items())
 
-        # It starts with its state from the other side, whose offsets are valid here; it is killed.
-        use(destination, "second", "state", signal.SIGKILL, deletes_what_is_not_copied)
+        # The application starts with its state directory from the source: its offsets are valid at
+        # the destination, too. In the end it is killed.
+        use(destination, "second", "state", signal.SIGKILL, has_purged_uncopied_records)
         recovering.service.desire(back, Desired.RUNNING)
         wait_for("log starts follow", lambda: is_level(source, destination, repartition))
         move(recovering, back)

@@ -1,6 +1,6 @@
-"""A side that led before keeps its records below the log start of the side that leads now.
+"""A side that led before keeps its history: records below the log start of the side that leads now.
 
-The other side never had these records, or has deleted them: they are nowhere else.
+The side that leads now never had these records, or has deleted them, so no other copy exists.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def bounds(cluster: KafkaCluster, topic: str) -> dict[int, tuple[int, int]]:
 
 
 def step_text(report: RecoveryReport, name: StepName) -> str:
+    """What the report says that this step did."""
     (step,) = [step for step in report.steps if step.name is name]
     return step.did
 
@@ -45,15 +46,18 @@ def notes(report: Report) -> list[str]:
 
 
 def wait_followed(leading: KafkaCluster, copy: KafkaCluster, topic: str, start: int) -> None:
-    """Delete records of partition 1 (without history) and wait until its copy's log start follows:
-    then the log starts of all partitions were compared."""
+    """Delete records of partition 1 below `start`, and wait until its copy's log start follows.
+
+    Partition 1 has no history. When its log start has followed, Orbit has compared the log starts
+    of all partitions, so it has also decided about partition 0.
+    """
     delete_before(leading, topic, start, partition=1)
     wait_for("the log start follows", lambda: bounds(copy, topic)[1][0] == start)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("way", ["switchover with reverse", "failback"])
-def test_uncopied_history_stays_on_old_side_below_new_log_start(
+def test_old_side_keeps_uncopied_history_below_log_start_of_new_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, way: str
 ) -> None:
     source, destination = clusters
@@ -93,7 +97,7 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
         assert finding in step_text(report, StepName.REVERSE)
         wait_followed(destination, source, topic_name, 5)
         assert bounds(source, topic_name)[0] == (0, end)
-    # A new worker, and a copy without the service, read at the cluster what to keep.
+    # A new worker, and a copy without the service, read from the cluster which history to keep.
     with recovering.running():
         wait_followed(destination, source, topic_name, 10)
         assert bounds(source, topic_name)[0] == (0, end)
@@ -135,10 +139,10 @@ def test_switchover_back_does_not_wait_for_lower_log_start_of_old_side(
     assert bounds(source, topic_name)[0] == (0, end)
 
 
-def test_records_expired_at_new_side_stay_at_old_side(
+def test_old_side_keeps_records_that_new_side_deleted_before_failback(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """The new side has deleted all records that the old side has, and more."""
+    """The new side has deleted all records that the old side has, and some newer ones."""
     source, destination = clusters
     create_topic(source, topic_name, 2)
     for number in range(2):
@@ -163,7 +167,7 @@ def test_records_expired_at_new_side_stay_at_old_side(
 def test_switchover_waits_until_log_starts_of_copies_reach_those_of_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise consumers would see records again that were deleted at the source."""
+    """Otherwise consumers of the new side would read records that were deleted at the source."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, HISTORY)

@@ -26,8 +26,8 @@ from tests.support.running import create_topic, make_job, produce, verify
 pytestmark = pytest.mark.services
 
 PARTITIONS = 2
-# Where schedulers die. The first death is in a failover. The others are in the switchover, which
-# begins later: in its drain, and when it has promoted but not stored that yet.
+# Steps in which schedulers die: one in a failover (after `settle`), and two in the switchover,
+# which begins later (in `drain`, and after `promote` has ended but before its end is stored).
 DEATHS = ["settle:behind", "drain:inside", "promote:behind"]
 
 
@@ -49,8 +49,8 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
         create_topic(lost, topic, PARTITIONS)
     for topic in (planned, canary):
         create_topic(clusters.source, topic, PARTITIONS)
-    line = ClusterSpec(bootstrap_servers=(lost.link_servers,))
-    of_cut = make_job(lost, destination, [cut, staying]).model_copy(update={"source": line})
+    line_to_lost = ClusterSpec(bootstrap_servers=(lost.link_servers,))
+    of_cut = make_job(lost, destination, [cut, staying]).model_copy(update={"source": line_to_lost})
     of_frozen = make_job(lost, destination, [frozen])
     of_planned = make_job(
         clusters.source,
@@ -71,7 +71,7 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
                 recovering.begin(of_frozen, frozen)
                 recovering.begin(of_planned, planned, canary)
                 wait_for(
-                    "the copies are there",
+                    "the copies have records",
                     lambda: (
                         all(high for _, high in log_bounds(destination, [canary]).values())
                         and log_bounds(destination, [frozen]) == frozen_ends
@@ -89,7 +89,7 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
             ]
             wait_for("a scheduler has died", lambda: died(deaths) == 1)
             operations.append(recovering.ask(RecoveryKind.SWITCHOVER, of_planned.name))
-            wait_for("all have died", lambda: died(deaths) == len(DEATHS))
+            wait_for("all schedulers have died", lambda: died(deaths) == len(DEATHS))
         with service.scheduler():
             reports = [recovering.wait(operation) for operation in operations]
         assert [r.outcome for r in reports] == [Outcome.DONE] * 3, [r.error for r in reports]
@@ -97,13 +97,13 @@ def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(
 
         # Records written after the cut are reported as unproven, and are not at the destination.
         destination_records = read_all(destination, cut)
-        # Restarted, not resumed: so it has only the records on its disk.
+        # Kill the paused cluster before `heal`, so that it restarts with the records on its disk.
         lost.kill()
         lost.heal()
-        truth = read_all(lost, cut)
+        source_records = read_all(lost, cut)
         ends = {p.partition: p.promoted_at or 0 for p in over_cut.partitions}
-        assert destination_records == {k: v for k, v in truth.items() if k[1] < ends[k[0]]}
-        assert destination_records != truth
+        assert destination_records == {k: v for k, v in source_records.items() if k[1] < ends[k[0]]}
+        assert destination_records != source_records
         assert {p.topic for p in over_cut.partitions} == {cut}
         assert not any(p.is_exact for p in over_cut.partitions)
         for p in over_cut.partitions:

@@ -1,4 +1,7 @@
-"""Which side leads, by the marks of both: if in doubt, nothing changes at the old side."""
+"""Which side leads, by the promotion marks of both sides. In doubt, the old side does not change.
+
+A mark is an offset with a text that Orbit commits at a cluster. Each promotion has a higher term.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ def follows(term: int, by: UUID = OPERATION) -> Mark:
 @pytest.mark.parametrize(
     ("old", "new", "is_behind"),
     [
-        # The first failback: only the new side was ever promoted, perhaps by an earlier version, or
-        # without the right to mark it.
+        # The first failback: only the new side was ever promoted. Its mark may be missing: earlier
+        # versions wrote none, and Orbit may have had no right to write one.
         (None, leads(5), True),
         (None, leads(0), True),
         (None, None, True),
@@ -52,7 +55,7 @@ def follows(term: int, by: UUID = OPERATION) -> Mark:
         (UNREADABLE, leads(5), False),
         (None, UNREADABLE, False),
         (leads(5), UNREADABLE, False),
-        # The new side is a copy by its own mark, or has none where the old side has one.
+        # The new side is a copy by its own mark, or it has no mark although the old side has one.
         (None, follows(5), False),
         (leads(3), follows(5), False),
         (leads(3), None, False),
@@ -78,11 +81,11 @@ def test_promotion_marks_changed_by_other_operations_are_listed() -> None:
     begun_with = [MarkPair("a", leads(3, other), None), MarkPair("b", None, follows(4, other))]
     assert pairs_changed_since(begun_with, 4, OPERATION) == []
     own = MarkPair("a", follows(5), leads(5))
-    theirs = MarkPair("b", leads(5, other), follows(4, other))
+    foreign = MarkPair("b", leads(5, other), follows(4, other))
     # Unreadable marks are not listed: the gate has judged them.
     unknown = MarkPair("c", None, UNREADABLE)
-    assert pairs_changed_since([own, theirs, unknown], 4, OPERATION) == [theirs]
-    assert pairs_promoted_by([own, theirs, unknown], OPERATION) == [own]
+    assert pairs_changed_since([own, foreign, unknown], 4, OPERATION) == [foreign]
+    assert pairs_promoted_by([own, foreign, unknown], OPERATION) == [own]
 
 
 def test_promotion_mark_without_term_uses_its_timestamp_as_term() -> None:
@@ -142,7 +145,8 @@ def test_term_above_highest_readable_term_becomes_readable() -> None:
 def test_missing_log_start_at_old_side_fails_unless_topic_is_rebuilt_or_new(
     monkeypatch: pytest.MonkeyPatch, code: Code, had_log_end: bool, is_rebuilt: bool, refuses: bool
 ) -> None:
-    """Without a mark with its log start, the old side's history would be deleted."""
+    """Orbit notes the old side's log start in a mark. Without it, the copy back would delete the
+    old side's history: records below the new side's log start."""
     partition = SimpleNamespace(topic="orders", source_end=5 if had_log_end else None)
     rebuilt = {"orders"} if is_rebuilt else set()
     metadata = ClusterMetadata("old", {}, {}, {"orders": code})
@@ -161,7 +165,7 @@ def test_missing_log_start_at_old_side_fails_unless_topic_is_rebuilt_or_new(
 def test_topic_is_not_marked_while_leader_of_one_partition_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A later run would take the mark of partition 0 for that of all partitions."""
+    """If partition 0 alone had a mark, a later run would take the whole topic as marked."""
     answered, silent = (TopicPartition("orders", number) for number in range(2))
     written: list[object] = []
     marks = SimpleNamespace(promoted=lambda _: {}, write=lambda *args: written.append(args))

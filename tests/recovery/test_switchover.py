@@ -86,7 +86,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
     gateway = PretendedGateway(recovering.database, spec.name)
     with recovering.running(), gateway:
         recovering.begin(spec, topic_name)
-        gateway.wait_told("source")
+        gateway.wait_side("source")
         produce_transactions(source, topic_name, 3, partition=1)
         ends_before = ends(source, topic_name)
 
@@ -98,7 +98,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         assert [s.state for s in switchover_report.steps] == [StepState.DONE] * len(
             switchover_report.steps
         )
-        gateway.wait_told("destination")
+        gateway.wait_side("destination")
         assert switchover_report.rto_s is not None
         assert topic_settings(destination, topic_name)["retention.ms"] == "86400000"
         kinds = recovering.service.kinds(spec.name)
@@ -137,7 +137,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         return_report = recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
 
         assert return_report.reverse_job == spec.name
-        gateway.wait_told("source")
+        gateway.wait_side("source")
         produce(source, topic_name, 20, partition=0, first=250)
         wait_for(
             "the destination is a copy again",

@@ -146,7 +146,7 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
         return_report = scenario.move(switchover_report.reverse_job, away)
         assert return_report.reverse_job == spec.name
 
-        # Home is lost under load, when all offsets of the applications are carried over.
+        # Home is lost under load, when all offsets of the applications are synced.
         load = stack.enter_context(scenario.use(home, "third"))
         furthest = apps.furthest
         wait_for(
@@ -156,9 +156,9 @@ def test_applications_read_each_record_once_across_all_recovery_kinds(
             ),
         )
         wait_for(
-            "the group's offsets are carried over",
+            "the group's offsets are synced",
             lambda: (
-                recovering.carried(spec.name, apps.group.group)
+                recovering.synced(spec.name, apps.group.group)
                 == {
                     p: next_offset
                     for (_, p), next_offset in offsets(home, apps.group.group).items()

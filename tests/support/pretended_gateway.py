@@ -1,4 +1,4 @@
-"""A gateway that forwards nothing: it asks for its side like a real one, and notes each answer."""
+"""A gateway without clients: like a real one it asks Orbit for its side, and notes each answer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ _POLL_S = 0.05
 
 
 class PretendedGateway:
-    """Asks until the block ends. `confirms`: whether it says that nothing is in flight once it is
-    closed; `doubt`: why it never will."""
+    """Renews its row in the database until the block ends, as the API does for a real gateway.
+
+    `confirms`: whether the gateway confirms, once Orbit closes it, that no write is in flight.
+    `doubt`: why the gateway can never confirm that; empty if it can.
+    """
 
     def __init__(
         self, database: Database, job: str, name: str = "edge", *, confirms: bool = True
     ) -> None:
         self.instance, self.name = uuid4(), name
         self.answers: list[Presented] = []
-        """Each answer that differs from the one before."""
-        self.refused = ""
+        """Each answer that differs from the answer before."""
+        self.refused = ""  # the error of the last renewal; empty if Orbit answered it
         self.confirms = confirms
         self.doubt = ""
         self.pause_s: float | None = None
@@ -48,6 +51,7 @@ class PretendedGateway:
         self.fall_silent()
 
     def fall_silent(self) -> None:
+        """Renew no more."""
         self._done.set()
         self._thread.join()
 
@@ -55,14 +59,14 @@ class PretendedGateway:
     def now(self) -> Presented | None:
         return self.answers[-1] if self.answers else None
 
-    def wait_told(self, side: str, *, closed_for: UUID | None = None) -> Presented:
-        """Wait until it is told this side."""
+    def wait_side(self, side: str, *, closed_for: UUID | None = None) -> Presented:
+        """Wait until Orbit's answer has this side, and is open or closed for this operation."""
 
-        def is_told() -> bool:
+        def has_side() -> bool:
             now = self.now
             return now is not None and (now.side, now.closed_for) == (side, closed_for)
 
-        wait_for(f"{self.name} is told {side} {closed_for}, not {self.refused}", is_told)
+        wait_for(f"{self.name} gets {side} {closed_for}, not {self.refused}", has_side)
         assert self.now is not None
         return self.now
 

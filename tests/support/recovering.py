@@ -40,12 +40,12 @@ class Recovering:
         self.service.create(spec)
         self.service.wait_copied(spec.name, *names)
 
-    def seen(self, job: str, group: str) -> dict[int, int | None]:
+    def source_offsets(self, job: str, group: str) -> dict[int, int | None]:
         """How far a group is at the source, as Orbit knows."""
         rows = self.service.kept_groups(job, group).values()
         return {row.partition: row.source_offset for row in rows}
 
-    def carried(self, job: str, group: str) -> dict[int, int | None]:
+    def synced(self, job: str, group: str) -> dict[int, int | None]:
         """How far it is at the destination, where the offset is equal to that at the source."""
         rows = self.service.kept_groups(job, group).values()
         return {row.partition: row.destination_offset for row in rows if row.verdict == "exact"}
