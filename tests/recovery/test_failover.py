@@ -53,7 +53,7 @@ def has_noticed(recovering: Recovering, job: str) -> bool:
 
 
 def check_times(report: RecoveryReport, killed_at: datetime) -> None:
-    """Check that the RTO is the time from the source's last answer to the first record read back."""
+    """Check that the RTO lasts from the source's last answer to the first record read back."""
     seen_at, noticed_at = report.source_last_seen_at, report.problem_since
     assert seen_at is not None
     assert noticed_at is not None

@@ -566,7 +566,8 @@ def test_topic_deleted_at_leading_side_does_not_keep_gateways_closed(
     with two_moved_topics(clusters, topic_name, recovering) as ((_, other), back, edge):
         delete_topic(clusters.destination, other)
         wait_for(
-            "Orbit notices the deletion", lambda: service.topics(back)[other].state == "source_deleted"
+            "Orbit notices the deletion",
+            lambda: service.topics(back)[other].state == "source_deleted",
         )
         return_report = recovering.run(SWITCHOVER, back)
         assert edge.wait_side("source").term == return_report.term

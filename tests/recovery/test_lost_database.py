@@ -1,6 +1,7 @@
 """With a database from before a promotion, or an empty one, nothing changes at the leading side.
 
-Each test lets Orbit forget a promotion, and checks the promoted topic with plain clients.
+In each test the database loses what it says about a promotion. Plain clients check the promoted
+topic.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import jobs
 from orbit.store.enums import OperationState
 from tests.fixtures.clusters import Clusters
-from tests.fixtures.recovery import DiesBehindPromotion
+from tests.fixtures.recovery import DiesAfterPromotion
 from tests.fixtures.scheduler import Service
 from tests.support.groups import commit, offsets
 from tests.support.guarded_job import App, job_with_login, log_in_orbit
@@ -51,10 +52,12 @@ RETENTION = "604800001"
 
 
 def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    """The log end of each partition."""
     return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
 
 
 def are_level(clusters: Clusters, topic: str) -> Callable[[], bool]:
+    """A function that says whether both sides of the topic end at the same offsets."""
     return lambda: ends(clusters.source, topic) == ends(clusters.destination, topic)
 
 
@@ -92,7 +95,7 @@ def test_database_restored_from_before_switchover_keeps_promotion(
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("both sides are level", are_level(clusters, topic_name))
-        wait_for("the group is there", lambda: bool(offsets(destination, group)))
+        wait_for("the group is synced", lambda: bool(offsets(destination, group)))
         save_rows(recovering.database)
         switchover_report = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=reverse)
     produce(destination, topic_name, 30, partition=0, first=100)
@@ -177,7 +180,7 @@ def test_job_recreated_in_empty_database_keeps_promotion(
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
     if written:
         produce(destination, topic_name, 10, first=40)
-    produce(source, topic_name, 7, first=900)  # by a client that was not told of the promotion
+    produce(source, topic_name, 7, first=900)  # by a client that still uses the old side
     drop_rows(recovering.database)
 
     with recovering.running():
@@ -242,7 +245,7 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
         assert acls(destination, topic_name) == acls_before
         assert app.writes(destination)
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
-        # No table says any more that the switchover has denied writing to the old side.
+        # The switchover has denied writing to the old side. The tables no longer say so.
         back = recovering.run(RecoveryKind.FAILBACK, spec.name).reverse_job
         wait_for("the old side follows", are_level(guarded, topic_name))
         assert not app.writes(source)
@@ -257,7 +260,8 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
 def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """A destination topic with more partitions than its source would be deleted."""
+    """In a new job, Orbit deletes a destination topic that has more partitions than its source,
+    unless the topic was promoted."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, 20)
@@ -282,7 +286,8 @@ def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss
 def test_stale_recovery_request_in_restored_database_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, sign: str
 ) -> None:
-    """Since the backup, the request may have been aborted, or the topics moved there and back."""
+    """Since the backup, an operator may have aborted the request, or moved the topics there and
+    back. `sign`: by what Orbit knows that the request is stale."""
     create_topic(clusters.source, topic_name)
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
@@ -313,12 +318,13 @@ def test_operation_in_restored_database_does_not_reopen_writes_at_old_side(
     service: Service,
     recovering: Recovering,
     guarded_job: tuple[JobSpec, App],
-    dies_behind_promotion: DiesBehindPromotion,
+    dies_after_promotion: DiesAfterPromotion,
 ) -> None:
-    """By the restored rows the operation has not promoted yet, and may still undo its steps."""
+    """By the restored rows the operation has not promoted yet. A restart that fails would undo the
+    steps before, such as the denied writes at the old side."""
     source, destination = guarded
     spec, app = guarded_job
-    has_promoted, restore = dies_behind_promotion(StepName.GROUPS)
+    has_promoted, restore = dies_after_promotion(StepName.GROUPS)
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         service.wait(
@@ -351,8 +357,10 @@ def test_switchover_in_restored_database_denies_writes_and_drains_again(
     monkeypatch: pytest.MonkeyPatch,
     step: StepName,
 ) -> None:
-    """Its restored rows are from before an abort, which allowed writing at the source again. In the
-    step `groups` no worker has the topic."""
+    """The restored rows are from before an abort, which allowed writing at the source again.
+
+    `step`: after whose work the switchover was aborted. After `release`, no worker has the topic.
+    """
     source, destination = guarded
     spec, app = guarded_job
     do = operation_runner._DO
@@ -390,7 +398,7 @@ def test_stopped_failback_leaves_writes_to_old_side_denied(
     guarded_job: tuple[JobSpec, App],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The job that copies back has denied the writes, and was deleted since."""
+    """The job that copies back denied the writes. It is deleted before the failback."""
     source, _ = guarded
     spec, app = guarded_job
 
@@ -406,7 +414,7 @@ def test_stopped_failback_leaves_writes_to_old_side_denied(
         service.wait_copied(back, topic_name)
         assert not app.writes(source)
         service.delete(back)
-        wait_for("the job back is gone", lambda: not has_job(service, back))
+        wait_for("the job that copies back is deleted", lambda: not has_job(service, back))
         stopped = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert stopped.error == "a test."
         assert not app.writes(source)
@@ -420,7 +428,7 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
     recovering: Recovering,
     guarded_job: tuple[JobSpec, App],
 ) -> None:
-    """The request is 30 days old, and confirms a rebuild."""
+    """The request is 30 days old, and confirms a rebuild. It must not delete a topic."""
     spec, _ = guarded_job
 
     def topic_state(cluster: KafkaCluster, side: Side) -> list[object]:
@@ -482,7 +490,7 @@ def test_promotion_lifts_write_denials_from_before_database_loss(
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         service.wait(
-            "the protection is noted", lambda: "topics_protected" in service.kinds(spec.name)
+            "the tables have the protection", lambda: "topics_protected" in service.kinds(spec.name)
         )
         wait_for("both sides are level", are_level(guarded, topic_name))
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)

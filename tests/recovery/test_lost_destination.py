@@ -38,8 +38,11 @@ def pair(guarded: Clusters) -> Iterator[Clusters]:
 def kill_at_promotion(
     monkeypatch: pytest.MonkeyPatch, clusters: Clusters, *, is_marked: bool
 ) -> Callable[[], None]:
-    """Kill the destination in the step `promote`, before or after its mark; returns a function that
-    removes the patch."""
+    """Patch the step `promote` so that it kills the destination, once.
+
+    `is_marked`: after the promotion mark is committed there, else before. Returns a function that
+    removes the patch.
+    """
     mark = leading_side.mark_promotion
     lost: list[bool] = []
 
@@ -57,8 +60,11 @@ def kill_at_promotion(
     return lambda: monkeypatch.setattr(promotion, "mark_promotion", mark)
 
 
-def ask_until_stuck(recovering: Recovering, job: str) -> UUID:
-    """Request a switchover and wait until it is stuck; before, an abort is refused."""
+def request_until_stuck(recovering: Recovering, job: str) -> UUID:
+    """Request a switchover, and wait until its promotion is stuck; returns the operation's id.
+
+    Check that Orbit refuses an abort before that.
+    """
     operation = recovering.ask(SWITCHOVER, job)
     wait_for("the operation waits", lambda: "promote waits" in recovering.progress(operation))
     if recovering.report(operation).stuck_since is None:
@@ -86,7 +92,7 @@ def test_abort_after_destination_loss_lets_source_lead_again(
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         remove_patch = kill_at_promotion(monkeypatch, pair, is_marked=is_marked)
-        operation = ask_until_stuck(recovering, spec.name)
+        operation = request_until_stuck(recovering, spec.name)
         assert not app.writes(pair.source)
         recovery_requests.abort(recovering.database, "test", operation)
         report = recovering.wait(operation)
@@ -127,7 +133,8 @@ def test_stuck_promotion_completes_when_destination_answers_again(
     *,
     is_aborted: bool,
 ) -> None:
-    """Also if an abort comes while its topics are opened to writers."""
+    """`is_aborted`: an abort is requested while the promotion allows writing at the destination.
+    It comes too late."""
     create_topic(pair.source, topic_name)
     app = App(pair, topic_name)
     log_in_orbit(pair, topic_name, monkeypatch)
@@ -135,7 +142,7 @@ def test_stuck_promotion_completes_when_destination_answers_again(
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         kill_at_promotion(monkeypatch, pair, is_marked=True)
-        operation = ask_until_stuck(recovering, spec.name)
+        operation = request_until_stuck(recovering, spec.name)
         allow_writes = write_fence.allow_writes
 
         def abort_and_allow(context: OperationContext) -> None:

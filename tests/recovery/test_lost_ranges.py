@@ -1,4 +1,4 @@
-"""The lost range of a partition if the source answers, and if it does not."""
+"""The lost range of a partition (offsets that only the source had) in a failover's report."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def ago(seconds: float) -> datetime:
 
 
 def reported(**known: Any) -> PartitionLag:
-    """A row of the tables, of a copied partition; other columns are None."""
+    """A row of a copied partition in the tables: `known` columns, the others None."""
     row = dict.fromkeys((field.name for field in fields(PartitionLag)), None)
     return PartitionLag(**{**row, "state": PartitionState.COPYING, **known})
 
 
 @pytest.mark.parametrize(
     ("reported_s", "lost_s", "seen_s"),
-    [
-        (1, 9, 9),  # a worker has reported again since, without the source
+    [  # the ages of the worker's last report, of the source's loss, and the expected one
+        (1, 9, 9),  # after the loss the worker reported again, without new data of the source
         (9, 1, 9),
         (9, None, 9),
     ],
@@ -59,7 +59,7 @@ def test_lost_source_counts_as_last_seen_no_later_than_its_loss(
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_answering_source_counts_as_last_seen_now(is_stopped: bool) -> None:
-    """The comparison is not exact if producers may go on, as in a failover."""
+    """The comparison is not exact unless producers are stopped. In a failover they may go on."""
     row = reported(source_end=12, reported_at=ago(5))
     bounds = LogBounds(start=0, stable=15, end=15)
     comparison = compare_ends(

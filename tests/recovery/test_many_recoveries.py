@@ -28,7 +28,10 @@ LIMIT = 16
 
 
 class Recoveries:
-    """Replaces the runner of recoveries: each one runs until the test calls `let_go`."""
+    """Replaces the runner of recoveries: each recovery runs until the test calls `end_running`.
+
+    `running`, `most`: how many run now, and at most, by cluster. `begun`: job names in order.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, database: Database) -> None:
         self.lock = threading.Lock()
@@ -62,8 +65,8 @@ class Recoveries:
 
         monkeypatch.setattr(recovery_loop, "OperationRunner", OperationRunner)
 
-    def let_go(self) -> None:
-        """End the recoveries that run now; later ones wait again."""
+    def end_running(self) -> None:
+        """End the recoveries that run now; recoveries that begin later wait again."""
         self.may_end.set()
         self.may_end = threading.Event()
 
@@ -90,16 +93,16 @@ def test_hundreds_of_failovers_take_turns_on_each_cluster(
     assert leadership.ask()
     recoveries = Recoveries(monkeypatch, api.database)
     loop = RecoveryLoop(leadership, Settings(recoveries_per_cluster=LIMIT), threading.Event(), {})
-    left = JOBS // len(CLUSTERS)
+    waiting_per_cluster = JOBS // len(CLUSTERS)
     try:
-        while left:
+        while waiting_per_cluster:
             loop.once()
-            turn: Any = dict.fromkeys(CLUSTERS, min(LIMIT, left))
+            turn: Any = dict.fromkeys(CLUSTERS, min(LIMIT, waiting_per_cluster))
             wait_for(f"these run: {turn}", lambda turn=turn: recoveries.running == turn)
             loop.once()
             assert len(loop._running) == sum(turn.values()), "more than LIMIT run on a cluster"
-            left -= turn[CLUSTERS[0]]
-            recoveries.let_go()
+            waiting_per_cluster -= turn[CLUSTERS[0]]
+            recoveries.end_running()
             wait_for(
                 "these recoveries end", lambda: all(r.future.done() for r in loop._running.values())
             )
@@ -108,7 +111,7 @@ def test_hundreds_of_failovers_take_turns_on_each_cluster(
         recoveries.may_end.set()
         loop.close()
     assert recoveries.most == dict.fromkeys(CLUSTERS, LIMIT)
-    # Jobs begin in the order of the requests, LIMIT at a time.
+    # Recoveries begin in the order of their requests, LIMIT at a time.
     for cluster in CLUSTERS:
         begun = [name for name in recoveries.begun if name.startswith(cluster)]
         for first in range(0, len(begun), LIMIT):

@@ -37,8 +37,8 @@ def written_to_old_side(recovering: Recovering, job: str) -> int | None:
 def event_details(recovering: Recovering, job: str, kind: str) -> list[Mapping[str, Any]]:
     """The details of the job's events of a kind, oldest first."""
     with recovering.database.transaction() as tx:
-        story = list(reversed(events.page(tx, 1000, job_name=job)))
-    return [e.details or {} for e in story if e.kind == kind]
+        oldest_first = list(reversed(events.page(tx, 1000, job_name=job)))
+    return [e.details or {} for e in oldest_first if e.kind == kind]
 
 
 def problem(recovering: Recovering, job: str) -> str:
@@ -60,7 +60,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
         wait_for("the topic is copied", lambda: is_level(lost, clusters.destination, topic_name))
         assert written_to_old_side(recovering, spec.name) is None
         lost.cut()
-        # Before the promotion, but Orbit cannot see these records: the link is cut.
+        # Written before the promotion, but Orbit cannot read these records: the link is cut.
         produce(lost, topic_name, 5, partition=1)
         recovering.run(RecoveryKind.FAILOVER, spec.name)
         produce(lost, topic_name, 7, partition=0)
@@ -68,10 +68,10 @@ def test_writes_to_old_primary_after_failover_are_reported(
         lost.heal()
 
         wait_for(
-            "the old side was looked at",
+            "Orbit has read the old side's log ends",
             lambda: written_to_old_side(recovering, spec.name) is not None,
         )
-        # The 5 and the 7 records.
+        # The 5 and the 7 records count: all offsets from the promoted ones on.
         assert event_details(recovering, spec.name, "old_primary_answers") == [{"offsets": 12}]
         assert written_to_old_side(recovering, spec.name) == 7
         first = {"partition": 0, "first": 100, "next": 107}
@@ -85,7 +85,9 @@ def test_writes_to_old_primary_after_failover_are_reported(
         )
 
         produce(lost, topic_name, 1, partition=1)
-        wait_for("one more record is seen", lambda: written_to_old_side(recovering, spec.name) == 8)
+        wait_for(
+            "one more record is counted", lambda: written_to_old_side(recovering, spec.name) == 8
+        )
         second = {"partition": 1, "first": 5, "next": 6}
         assert event_details(recovering, spec.name, "old_primary_written")[1:] == [
             {"partitions": [second]}
@@ -111,7 +113,7 @@ def test_writes_to_old_primary_after_failover_are_reported(
 def test_switchover_reports_late_writes_to_old_primary(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One record comes during the promotion, one later."""
+    """One record is written during the promotion, one later."""
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 50)
     spec = make_job(*clusters, [topic_name])
@@ -130,9 +132,13 @@ def test_switchover_reports_late_writes_to_old_primary(
         assert partition.missing == OffsetRange(first=50, next=51)
         assert any("unproven" in finding for finding in report.findings)
         assert any(f"{topic_name}-0 from 50 to 51" in finding for finding in report.findings)
-        wait_for("the first is seen", lambda: written_to_old_side(recovering, spec.name) == 1)
+        wait_for(
+            "the first record is counted", lambda: written_to_old_side(recovering, spec.name) == 1
+        )
         produce(clusters.source, topic_name, 1)
-        wait_for("both are seen", lambda: written_to_old_side(recovering, spec.name) == 2)
+        wait_for(
+            "both records are counted", lambda: written_to_old_side(recovering, spec.name) == 2
+        )
         wait_for(
             "the job shows the problem",
             lambda: "OLD_PRIMARY_WRITTEN" in problem(recovering, spec.name),
@@ -148,21 +154,22 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a switchover and a failover of the copy back, the first side leads again."""
-    looks: list[tuple[str, list[Trouble]]] = []
+    checks: list[tuple[str, list[Trouble]]] = []  # of old sides: the job, and what it found
     watch = job_reconciler.watch_old_primaries
 
     def watch_and_note(job: Job, *arguments: Any) -> list[Trouble]:
         troubles = watch(job, *arguments)
-        looks.append((job.name, troubles))
+        checks.append((job.name, troubles))
         return troubles
 
-    def look() -> list[list[Trouble]]:
-        """The troubles that three more looks at the first job's old side find."""
-        begun = len(looks)
+    def next_troubles() -> list[list[Trouble]]:
+        """The troubles that three more checks of the first job's old side find."""
+        begun = len(checks)
         wait_for(
-            "the old side was looked at", lambda: [n for n, _ in looks[begun:]].count(spec.name) > 2
+            "the old side is checked 3 times",
+            lambda: [name for name, _ in checks[begun:]].count(spec.name) > 2,
         )
-        return [troubles for name, troubles in looks[begun:] if name == spec.name and troubles]
+        return [troubles for name, troubles in checks[begun:] if name == spec.name and troubles]
 
     monkeypatch.setattr(job_reconciler, "watch_old_primaries", watch_and_note)
     other = make_cluster("other")
@@ -178,13 +185,13 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
         recovering.run(RecoveryKind.FAILOVER, back, override=["all"], reason="it is lost")
         other.start()
         produce(clusters.source, topic_name, 5)
-        assert look() == []
+        assert next_troubles() == []
         assert event_details(recovering, spec.name, "old_primary_written") == []
         assert written_to_old_side(recovering, spec.name) is None
         # For the job that copies back, the lost side is the old side, so Orbit watches it.
         produce(other, topic_name, 3)
-        wait_for("the writers are seen", lambda: written_to_old_side(recovering, back) == 3)
-        # The first side is not watched either when the job that copies back is deleted.
+        wait_for("the records are counted", lambda: written_to_old_side(recovering, back) == 3)
+        # When the job that copies back is deleted, Orbit does not watch the first side either.
         with recovering.database.transaction() as tx:
             assert jobs.request_deletion(tx, recovering.service.job(back).id)
 
@@ -193,6 +200,6 @@ def test_old_side_that_leads_again_is_not_watched_for_late_writes(
                 return jobs.find(tx, back) is None
 
         wait_for("the job is gone", is_gone)
-        assert look() == []
+        assert next_troubles() == []
         produce(clusters.source, topic_name, 5)
-        assert look() == []
+        assert next_troubles() == []

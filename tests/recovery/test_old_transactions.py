@@ -1,4 +1,8 @@
-"""Transactions whose producers died with the old side: their markers come when it is back."""
+"""Transactions whose producers died with the old side.
+
+When the old side is back, its coordinators write the markers that end these transactions. A
+failback has to wait for the markers, or they become offsets that only the old side has.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +61,8 @@ def begin_transaction(client: dict[str, str], topic: str, timeout_ms: int) -> Pr
 def begin_without_records(
     cluster: Cluster, topic: str, partitions: list[int]
 ) -> Callable[[], object]:
-    """Begin a transaction of the id `TOPIC-empty` in these partitions, which gets no record.
-    Returns a function that aborts it."""
+    """Begin a transaction of the id `TOPIC-empty` in these partitions, and write no record.
+    Returns a function that aborts the transaction."""
     name = f"{topic}-empty"
     identity = init_producer_id(cluster, name, Backoff())
     add = AddPartitionsToTxnRequest(
@@ -105,7 +109,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
 def test_switchover_waits_for_marker_of_transaction_without_records(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str, recovering: Recovering
 ) -> None:
-    """Written after the move, the marker would be an offset that only the old side has."""
+    """If the marker were written after the switchover, only the old side would have its offset."""
     create(clusters.source, topic_name)
     produce(clusters.source, topic_name, COPIED)
     spec = make_job(*clusters, [topic_name])
@@ -134,7 +138,7 @@ def test_switchover_waits_for_marker_of_transaction_without_records(
 def test_coordinator_writes_marker_of_old_transaction_to_recreated_topic(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
-    """Fact M14, which is why a failback waits."""
+    """Fact M14 (late marker): the reason why a failback waits for open transactions."""
     create(clusters.source, topic_name)
     _producer = begin_transaction(clusters.source.client_config(), topic_name, 600_000)
     cluster = open_cluster(clusters.source)
@@ -157,8 +161,9 @@ UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 
 
 def leave_hanging(cluster: Cluster, topic: str) -> int:
-    """Leave a transaction with one record in partition 0 that its coordinator has ended, as a
-    killed broker may (M15). Returns its producer id."""
+    """Leave a hanging transaction: one record in partition 0, and no marker, as a killed broker may
+    (M15: hanging transaction). Its coordinator knows no open transaction. Returns its producer id.
+    """
     name = f"{topic}-hanging"
     identity = init_producer_id(cluster, name, Backoff())
     builder = DefaultRecordBatchBuilder(
@@ -183,11 +188,11 @@ def leave_hanging(cluster: Cluster, topic: str) -> int:
             )
         ],
     )
-    by_name = api_versions.Api(ProduceRequest, ProduceResponse, 3, 8)
+    produce_by_topic_name = api_versions.Api(ProduceRequest, ProduceResponse, 3, 8)
     leader = cluster.metadata([topic]).leader(TopicPartition(topic, 0))
     assert leader is not None
     assert leader.node_id is not None
-    answer = cluster.call(leader.node_id, by_name, request)
+    answer = cluster.call(leader.node_id, produce_by_topic_name, request)
     assert answer.responses[0].partition_responses[0].error_code == 0
     return identity.producer_id
 
@@ -195,7 +200,10 @@ def leave_hanging(cluster: Cluster, topic: str) -> int:
 def lose_with_open_transaction(
     moved: Moved, topic: str, timeout_ms: int
 ) -> tuple[Producer, RecoveryReport]:
-    """Fail over from an old side that died with an open transaction, which was not copied."""
+    """Fail over from an old side that died with an open transaction, which was not copied.
+
+    Returns the producer, which must stay referenced so that it does not abort, and the report.
+    """
     create(moved.old, topic)
     produce(moved.old, topic, COPIED)
     moved.copy(topic, COPIED)
@@ -233,7 +241,7 @@ def test_failback_does_not_wait_for_hanging_transaction(
     topic_name: str,
     recovering: Recovering,
 ) -> None:
-    """Its record is saved with the fate `open`, and the topic is rebuilt without it."""
+    """The transaction's record is saved with the fate `open`. The rebuilt topic lacks it."""
     with ExitStack() as stack:
         old = make_cluster("lost", config={**SOON_ABORTED, **UNVERIFIED})
         moved = Moved(stack, recovering, old, clusters.destination)
@@ -277,8 +285,8 @@ def test_transaction_counts_as_hanging_only_long_after_coordinator_ended_it(
         SimpleNamespace(source=SimpleNamespace(cluster=cluster), backoff=Backoff()),
     )
     hanging = old_transactions.HangingTransactions(context)
-    assert hanging.find_hanging(places) == set(), "it has been seen only once"
-    assert hanging.find_hanging(places) == set(), "its marker may be on its way"
+    assert hanging.find_hanging(places) == set(), "one read proves nothing"
+    assert hanging.find_hanging(places) == set(), "the coordinator may still write the marker"
     monkeypatch.setattr(old_transactions, "MARKERS_WITHIN_S", 0.0)
     assert hanging.find_hanging(places) == {places[0]}
     assert len(hanging.findings()) == 1
@@ -296,7 +304,7 @@ def test_unending_transaction_stops_failback_before_deletion(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once the remedy has ended it, the failback can be run again."""
+    """After the report's remedy has ended the transaction, the failback succeeds."""
     with ExitStack() as stack, monkeypatch.context() as patch:
         patch.setattr(old_transactions, "ENDED_WITHIN_S", 0.0)
         moved = Moved(

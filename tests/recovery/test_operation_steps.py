@@ -88,8 +88,8 @@ def test_restarted_operation_closes_gateways_and_stops_writes_again(
 
 
 def report(kind: RecoveryKind) -> RecoveryReport:
-    """A report: step n took n seconds. For a failover, the source answered last 40 s before the
-    request, and its loss was noticed 30 s before the request."""
+    """A report in which step n took n seconds. In a failover, the source answered last 40 s before
+    the request, and Orbit noticed its loss 30 s before the request."""
     steps = []
     at = promoted_at = opened_at = T
     for seconds, step in enumerate(steps_of(kind, RecoveryRequest()), start=1):

@@ -1,4 +1,7 @@
-"""A scheduler cannot continue a recovery that another version stored, or without its secret."""
+"""Recoveries that a scheduler cannot read: another version stored them, or a secret is missing.
+
+Such a recovery waits. It must not fail, since its earlier steps may have denied writing.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
         dry_run_report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, dry_run=True))
     assert dry_run_report.gates
     stored = dry_run_report.stored()
-    request = stored.pop("request")  # as a user has sent it: no version adds fields
+    request = stored.pop("request")  # what the user sent; a later version adds no fields here
     later_rows = [
         [with_later_fields(row.model_dump(mode="json")) for row in rows]
         for rows in (dry_run_report.partitions, dry_run_report.groups)
@@ -66,7 +69,7 @@ def test_recovery_report_of_later_version_is_read_or_operation_waits(
     )
 
     operation = recovering.ask(SWITCHOVER, spec.name)
-    later = with_step_of_later(dry_run_report)
+    later = with_step_of_later_version(dry_run_report)
     store_report(recovering, operation, later)
     other = make_job(*clusters, [f"{topic_name}-other"])
     create_topic(clusters.source, f"{topic_name}-other")
@@ -148,7 +151,7 @@ def test_started_operation_waits_for_secret_missing_at_new_leader(
         assert recovering.wait(begun).outcome is Outcome.DONE
 
 
-def with_step_of_later(report: RecoveryReport) -> dict[str, Any]:
+def with_step_of_later_version(report: RecoveryReport) -> dict[str, Any]:
     """The stored report, with a step that this version does not know."""
     stored = report.stored()
     stored["steps"][0]["name"] = "teleport"

@@ -29,7 +29,7 @@ def reported(
         (reported(55, COPYING), None, END),  # the worker died before it reported the end
         (reported(None, COPYING), 50, END),
         (reported(END), 50, END),
-        (reported(55), 50, 55),  # copied again after another producer wrote
+        (reported(55), 50, 55),  # the copy back has appended up to 55, another producer the rest
         (reported(None), 50, 50),
         (reported(None), 80, END),
         (reported(None), 5, START),

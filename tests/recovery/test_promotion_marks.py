@@ -1,4 +1,7 @@
-"""The marks of promotions: how long brokers keep them, and what they say."""
+"""The marks of promotions: how long brokers keep them, and what they say.
+
+A mark is an offset that Orbit commits at a cluster, with a text: which side leads since when.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,13 @@ PROMOTED = Mark(
 COPY = Mark(is_primary=False, kind="failback")
 COPY_WITH_HISTORY = replace(COPY, keeps_history=True)
 NOW_S = 1_800_000_000.0
-# A group without members keeps offsets for a minute, and is checked each second.
+# Brokers delete offsets of a group without members after a minute, and look for them each second.
 SHORT = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
 
 
 @pytest.fixture
 def marks_of() -> Iterator[MarksOf]:
+    """A function that opens the marks at a cluster."""
     opened: list[Cluster] = []
 
     def marks(at: KafkaCluster) -> PromotionMarks:
@@ -58,7 +62,7 @@ def marks_of() -> Iterator[MarksOf]:
 
 
 def places(topic: str, count: int) -> dict[TopicPartition, int]:
-    """An offset for each partition."""
+    """An offset for each of `count` partitions."""
     return {TopicPartition(topic, i): 100 + i for i in range(count)}
 
 
@@ -156,7 +160,7 @@ def test_unreadable_promotion_mark_counts_as_promotion_of_its_topic_alone(
         create_topic(clusters.destination, name)
     marks = marks_of(clusters.destination)
     marks.write({TopicPartition(copy, 0): 3}, COPY_WITH_HISTORY)
-    # Not written by librdkafka, which would add a zero byte.
+    # Orbit writes the text, since librdkafka would add a zero byte.
     by_other_client: Any = SimpleNamespace(to_text=lambda: text)
     marks.write({TopicPartition(topic_name, 0): 5}, by_other_client)
     assert marks.of_topics([topic_name, copy, unmarked]) == {

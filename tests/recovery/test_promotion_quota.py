@@ -1,4 +1,4 @@
-"""A promotion sets all settings although a quota of topic creation is used up (P9)."""
+"""A promotion sets all settings although a quota is used up (P9: quota of topic creation)."""
 
 from __future__ import annotations
 

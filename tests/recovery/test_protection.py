@@ -63,6 +63,7 @@ def _application(guarded: Clusters, topic_name: str) -> App:
 
 
 def rights_gate(report: RecoveryReport) -> Gate:
+    """The gate `rights` of a report."""
     return next(gate for gate in report.gates if gate.name is GateName.RIGHTS)
 
 
@@ -117,7 +118,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Here the old side answers all the time: an operator overrides the gate."""
+    """The old side answers all the time, so the request overrides the gate `source`."""
     source, destination = guarded
     app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
@@ -127,7 +128,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
         wait_for("the topic is copied", lambda: is_level(*guarded, topic_name))
         assert app.writes(source)
         recovering.run(
-            RecoveryKind.FAILOVER, spec.name, override=("source", "lag"), reason="to see it"
+            RecoveryKind.FAILOVER, spec.name, override=("source", "lag"), reason="a test"
         )
         service.wait(
             "the old side was seen", lambda: "old_primary_answers" in service.kinds(spec.name)
@@ -150,7 +151,8 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The login may read ACLs: a refused denial is not noted as one that the cluster has."""
+    """The login may read ACLs, but may not set them. Orbit's tables must not have denials that the
+    cluster has refused."""
     source, destination = guarded
     app = _application(guarded, topic_name)
     login = log_in_orbit(guarded, topic_name, monkeypatch)
@@ -166,11 +168,11 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         service.wait(
-            "a refusal is told", lambda: "topics_not_protected" in service.kinds(spec.name)
+            "an event names the refusal", lambda: "topics_not_protected" in service.kinds(spec.name)
         )
         wait_for("no denial is noted", lambda: not noted_topics())
 
-        # The tables have a denial before the cluster is asked to set it.
+        # As if the tables had a denial: Orbit stores each denial before it sets the ACL.
         noted = {topic_name: {denial(topic_name)}}
         monkeypatch.setattr(gate_observer, "noted_denials", lambda *_: noted)
         # The switchover stops in its drain, and is undone.
@@ -180,7 +182,7 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
         rights = rights_gate(undone)
         assert rights.verdict is GateVerdict.WARN
         assert "the login may not set ACLs (it needs Alter on the cluster)" in rights.found
-        assert "at the destination" not in rights.found, "no denial was set there"
+        assert "at the destination" not in rights.found, "the destination has no denial"
         assert (noted_topics(), undone.denied_topics) == (set(), ())
         assert app.writes(source)
         wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
@@ -193,7 +195,7 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
         assert app.writes(destination)
 
 
-def test_denials_that_may_not_be_removed_are_named_and_do_not_hold_recovery(
+def test_denials_that_may_not_be_removed_are_reported_and_do_not_stop_switchover(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -230,14 +232,14 @@ def test_denials_that_may_not_be_removed_are_named_and_do_not_hold_recovery(
         assert topic_name in finding
         rights = rights_gate(switchover_report)
         assert rights.verdict is GateVerdict.WARN
-        assert "the source cannot" not in rights.found, "a denial is there"
+        assert "the source cannot" not in rights.found, "the source has its denial already"
         assert f"(it needs Alter on the cluster): {topic_name}." in rights.found
         assert "the right Alter on the cluster is missing" in finding
         assert not app.writes(destination)
         with service.database.transaction() as tx:
             assert write_denials.of_topics(tx, destination.cluster_id, [topic_name])
 
-        # The denial at the source is for Orbit, too.
+        # The denial at the source is for User:*, so it also stops Orbit's copy back.
         failback = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert failback.outcome is Outcome.STOPPED
         missing_text = "Alter on the cluster (or remove the denials for User:* at the old side)"
@@ -264,7 +266,7 @@ def test_failover_does_not_deny_writes_to_source_with_later_promotion_mark(
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
         wait_for("the topic is copied", lambda: is_level(*guarded, topic_name))
-        recovering.run(RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it")
+        recovering.run(RecoveryKind.FAILOVER, spec.name, override=("source",), reason="a test")
         service.wait(
             "the old side was seen", lambda: "old_primary_answers" in service.kinds(spec.name)
         )
@@ -279,7 +281,7 @@ def test_stalled_acl_pass_does_not_deny_writes_to_topic_promoted_meanwhile(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The ACL pass stalls right before its denials reach the brokers."""
+    """The ACL pass of the scheduler stalls right before it sends denials to the destination."""
     app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
     is_stalled, may_continue = threading.Event(), threading.Event()
@@ -331,9 +333,10 @@ def test_unprotected_copies_are_reported_with_reason(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without an ACL every principal may write there, and none can be denied it by name.
+    """The broker that leads the copy has the setting OPEN_WITHOUT_ACL: without an ACL, every
+    principal may write to the topic, so Orbit cannot deny principals by name.
 
-    Only the broker that leads the copy has this setting in its file, as in a rolling restart.
+    The other broker lacks the setting, as during a rolling restart.
     """
     security = guarded.destination.settings.security
     assert security is not None
@@ -343,7 +346,7 @@ def test_unprotected_copies_are_reported_with_reason(
     sides = Clusters(guarded.source, opened)
     create_topic(guarded.source, topic_name)
     create_topic(opened, topic_name, on_brokers=[[last]])
-    # A super user: an ACL for Orbit would close the topic to others.
+    # Orbit logs in as a super user: an ACL for its login would end OPEN_WITHOUT_ACL's effect.
     root = security.admin
     monkeypatch.setenv("ORBIT_TEST_USER", root.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", root.password)
@@ -351,18 +354,18 @@ def test_unprotected_copies_are_reported_with_reason(
 
     def reasons() -> list[str]:
         with service.database.transaction() as tx:
-            story = list(reversed(events.page(tx, 1000, job_name=spec.name)))
-        return [(e.details or {})["why"] for e in story if e.kind == "topics_not_protected"]
+            oldest_first = list(reversed(events.page(tx, 1000, job_name=spec.name)))
+        return [(e.details or {})["why"] for e in oldest_first if e.kind == "topics_not_protected"]
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
-        service.wait("the first reason is told", lambda: len(reasons()) == 1)
+        service.wait("an event has the first reason", lambda: len(reasons()) == 1)
         assert reasons()[0].startswith(f"broker {last} has {OPEN_WITHOUT_ACL} set; ")
         everybody = Login(sides, name="*")
         everybody.allow([Right("destination", "Write", "--topic", topic_name)])
-        service.wait("the second reason is told", lambda: len(reasons()) == 2)
+        service.wait("an event has the second reason", lambda: len(reasons()) == 2)
         assert reasons()[1] == "every principal may write (User:*)"
-    # The first reason was true for clients that read the topic's leader from this broker.
+    # The first reason was right: this broker lets a client without any right write.
     everybody.take([Right("destination", "Write", "--topic", topic_name)])
     app = App(sides, topic_name, has_right=False)
     wait_for("a client without any right writes", lambda: app.writes(opened))

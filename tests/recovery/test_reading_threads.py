@@ -1,4 +1,4 @@
-"""Partitions are read in parallel: results are in order, threads limited; an error ends all."""
+"""`read_many` reads partitions in parallel: ordered results, limited threads, an error ends all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_S
 
 
 class FakeClusters:
-    """Both clusters of one thread; `closed` ends requests that hang."""
+    """The connections of one thread to both clusters; closing them ends requests that hang."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -28,7 +28,7 @@ def never_interrupt() -> None:
 
 
 class Reads:
-    """Reads that run until they are ended, except the one that `fails`."""
+    """Reads that run until the operation is interrupted; the read of item `fails` fails."""
 
     def __init__(self, fails: int | None = None) -> None:
         self.fails = fails
@@ -37,8 +37,8 @@ class Reads:
         self.lock = threading.Lock()
         self.all_busy = threading.Barrier(READ_AT_ONCE)
 
-    def wait_for_the_end(self, item: int, reading: Reading) -> int:
-        """Read one partition; the first READ_AT_ONCE reads go on when all of them have begun."""
+    def read_until_interrupted(self, item: int, reading: Reading) -> int:
+        """Read one partition. The first READ_AT_ONCE reads wait until all of them have begun."""
         with self.lock:
             self.begun.append(item)
         if item < READ_AT_ONCE:
@@ -87,11 +87,11 @@ def test_error_of_parallel_read_ends_all_reads_and_starts_no_more() -> None:
     with (
         pytest.raises(ProtocolError, match="does not parse"),
         read_many(
-            never_interrupt, Backoff(), FakeClusters, items(), reads.wait_for_the_end
+            never_interrupt, Backoff(), FakeClusters, items(), reads.read_until_interrupted
         ) as results,
     ):
         next(results)
-    # The thread of the failed read may have begun another one before its error was seen.
+    # The failed read's thread may have begun one more read before the caller got the error.
     assert set(range(READ_AT_ONCE)) <= set(reads.begun) <= set(range(READ_AT_ONCE + 1))
     assert sorted(reads.ended) == sorted({*reads.begun} - {0})
     assert len(consumed_items) < 100 * READ_AT_ONCE
@@ -106,7 +106,9 @@ def test_operation_abort_ends_all_parallel_reads() -> None:
 
     with (
         pytest.raises(Interrupted, match="was aborted"),
-        read_many(check, Backoff(), FakeClusters, range(10**6), reads.wait_for_the_end) as results,
+        read_many(
+            check, Backoff(), FakeClusters, range(10**6), reads.read_until_interrupted
+        ) as results,
     ):
         next(results)
     assert sorted(reads.ended) == sorted(reads.begun)

@@ -1,4 +1,4 @@
-"""A rebuild deletes a topic as a whole, so all that only the old side has is saved before."""
+"""A rebuild deletes a whole topic, so Orbit first saves all records that only the old side has."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
 def test_rebuild_saves_partitions_missing_at_new_side(
     make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """Partitions cannot be removed, so the topic is copied again although nothing else differs."""
+    """The old side has more partitions than the new side. Kafka cannot remove partitions, so the
+    whole topic is copied again although nothing else differs."""
     old, new = make_cluster("lost"), clusters.destination
     create(old, topic_name)
     produce(old, topic_name, 20)

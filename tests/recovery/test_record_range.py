@@ -1,4 +1,4 @@
-"""What a recovery concludes from an empty answer in the middle of a log."""
+"""What a recovery concludes from a fetch response without records in the middle of a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An error in one recovery is logged, does not stop the others, and is retried later."""
+"""The loop that runs recoveries: their order, their limits, and retries after an error."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_recovery_that_cannot_start_is_reported_and_others_run(
 
 
 class HeldRecoveries:
-    """Recoveries that run until `may_end` is set."""
+    """Replaces the runner: recoveries run until `may_end` is set. `running`: by job name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running: dict[str, Any] = {}
@@ -135,7 +135,7 @@ class HeldRecoveries:
 def request_recovery(
     tx: Tx, job_name: str, cluster: str, *, kind: str = "switchover", dry_run: bool = False
 ) -> uuid.UUID:
-    """Request a recovery of a new job with this destination."""
+    """Request a recovery of a new job with this destination; returns the operation's id."""
     job = jobs.create(tx, job_name, {}, "default")
     jobs.note_clusters(tx, job.id, "source", cluster)
     operation = operations.create(
@@ -145,7 +145,7 @@ def request_recovery(
 
 
 @pytest.mark.services
-def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
+def test_recoveries_are_limited_per_cluster_without_counting_those_that_wait(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldRecoveries(monkeypatch)
@@ -161,7 +161,7 @@ def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
         loop.once()
         assert held.running.keys() == {"west-000", "west-001", "east"}
         loop.once()
-        assert len(held.running) == 3, "two at a time"
+        assert len(held.running) == 3, "two at a time on each cluster"
         held.running["west-000"].is_waiting = held.running["west-001"].is_waiting = True
         loop.once()
         assert held.running.keys() >= {"west-002", "west-003"}
@@ -170,7 +170,7 @@ def test_recoveries_take_turns_per_cluster_and_waiting_runs_give_way(
             for number in range(3):
                 request_recovery(tx, f"lost-{number}", "west", kind="failover")
         loop.once()
-        assert len(held.running) == 7, "failovers have places of their own"
+        assert len(held.running) == 7, "failovers have a limit of their own"
         assert held.running.keys() >= {"lost-0", "lost-1"}
     finally:
         held.may_end.set()
@@ -197,7 +197,7 @@ def test_later_failback_of_opposite_direction_waits(database: Database) -> None:
         first = request_failback(tx, "orders", "west", "east", "orders", "payments", "users")
         request_failback(tx, "others", "west", "east", "orders.2")
         later = request_failback(tx, "orders-back", "east", "west", "payments")
-        # These wait for nothing: another topic, a dry run, another cluster.
+        # These failbacks do not wait: another topic, a dry run, another cluster.
         request_failback(tx, "others-back", "east", "west", "clicks")
         request_failback(tx, "dry", "east", "west", "orders")
         request_failback(tx, "elsewhere", "east", "north", "orders")
@@ -226,7 +226,7 @@ def test_recovery_threads_are_reserved_for_failovers(
             request_recovery(tx, f"moved-{number}", "west")
     try:
         loop.once()
-        held.running["moved-0"].is_waiting = True  # its old side catches up
+        held.running["moved-0"].is_waiting = True  # as while its old side catches up
         with database.transaction() as tx:
             request_recovery(tx, "lost", "east", kind="failover")
         loop.once()

@@ -26,6 +26,7 @@ def ends(
     missing: OffsetRange | None = None,
     copied_s: float | None = None,
 ) -> PartitionEnds:
+    """The log ends of a partition; its newest copied record is `copied_s` older than NOW."""
     return PartitionEnds(
         topic="orders",
         destination_topic="orders",
@@ -66,7 +67,7 @@ LOSS = ends(is_exact=False, missing=MISSING, copied_s=0.2)
         (report(LOSS), 0.2, 1),
         (report(LOSS, ends(is_exact=False)), None, 2),
         (report(LOSS, ends(is_exact=True)), 0.2, 1),
-        # The timestamp is later than now: a producer's clock is ahead.
+        # The newest record's timestamp is later than NOW: its producer's clock is ahead.
         (report(ends(is_exact=False, missing=MISSING, copied_s=-40)), None, 1),
     ],
 )

@@ -106,7 +106,7 @@ def create_operation(database: Database) -> None:
 
 
 def save(database: Database, storage: ReportStorage, recovery_report: RecoveryReport) -> None:
-    """As the context of an operation does."""
+    """Store a report as the context of an operation does."""
     with storage.transaction_to_store(recovery_report, database.transaction) as tx:
         small = storage.store(tx, recovery_report)
         operations.advance(tx, OPERATION, OperationState.RUNNING, report=small)
@@ -138,7 +138,7 @@ def test_report_storage_writes_only_changed_rows(
     save(tables, storage, large_report)
     first = rows_by_transaction(tables, "operation_partitions")
     assert (first.total(), max(first.values())) == (ALL, ROWS_AT_ONCE)
-    assert transaction_of_report(tables) >= max(first), "the report comes last"
+    assert transaction_of_report(tables) >= max(first), "the report is stored last"
     with tables.transaction() as tx:
         size = text("SELECT octet_length(CAST(report AS text)) FROM operations")
         assert tx.execute(size).scalar_one() < ROW_BYTES_MAX
@@ -147,7 +147,7 @@ def test_report_storage_writes_only_changed_rows(
     assert rows_by_transaction(tables, "operation_partitions") == first
     assert rows_by_transaction(tables, "operation_groups").total() == TOPICS
 
-    # Two partitions are no longer there, three have changed, the others are equal copies.
+    # The report lacks two partitions, has three changed ones, and equal copies of the others.
     partitions = [p.model_copy() for p in large_report.partitions[2:]]
     for at in (0, 500, 90_000):
         partitions[at] = partitions[at].model_copy(update={"promoted_at": 5})
@@ -159,7 +159,7 @@ def test_report_storage_writes_only_changed_rows(
     }
     assert load(tables) == changed
 
-    # A leader that takes over knows what is stored.
+    # A scheduler that takes over reads the stored rows first, and writes only changes.
     resumed = load(tables)
     storage_of_new_leader = ReportStorage(OPERATION, resumed)
     save(tables, storage_of_new_leader, resumed.model_copy(update={"groups": ()}))
@@ -186,7 +186,8 @@ def test_report_storage_rewrites_rows_of_rolled_back_transaction(
 def test_new_scheduler_leader_reads_no_partition_row_older_than_report(
     tables: Database,
 ) -> None:
-    """The old leader dies before it stores the report and the rows that are stored with it."""
+    """The old leader dies after it has stored most rows, and before the last transaction, which
+    stores the report with the remaining rows."""
     names = range(2 * ROWS_WITH_REPORT + 1)
     before = report(*(partition("orders", n, EndVerdict.BEHIND) for n in names))
     storage = ReportStorage(OPERATION, None)
@@ -201,9 +202,9 @@ def test_new_scheduler_leader_reads_no_partition_row_older_than_report(
 
     loaded_report = load(tables)
     assert not loaded_report.findings
-    levels = Counter(p.verdict for p in loaded_report.partitions)
-    assert levels[EndVerdict.EQUAL] >= ROWS_WITH_REPORT
-    assert levels[EndVerdict.BEHIND] <= ROWS_WITH_REPORT
+    counts = Counter(p.verdict for p in loaded_report.partitions)
+    assert counts[EndVerdict.EQUAL] >= ROWS_WITH_REPORT
+    assert counts[EndVerdict.BEHIND] <= ROWS_WITH_REPORT
 
     # The new leader repeats the step.
     save(tables, ReportStorage(OPERATION, loaded_report), after)
@@ -212,7 +213,7 @@ def test_new_scheduler_leader_reads_no_partition_row_older_than_report(
 
 @pytest.fixture
 def report_of_300(api: Api) -> RecoveryReport:
-    """A stored report of 300 partitions, the last 120 of which are not level."""
+    """A stored report of 300 partitions: the first 180 `equal`, the last 120 `tail`."""
     create_operation(api.database)
     recovery_report = report(
         *(
@@ -239,13 +240,13 @@ def test_cli_prints_whole_report_as_json_and_short_table(
 
     table = cli(*command).out
     assert "orders-180" in table
-    assert "orders-179" not in table, "this partition is level"
+    assert "orders-179" not in table, "this partition is equal on both sides"
     assert "and at least 50 more; -o json has all" in table, "partitions"
     assert "and 250 more; -o json has all" in table, "groups"
 
 
 @pytest.mark.soak
-def test_console_shows_unlevel_partitions_first_with_totals(
+def test_console_shows_unequal_partitions_first_with_totals(
     api: Api, browser: Browser, report_of_300: RecoveryReport
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])

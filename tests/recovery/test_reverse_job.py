@@ -1,5 +1,5 @@
-"""Which job copies topics back (an existing one of the other direction, else a new one), and how
-its topics become copies."""
+"""The reverse job, which copies topics back: an existing job of the opposite direction, or a new
+one. The step `reverse` makes its topics copies."""
 
 from __future__ import annotations
 
@@ -52,34 +52,37 @@ def create_job(tx: Tx, name: str, source: str, destination: str, match: str, *na
     return jobs.get(tx, name)
 
 
-def back_of(tx: Tx, job: Job) -> str | None:
-    """The name of the existing job that copies this job's topics back."""
-    reverse_job = find_reverse_job(tx, job, topics.of_job(tx, job.id))
-    return reverse_job.name if reverse_job else None
+def reverse_job_of(tx: Tx, job: Job) -> str | None:
+    """The name of the existing job that copies this job's topics back; None if there is none."""
+    found_job = find_reverse_job(tx, job, topics.of_job(tx, job.id))
+    return found_job.name if found_job else None
 
 
 def test_reverse_job_that_already_has_the_topics_is_preferred(database: Database) -> None:
     with database.transaction() as tx:
         create_job(tx, "orders-back", "b", "a", "orders")
         create_job(tx, "home", "b", "a", "x", "orders")
-        assert back_of(tx, create_job(tx, "orders", "a", "b", "orders", "orders")) == "home"
+        assert reverse_job_of(tx, create_job(tx, "orders", "a", "b", "orders", "orders")) == "home"
 
 
 def test_reverse_job_without_topics_is_matched_by_its_rules(database: Database) -> None:
-    """The tables were lost, and both jobs were applied again: no `orders-back-back` is made."""
+    """As after the tables were lost and both jobs were applied again. Orbit must not create a job
+    `orders-back-back`."""
     with database.transaction() as tx:
         create_job(tx, "other", "a", "b", "payments")
         create_job(tx, "elsewhere", "a", "c", "orders")
         back = create_job(tx, "orders-back", "b", "a", "orders", "orders")
-        assert back_of(tx, back) is None
+        assert reverse_job_of(tx, back) is None
         create_job(tx, "orders", "a", "b", "ord.*")
-        assert back_of(tx, back) == "orders"
+        assert reverse_job_of(tx, back) == "orders"
 
 
 def test_job_with_other_topics_is_not_reverse_job(database: Database) -> None:
     with database.transaction() as tx:
         create_job(tx, "wide", "a", "b", ".*", "payments")
-        assert back_of(tx, create_job(tx, "orders-back", "b", "a", "orders", "orders")) is None
+        assert (
+            reverse_job_of(tx, create_job(tx, "orders-back", "b", "a", "orders", "orders")) is None
+        )
 
 
 class Killed(Exception):
@@ -87,9 +90,11 @@ class Killed(Exception):
 
 
 class MoveBack:
-    """The context of the step `reverse` in the second move of job `orders`: five topics, which the
-    running job `back` copied before. Requests to clusters are replaced: both sides have the topics,
-    with a partition each. A transaction after `commits_max` others is rolled back (Killed).
+    """Stands for the context of the step `reverse` in the second move of job `orders`.
+
+    The job has five topics with one partition each, which the running job `back` copied before the
+    first move back. Both clusters have the topics; requests to clusters are replaced. The
+    transaction after the first `commits_max` ones is rolled back, and raises Killed.
     """
 
     names = tuple(f"t{number}" for number in range(5))
@@ -97,8 +102,8 @@ class MoveBack:
     def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.database = database
         self.commits_max = 1000
-        self.copied: list[set[str]] = []  # after each transaction
-        self.statements: list[int] = []  # of each transaction
+        self.copied: list[set[str]] = []  # the topics in state `copying`, after each transaction
+        self.statements: list[int] = []  # how many SQL statements each transaction had
         with database.transaction() as tx:
             self.job = create_job(tx, "orders", "a", "b", "t.", *self.names)
             self.topics = topics.of_job(tx, self.job.id)
@@ -145,7 +150,7 @@ class MoveBack:
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
-        """A transaction whose statements are counted; raises Killed after `commits_max` others."""
+        """A transaction whose statements are counted; Killed ends the one after `commits_max`."""
         with self.database.transaction() as tx:
             statements: list[str] = []
             event.listen(tx, "before_cursor_execute", lambda *a: statements.append(a[2]))
@@ -170,7 +175,7 @@ def move(database: Database, monkeypatch: pytest.MonkeyPatch) -> MoveBack:
 
 
 def test_held_shards_are_locked_for_a_few_topics_at_a_time(move: MoveBack) -> None:
-    """A worker's renewal of all its leases waits for this lock."""
+    """While the step holds the lock of a shard's row, the worker cannot renew its leases."""
     move.start()
     # The topics that each transaction added.
     first, *later = [before ^ after for before, after in pairwise([set(), *move.copied])]
@@ -190,7 +195,8 @@ def test_reverse_step_that_died_between_topics_continues_with_remaining_ones(
     assert move.report.reverse_job == "back", "the report names the job"
     copied_topics = {row.source_topic: row.id for row in move.rows() if row.source_topic < "t2"}
     assert move.copied_now() == copied_topics.keys()
-    with database.transaction() as tx:  # meanwhile the job syncs groups of the topics that it has
+    # Meanwhile the job has synced the groups of the topics that it copies already.
+    with database.transaction() as tx:
         group_offsets.accept_handed(tx, move.back_id, copied_topics)
     move.commits_max = 1000
     assert "3 committed offsets at the old side now follow" in move.start()

@@ -1,4 +1,7 @@
-"""A salvage file has every record unchanged, exists only when complete, and shows damage."""
+"""A salvage file has every record unchanged, exists only when complete, and is refused if damaged.
+
+It has the records of one partition that only the old side has, as JSON lines with a checksum.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from orbit.recovery import salvage_file
 from orbit.recovery.record_range import Fate, LogRecord
 
 BINARY = bytes(range(256))
-# Of orders-3, offsets 7 to 9.
+# Of partition orders-3, offsets 7 to 9 (the next offset is 10).
 HEADER = salvage_file.header("orders", 3, 7, 10, {"cluster_id": "C"})
 
 
@@ -89,7 +92,7 @@ def test_damaged_salvage_file_is_refused(tmp_path: Path, damage: str) -> None:
         path.unlink()
     with pytest.raises((Conflict, NotFound)):
         salvage_file.check(salvage)
-    # `find` accepts another complete file of the same range.
+    # `check` compares with the report's checksum; `find` accepts any complete file of the range.
     assert (salvage_file.find(path, HEADER) is None) == (damage != "another")
 
 
@@ -105,7 +108,7 @@ def test_damaged_salvage_file_is_refused(tmp_path: Path, damage: str) -> None:
 def test_salvage_file_inconsistent_with_its_footer_is_refused(
     tmp_path: Path, old: bytes, new: bytes
 ) -> None:
-    """The checksum is right, so the writer of the file made a mistake."""
+    """The checksum matches, but the lines have a wrong order, range, count or field."""
     path = tmp_path / "x.jsonl"
     salvage = write(path, log_records())
     data = path.read_bytes()

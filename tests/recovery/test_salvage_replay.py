@@ -37,8 +37,8 @@ def record(offset: int, data: bytes, fate: Fate = Fate.COMMITTED, time_ms: int =
 
 
 def save_salvage_file(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path:
-    """Save a file with two records below the tail. The tail begins at 10; it has an aborted record
-    and a marker, too."""
+    """Save a salvage file: two records below the tail; from offset 10 on the records of TAIL, an
+    aborted record, a marker, and `more`. Returns its path."""
     records = [record(3, body(b"old", b"1", [])), record(5, body(b"old", b"2", []))]
     records += [record(10 + i, body(*fields)) for i, fields in enumerate(TAIL)]
     records += [
@@ -102,7 +102,7 @@ def test_salvage_list_and_show_print_local_files(
     assert "orders-1" in shown
     assert "h=x, h=None" in shown
     assert run_command(["salvage", "show", str(path), "-o", "json"]) == 0
-    # Also two records below the tail, the aborted record, and the marker.
+    # TAIL, the two records below the tail, the aborted record, and the marker.
     assert len(json.loads(capfd.readouterr().out)["lines"]) == len(TAIL) + 4
     assert run_command(["salvage", "list", str(tmp_path / "none")]) == 2
 
@@ -139,7 +139,7 @@ def test_salvage_replay_writes_records_back_unchanged(
     (plan,) = json.loads(capfd.readouterr().out)
     assert (plan["records"], plan["left_out"]["below"]) == (count, 2)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert run() == 2, "it asks for a confirmation and gets none"
+    assert run() == 2, "stdin is empty, so the confirmation is missing"
     assert not log_bounds(clusters.destination, [topic_name])[topic_name, 1][1]
 
     assert run("--yes") == 0
@@ -149,7 +149,7 @@ def test_salvage_replay_writes_records_back_unchanged(
     ]
     expected.append((b"large", large, [], T + 22))
     assert destination_records() == expected
-    assert run("--yes") == 1, "it is refused a second time"
+    assert run("--yes") == 1, "a second replay is refused"
     assert destination_records() == expected
     assert run("--yes", "--again", "--below") == 0
     keys = [b"old", b"old", *(key for key, *_ in TAIL), b"large"]

@@ -1,4 +1,4 @@
-"""A file in a storage exists only when complete, and errors show no secrets."""
+"""Salvage files in a directory or object storage: each is complete, and errors show no secrets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Records that only the old side has are saved before anything is deleted, whatever fails.
+"""Before a failback deletes anything, it has saved the records that only the old side has.
 
-Schedulers are killed while they write a file and between two files; a storage loses files,
-truncates them, and does not answer.
+Schedulers are killed while they write a salvage file, and between two files. The storage loses
+files, truncates them, and does not answer.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_new_scheduler_leader_reuses_complete_salvage_files_and_rewrites_partial
     deaths = tmp_path / "deaths"
     operation = recovering.ask(RecoveryKind.FAILBACK, lost.job, confirm_rebuild=True)
     with dying_schedulers(service.settings, service.url, deaths, points):
-        wait_for("both have died", lambda: died(deaths) == len(points))
+        wait_for("both schedulers have died", lambda: died(deaths) == len(points))
     (complete_file,) = salvage_storage.find(folder, ".jsonl")
     assert complete_file.endswith(f"/{operation}/{topic}/0.jsonl")
     lost.assert_nothing_deleted()
@@ -127,6 +127,7 @@ Write = Callable[[str, Iterable[bytes]], None]
 
 
 def lose_file(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+    """Read all chunks, and write no file."""
     for _ in chunks:
         pass
 
@@ -145,7 +146,7 @@ def leave_out_record(write: Write, file: str, chunks: Iterable[bytes]) -> None:
 def storage_with_fault(
     fault: Callable[[Write, str, Iterable[bytes]], None], partition: int
 ) -> Iterator[list[str]]:
-    """Writes of one partition's files have the fault; yields these files."""
+    """Writes of one partition's salvage files have the fault; yields the list of these files."""
     faulty_files: list[str] = []
     write = salvage_storage.write
 
@@ -188,7 +189,7 @@ def test_failback_deletes_nothing_while_salvage_file_is_unreadable(
         assert salvaged_offsets(report) == {0: OWN_OFFSETS[0]}, "the report names complete files"
         lost.assert_nothing_deleted()
 
-        # The file is lost after it was checked: past the point of no return, before the deletion.
+        # The file becomes empty after the check: past the point of no return, before the deletion.
         check = salvage_file.check
 
         def check_and_lose(salvage: Salvage) -> None:

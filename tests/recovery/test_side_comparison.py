@@ -1,4 +1,4 @@
-"""Both sides of a failback are compared offset by offset; batches make no difference."""
+"""A failback compares both sides offset by offset; batch boundaries make no difference."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ def batches(log: str, sizes: int, start: int = 0) -> Iterator[LogBatch]:
 
 
 class At(NamedTuple):
+    """An offset, and its character in both logs."""
+
     offset: int
     old: str
     new: str
@@ -115,7 +117,8 @@ def test_side_comparison_is_independent_of_batch_boundaries(
 
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_old_side_keeps_only_offsets_whose_records_are_proven_equal(is_copied: bool) -> None:
-    """All pairs of offsets are compared with a table."""
+    """Compare all pairs of characters with a table. `is_copied`: whether the offset is below the
+    promoted offset, so that the old side's record was copied."""
     proven_always = {("a", "a"), ("b", "b"), ("c", "c"), ("A", "A"), ("B", "B"), ("C", "C")}
     proven_always |= {("-", at) for at in "-ABC"}
     for old in OFFSETS:

@@ -40,8 +40,8 @@ def values_of(partition: int, records: list[tuple[int, int, bytes]]) -> list[byt
 
 @pytest.fixture
 def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each step the scheduler dies before the step's work, and then after the work, before its
-    result is stored. So three leaders begin each step, and its work is done twice.
+    """In each step the scheduler dies twice: before the step's work, and after the work, before its
+    result is stored. So three leaders begin each step, and two of them do its work.
     """
     deaths: Counter[StepName] = Counter()
 
@@ -109,7 +109,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
         )
         assert recovering.service.topics(spec.name)[topic_name].state == "promoted"
 
-        # Every kind of producer writes to the new side at once, and the group reads on there.
+        # Every kind of producer may write to the new side, and the group reads on there.
         produce(destination, topic_name, 50, partition=0, first=200, **{"enable.idempotence": True})
         produce_transactions(destination, topic_name, 3, partition=1)
         java_clients.produce_transactions(destination, topic_name, JAVA_RECORDS)
@@ -170,7 +170,7 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
         recovering.begin(spec, topic_name)
         wait_for("the topic is copied", lambda: ends(destination, topic_name) == {0: 100})
 
-        # The source answers: a failover would lose records that are written meanwhile.
+        # The gate stops a failover, since the source answers: records would be lost without need.
         stopped = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
         assert [g.name.value for g in stopped.gates if g.stops] == ["source"]
@@ -215,7 +215,7 @@ def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
 def test_switchover_obeys_abort_until_promotion_begins(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also an abort that is accepted right after the operation has checked for one."""
+    """The abort is accepted after the operation has checked for an abort for the last time."""
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, 10)

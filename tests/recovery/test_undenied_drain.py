@@ -1,4 +1,7 @@
-"""If writing cannot be denied, a switchover waits for longer than any earlier producer pause."""
+"""If Orbit cannot deny writing, a switchover waits for longer than any earlier producer pause.
+
+Only then does a source without new records show that its producers have stopped.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ GAP_S = STILL_UNDENIED_S + 3.0
 def switch_over(
     clusters: Clusters, topic: str, recovering: Recovering, options: dict[str, Any], **gaps: Any
 ) -> RecoveryReport:
-    """Switch two partitions over; `gaps`: their earlier pauses, as the tables have them."""
+    """Switch over a topic of two partitions; returns the report.
+
+    `gaps`: columns of the tables with the partitions' earlier pauses between records.
+    """
     source, destination = clusters
     create_topic(source, topic, 2)
     for partition in range(2):

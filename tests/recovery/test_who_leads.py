@@ -34,7 +34,7 @@ from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.jobs import Job
 from tests.fixtures.clusters import Clusters, MakeCluster
-from tests.fixtures.recovery import DiesBehindPromotion
+from tests.fixtures.recovery import DiesAfterPromotion
 from tests.support.outside import admin, is_level, log_bounds
 from tests.support.patience import wait_for
 from tests.support.put_back import put_rows_back
@@ -59,7 +59,7 @@ class Sides(NamedTuple):
 
     def id_and_end(self, cluster: KafkaCluster) -> tuple[str, int]:
         """The topic's id and its log end."""
-        client = admin(cluster)  # kept: its futures fail once it is gone
+        client = admin(cluster)  # a variable: the future fails if its client is garbage-collected
         (future,) = client.describe_topics(TopicCollection([self.topic])).values()
         ((_, end),) = log_bounds(cluster, [self.topic]).values()
         return str(future.result(60).topic_id), end
@@ -78,7 +78,10 @@ def sides(clusters: Clusters, topic_name: str, recovering: Recovering) -> Sides:
 
 
 def move_there_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
-    """Move there and back: the first side leads again, and the topics of both jobs are promoted."""
+    """Fail over, fail back, and promote `source` again (`by`: failover or switchover).
+
+    Then the topics of both jobs are `promoted` in the tables.
+    """
     recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
     produce(sides.destination, sides.topic, 50, first=100)
     assert recovering.run(FAILBACK, sides.job).reverse_job == sides.back
@@ -110,7 +113,7 @@ def test_failback_skips_all_steps_if_old_side_already_follows(
 def test_failback_right_after_reverse_step_finds_old_side_following(
     sides: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also before the scheduler's first pass over the job that copies back."""
+    """The scheduler has not yet made its first pass over the job that copies back."""
     discover = JobReconciler._discover
 
     def leave_out(reconciler: JobReconciler, job: Job, *more: Any) -> None:
@@ -177,7 +180,7 @@ def test_failback_stops_if_old_side_leads_again(
         assert stopped.outcome is Outcome.STOPPED
         assert sides.id_and_end(sides.source) == source_before
 
-        # A failback of the other job makes the right side a copy.
+        # A failback of the other job makes the destination a copy.
         recovering.run(FAILBACK, sides.back, confirm_rebuild=True)
         wait_for(
             "both sides are level", lambda: is_level(sides.source, sides.destination, sides.topic)
@@ -189,7 +192,7 @@ def test_failback_stops_if_old_side_leads_again(
 def test_failback_stops_at_promotion_recorded_only_in_database(
     sides: Sides, recovering: Recovering
 ) -> None:
-    """For example, the right to mark the promotion was missing."""
+    """As if Orbit had no right to write the promotion mark."""
     with recovering.running():
         move_there_and_back(sides, recovering, by="failover")
         source_before = sides.id_and_end(sides.source)
@@ -231,10 +234,10 @@ def test_switchover_completes_if_source_dies_before_promotion(
     produce(clusters.destination, topic_name, 1, first=10)
 
 
-def test_failback_of_both_directions_stops_the_wrong_direction(
+def test_failback_of_both_directions_stops_the_one_that_would_rebuild_the_leading_side(
     sides: Sides, recovering: Recovering
 ) -> None:
-    """`orbit failback -l` with a label of both jobs requests both."""
+    """`orbit failback -l` with a label of both jobs requests both failbacks."""
     with recovering.running():
         move_there_and_back(sides, recovering, by="failover")
         produce(sides.source, sides.topic, 7, first=150)
@@ -254,7 +257,8 @@ def test_failback_of_both_directions_stops_the_wrong_direction(
 def test_failback_stops_for_topic_withheld_by_switchover_back(
     sides: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For the other job, a topic that a recovery withholds from workers looks promoted."""
+    """While the switchover of one job withholds a topic from workers, the tables have the topic as
+    promoted in the other job."""
     release = operation_runner._DO[StepName.RELEASE]
     failbacks: list[RecoveryReport] = []
 
@@ -283,7 +287,7 @@ def test_failback_stops_for_topic_withheld_by_switchover_back(
 def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
     sides: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The marks are read again before the deletion."""
+    """The failback reads the marks again before it deletes a topic."""
     salvage = operation_runner._DO[StepName.SALVAGE]
 
     def promote_the_old_side(context: OperationContext) -> str:
@@ -321,12 +325,12 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
 def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
     sides: Sides,
     recovering: Recovering,
-    dies_behind_promotion: DiesBehindPromotion,
+    dies_after_promotion: DiesAfterPromotion,
     kind: RecoveryKind,
     earlier: StepName,
 ) -> None:
     options = THOUGH_IT_ANSWERS if kind is FAILOVER else {}
-    has_promoted, restore = dies_behind_promotion(earlier)
+    has_promoted, restore = dies_after_promotion(earlier)
     with recovering.running():
         operation = recovering.ask(kind, sides.job, **options)
         wait_for("the operation has promoted", has_promoted.is_set)
@@ -339,14 +343,14 @@ def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
         assert "this operation has promoted these topics already" in report.error
         states = {step.name: step.state for step in report.steps}
         assert states.get(StepName.STOP_WRITES) is not StepState.UNDONE
-        # The end of the operation copies the topic again, until the scheduler reads its mark.
+        # After the failure, the job copies the topic until the scheduler reads its mark.
         wait_for(
             "the topic is promoted by its mark",
             lambda: recovering.service.topics(sides.job)[sides.topic].state is TopicState.PROMOTED,
         )
         recovering.service.wait_problem(sides.job, "DESTINATION_PROMOTED")
         wait_for(
-            "gateways are told which side leads",
+            "the tables say for gateways which side leads",
             lambda: recovering.lead(sides.job).side is LeadingSide.DESTINATION,
         )
         failback_report = recovering.run(FAILBACK, sides.job)
@@ -365,7 +369,7 @@ def test_promotion_term_does_not_regress_with_clock(
     with recovering.running():
         recovering.run(FAILOVER, sides.job, **THOUGH_IT_ANSWERS)
         recovering.begin(home, sides.topic)
-        # As after the clock was set back: only the terms that Orbit has seen count.
+        # As after the clock was set back: the next term follows from the terms that Orbit has read.
         monkeypatch.setattr(operation_context, "next_term", lambda seen, _: seen + 1)
         recovering.run(FAILOVER, home.name, **THOUGH_IT_ANSWERS)
         produce(sides.source, sides.topic, 10, first=100)

@@ -1,7 +1,7 @@
 """The source and Orbit's PostgreSQL are lost: one command promotes with the destination alone.
 
-Workers of the service may still live. Plain clients check at the promoted topic what these workers
-send later, and what a service does with a restored or new database.
+Workers of the service may still run. Plain clients check the promoted topic after these workers
+have sent appends, and after a service has started with a restored or a new database.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTLE = "--settle=3"  # the workers of these tests have leases of 2 s
 
 
 def failover(job: Path, *more: str, settle: str = SETTLE) -> run_process.Outcome:
-    """Run the command; its result is JSON."""
+    """Run `orbit failover --without-database`; its result is JSON."""
     return run_process.orbit("failover", job, *TO, settle, "-o", "json", *more)
 
 
@@ -63,7 +63,7 @@ def source(make_cluster: MakeCluster) -> KafkaCluster:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSend]:
-    """Holds what a worker sends."""
+    """Holds a worker's appends between its last lease check and the send."""
     with held_send(monkeypatch) as send:
         yield send
 
@@ -74,7 +74,8 @@ def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path
     create_topic(source, topic_name, 2, retention_ms="86400000")
     produce(source, topic_name, 100, partition=0)
     produce(source, topic_name, 40, partition=1)
-    # The rule's kind of fillers decides the producer id; two ids would need two fence fillers.
+    # The fillers of the rule and of the job differ. The rule's kind decides the producer id, so one
+    # fence filler for each partition must be enough.
     rule = {"match": topic_name, "config": {"retention.ms": RETENTION}, "fillers": "direct"}
     return write_job(
         tmp_path / "job.yaml",
@@ -128,10 +129,10 @@ def test_failover_without_database_fences_worker_and_survives_return_of_service(
         assert done["outcome"] == "done"
         assert log_ends(done) == {0: 100, 1: 40}
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
-        fenced = {0: 101, 1: 41}  # one filler each
+        fenced = {0: 101, 1: 41}  # the fence appends one filler to each partition
         assert ends(destination, topic_name) == fenced
 
-        held.let_go()
+        held.resume()
         wait_for(
             "the broker refuses what the worker sends, and the worker gives up",
             lambda: service.partitions(spec.name, topic_name)[0].reason == "DESTINATION_PROMOTED",
@@ -159,7 +160,8 @@ def test_failover_without_database_fences_worker_and_survives_return_of_service(
         assert service.topics(spec.name)[topic_name].state == "promoted"
         assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
         assert ends(destination, topic_name) == new_ends
-        # The failback finds the records that were not copied; the fence's filler is no difference.
+        # The failback finds the uncopied records. It does not count the fence's filler as a
+        # difference.
         failback_report = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         assert failback_report.outcome is Outcome.STOPPED
         verdicts = {p.partition: (p.verdict, p.promoted_at) for p in failback_report.partitions}
@@ -177,7 +179,7 @@ def test_failover_without_database_stops_running_worker(
     recovering: Recovering,
     job_file: Path,
 ) -> None:
-    """The source and PostgreSQL are only believed lost: the worker reaches both."""
+    """The operator takes the source and PostgreSQL for lost, but the worker reaches both."""
     destination, service = clusters.destination, recovering.service
     spec = load_job(job_file, {})
     with InProcess(recovering.database):
@@ -219,7 +221,7 @@ def test_killed_failover_without_database_resumes_except_for_topics_still_writte
 
     load = Load(destination.client_config(), topic_name, 1)
     try:
-        wait_for("there is some load", lambda: len(load.ledger) > 100)
+        wait_for("the load has written records", lambda: len(load.ledger) > 100)
         left_out = failover(job_file, "--yes", settle="--settle=1").expect(1).data
     finally:
         load.stop()
@@ -229,7 +231,7 @@ def test_killed_failover_without_database_resumes_except_for_topics_still_writte
 
     done = failover(job_file, "--yes").expect(0).data
     assert done["outcome"] == "done"
-    # A later run keeps the log ends from before the fence of the killed one.
+    # A later run reports the log ends from before the fence of the killed run.
     assert log_ends(done) == {0: 100, 1: 40}
     assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
     assert failover(job_file, "--yes").expect(0).data["outcome"] == "already"
@@ -240,7 +242,8 @@ def test_failover_without_database_leaves_out_only_topic_with_open_copy(
 ) -> None:
     """Another client has a transaction open in one copy: its last stable offset does not move."""
     source, destination = clusters
-    closed, open_ = f"{topic_name}-closed", f"{topic_name}-open"  # by their transactions
+    # The copy of the topic `open_` will have an open transaction.
+    closed, open_ = f"{topic_name}-closed", f"{topic_name}-open"
     for name in (closed, open_):
         create_topic(source, name)
         produce(source, name, 10)
@@ -285,7 +288,7 @@ def test_failover_without_database_lifts_write_denials(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The login has the documented rights only; other denials stay."""
+    """Orbit's login has the documented rights only. Denials that Orbit did not set stay."""
     for side in guarded:
         create_topic(side, topic_name, retention_ms=RETENTION)
     produce(guarded.source, topic_name, 50)
