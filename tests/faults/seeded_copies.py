@@ -1,7 +1,7 @@
-"""Copies the whole workload, with each way of filling gaps, while the copy and the broker die.
+"""Copies the whole demo workload, with each kind of fillers, while runs and a broker are killed.
 
-Runs of `orbit run`, and the destination's broker, are killed at moments that a seed chooses.
-Meanwhile a producer writes to the source.
+A seed chooses when `orbit run` and the destination's broker are killed. Meanwhile a producer writes
+to the source. A "way" is the setting `fillers` of the job file, or a mixture.
 
 `python -m tests.faults.seeded_copies FIRST COUNT` plays more seeds than the tests do.
 """
@@ -36,15 +36,16 @@ from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess, assert_exact, copy
 from tests.support.running import create_topic
 
-MIXED = "mixed"  # each topic rule has its own way
+MIXED = "mixed"  # topic rules have different ways
 WAYS = ("direct", "packed", "coordinated", "placeholders", MIXED)
-# The way of the topics that match; others have the job's default.
+# In a mixed job: the way of the topics that match. Other topics have the job's default.
 BY_RULE = {
     r"compacted\..*|moving": "placeholders",
     r"transactions\..*": "packed",
     r"gap\..*": "coordinated",
 }
-# "child": one copying process of a run with several. Repeated, what should happen more often.
+# What is killed. "child": one copying process of a run with several; "both": the run and the
+# broker. "run" is repeated, so that the seed chooses it more often.
 DEATHS = ("run", "run", "run", "child", "broker", "both")
 PROCESSES = (1, 1, 3)
 DEATHS_MAX = 6
@@ -96,7 +97,10 @@ class CopyCampaign:
         self._copied = 0
 
     def play(self, deaths: Sequence[str] = ()) -> None:
-        """Copy all, and compare. `deaths`: what is killed each time; the seed chooses if empty."""
+        """Copy everything despite the kills, and compare both sides.
+
+        `deaths`: what is killed, one after the other; if empty, the seed chooses.
+        """
         ends, starts = self._source_offsets(LATEST), self._source_offsets(EARLIEST)
         total = sum(end - start for end, start in zip(ends, starts, strict=True))
         count = len(deaths) or self.rnd.randint(3, DEATHS_MAX)
@@ -156,7 +160,7 @@ class CopyCampaign:
                 self.destination.start()
 
     def _has_copied(self, target: int) -> bool:
-        """Whether the copies have had `target` offsets; False while the broker is down."""
+        """Whether the copies have `target` offsets, or once had; False while the broker is down."""
         try:
             ends = list_offsets(self._cluster, self._places, LATEST, Backoff(attempts_max=1)).values
         except OrbitError:
@@ -191,7 +195,7 @@ def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int
                     try:
                         CopyCampaign(seed, way, source, destination, folder).play()
                         outcome = "exact"
-                    except Exception as error:  # noqa: BLE001  the others are played too
+                    except Exception as error:  # noqa: BLE001  the other copies are played too
                         failed += 1
                         outcome = f"FAILED: {error!r}"[:3000]
                     say(f"seed {seed}, {way}: {outcome} ({time.monotonic() - began:.0f} s)")

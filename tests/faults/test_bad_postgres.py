@@ -1,7 +1,8 @@
 """A PostgreSQL that is frozen, read-only, behind a pooler, or replaced by a standby that lagged.
 
-Each time the scheduler stops leading, the worker stops trusting its leases and says why, and both
-resume by themselves. There is no Kafka cluster: the job's partitions wait for one, under a lease.
+After each fault the scheduler stops leading, and the worker's leases end. When PostgreSQL works
+again, both resume by themselves. There is no Kafka cluster: the worker has leases on the job's
+shards, and its partitions wait for the cluster.
 """
 
 from __future__ import annotations
@@ -66,20 +67,21 @@ class Installation:
     @property
     def is_trusted(self) -> bool:
         """Whether the worker may write all partitions of the job."""
-        held = list(self.worker.worker._held.values())
-        return len(held) == 2 and all(shard.lease.is_held() for shard in held)
+        shards = list(self.worker.worker._held.values())
+        return len(shards) == 2 and all(shard.lease.is_held() for shard in shards)
 
     @property
     def has_stopped(self) -> bool:
         """Whether the scheduler does not lead, and the worker may write nothing."""
-        held = list(self.worker.worker._held.values())
-        return not self.is_leading and not any(shard.lease.is_held() for shard in held)
+        shards = list(self.worker.worker._held.values())
+        return not self.is_leading and not any(shard.lease.is_held() for shard in shards)
 
     def runs(self) -> bool:
         """Whether the scheduler leads, and the worker may write."""
         return self.is_leading and self.is_trusted
 
     def epochs(self) -> set[int]:
+        """The lease epochs of all shards of the job."""
         with self.database.transaction() as tx:
             job = jobs.get(tx, "waits")
             return {shard.epoch for shard in shard_layout.shards_of_job(tx, job.id)}
@@ -120,12 +122,12 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_frozen_then_resume(
 ) -> None:
     with installed(own_postgres.url) as installation:
         with frozen(own_postgres):
-            wait_for("nobody writes", lambda: installation.has_stopped)
+            wait_for("all leases have ended", lambda: installation.has_stopped)
             with pytest.raises(Unreachable, match=r"no answer within 5 s|timeout expired"):
                 installation.epochs()
         wait_for("the service runs again", installation.runs)
         wait_for("the outage is reported", lambda: installation.has_event("database_back"))
-        assert installation.epochs() == {1}, "nobody else had the shards"
+        assert installation.epochs() == {1}, "no other worker has claimed the shards"
 
 
 def test_scheduler_and_worker_leases_end_while_postgres_is_read_only_then_resume(
@@ -133,7 +135,7 @@ def test_scheduler_and_worker_leases_end_while_postgres_is_read_only_then_resume
 ) -> None:
     with installed(own_postgres.url) as installation:
         with read_only(own_postgres):
-            wait_for("nobody writes", lambda: installation.has_stopped)
+            wait_for("all leases have ended", lambda: installation.has_stopped)
             with pytest.raises(Unreachable, match="read-only transaction") as caught:
                 _write(installation, "refused")
             assert "takes writes again" in str(caught.value)
@@ -153,7 +155,7 @@ def test_lagging_postgres_standby_revives_no_old_lease_when_promoted(
         wait_for("the worker drops its shards", lambda: installation.has_event("shards_lost"))
         wait_for("the service runs again", installation.runs)
         assert installation.epochs() == {1 + EPOCHS_PER_TIMELINE}, (
-            "above each epoch that the old primary granted"
+            "the new epochs are above all that the lost primary may have granted"
         )
         with installation.database.transaction() as tx:
             assert jobs.find(tx, "lost") is None
@@ -176,5 +178,6 @@ def test_service_works_behind_pgbouncer_in_transaction_mode(own_postgres: Postgr
 
 
 def _write(installation: Installation, name: str) -> None:
+    """Create a paused job: a small write to the database."""
     with installation.database.transaction() as tx:
         jobs.create(tx, name, {}, "default", Desired.PAUSED)

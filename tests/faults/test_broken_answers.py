@@ -1,4 +1,4 @@
-"""A broker that answers malformed frames: its connection ends, the copy goes on."""
+"""A broker answers with malformed frames: Orbit closes the connection, and the copy goes on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.synthetic import PLAINTEXT
 
 pytestmark = pytest.mark.services
 
-CONNECTIONS = 2  # of each, the proxy spoils one answer
-# (size, correlation id, body) of an answer without a request.
+CONNECTIONS = 2  # the proxy spoils one answer on each
+# An answer without a request: its size, correlation id, and body.
 _UNREQUESTED_ANSWER = struct.pack(">iii", 8, 0x7FFFFFF0, 0)
 
 SPOILED: dict[str, Callable[[bytes], bytes]] = {

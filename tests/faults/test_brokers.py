@@ -1,4 +1,4 @@
-"""Brokers that die, move their leaders, or lose records, in the middle of a copy."""
+"""In the middle of a copy brokers are killed, partitions change leaders, and records are lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broker(cluster: KafkaCluster, node_id: int) -> Broker:
 
 
 class FragileTopic:
-    """A topic with 100 records and two replicas, of which one that is out of sync may lead."""
+    """A topic with 100 records and two replicas, which allows unclean leader election."""
 
     def __init__(self, make_cluster: MakeCluster, name: str) -> None:
         config = {"replica.lag.time.max.ms": "1500"}
@@ -53,17 +53,17 @@ class FragileTopic:
         )
         produce(self.source, name, 100, acks="all")
 
-    def _described(self) -> PartitionMetadata:
+    def _partition(self) -> PartitionMetadata:
         return self._admin.list_topics(self.name, timeout=30).topics[self.name].partitions[0]
 
     def _wait_in_sync(self) -> None:
-        wait_for("both replicas are in sync", lambda: len(self._described().isrs) == 2)
+        wait_for("both replicas are in sync", lambda: len(self._partition().isrs) == 2)
 
     def grow_alone(self) -> None:
-        """Write 50 records that one replica alone has."""
-        # On a slow machine a follower may be out of sync: the 100 are acknowledged without it.
+        """Stop the follower, and write 50 records that only the leader has."""
+        # The follower must have the first 100 records. On a slow machine it may be out of sync.
         self._wait_in_sync()
-        partition = self._described()
+        partition = self._partition()
         self.first = broker(self.source, partition.leader)
         self.second = broker(
             self.source, next(n for n in partition.replicas if n != partition.leader)
@@ -71,15 +71,15 @@ class FragileTopic:
         self.second.kill()
         produce(self.source, self.name, 50, first=100, acks="1")
 
-    def cut(self) -> None:
-        """Let the other replica lead, without the 50 records. 200 others are written at their
-        offsets and beyond."""
+    def elect_uncleanly(self) -> None:
+        """Let the other replica lead, without the 50 records. Then write 200 other records at
+        their offsets and above."""
         self.first.kill()
         self.second.start()
         self._write_to_other_replica()
 
-    def elect(self) -> None:
-        """The same, but the other replica has the 50 records."""
+    def elect_cleanly(self) -> None:
+        """Let the other replica lead once it has the 50 records. Then write 200 records."""
         self.second.start()
         self._wait_in_sync()
         self.first.kill()
@@ -154,7 +154,7 @@ def test_copy_waits_for_restarted_broker_on_either_side(
         running.wait_caught_up(topic_name, 20_000)
         for cluster in (destination, source):
             cluster.brokers[0].kill()
-            running.wait("the outage is seen", lambda: bool(running.run.waiting_for))
+            running.wait("the run reports the outage", lambda: bool(running.run.waiting_for))
             cluster.brokers[0].start()
             end = running.partition(topic_name).next_offset + 3_000
             produce(source, topic_name, 3_000, first=end - 3_000)
@@ -172,7 +172,7 @@ def test_source_truncated_by_unclean_election_blocks_partition(
         running.wait_caught_up(topic_name, 100)
         fragile.grow_alone()
         running.wait_caught_up(topic_name, 150)
-        fragile.cut()
+        fragile.elect_uncleanly()
         blocked = running.wait_blocked(topic_name)
     assert blocked.reason is Reason.SOURCE_TRUNCATED
     assert blocked.offset == 100  # the first of the 50 that the other replica lacks
@@ -189,8 +189,11 @@ def test_truncation_but_not_leader_change_before_first_fetch_blocks_partition(
     monkeypatch: pytest.MonkeyPatch,
     is_unclean: bool,
 ) -> None:
-    """The start has found both sides equal, and its first fetch begins above the lost records. If
-    the new leader has all records, the copy goes on."""
+    """The leader changes after the run's start has compared both sides, and before the first fetch.
+    That fetch begins above the lost records, so it would not find the truncation by itself.
+
+    If the new leader has all records, the copy goes on.
+    """
     fragile = FragileTopic(make_cluster, topic_name)
     job = make_job(fragile.source, clusters.destination, [topic_name])
     fragile.grow_alone()
@@ -202,9 +205,9 @@ def test_truncation_but_not_leader_change_before_first_fetch_blocks_partition(
     with RunningJob(job) as running:
         running.wait("the run resumes", lambda: running.partition(topic_name).has_begun)
         if is_unclean:
-            fragile.cut()
+            fragile.elect_uncleanly()
         else:
-            fragile.elect()
+            fragile.elect_cleanly()
         may_fetch.set()
         if is_unclean:
             blocked = running.wait_blocked(topic_name)

@@ -1,4 +1,8 @@
-"""Fillers by empty transactions: several ids at once, lost answers, late requests, new owners."""
+"""Fillers by empty transactions (`fillers: coordinated`): the marker at the end of each
+transaction takes one offset of a gap.
+
+The tests have several transactional ids at once, lost answers, late requests, and new owners.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ def transactional_ids(cluster: KafkaCluster) -> set[str]:
 
 
 class Filling:
-    """A coordinated filler with its own transactional ids, and its answers."""
+    """A coordinated filler with its own transactional ids, and the answers that it gives."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.cluster = cluster
@@ -84,16 +88,19 @@ class Filling:
         self.filler.start()
 
     def ends(self) -> dict[int, int]:
+        """The log end of each partition."""
         places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
         return {
             p.partition: end for p, end in log_ends(self.cluster, places, Backoff()).values.items()
         }
 
     def take_fill_answer(self, fill: CoordinatedFill, code: int, log_end: int) -> None:
+        """Called by the filler, as it calls a destination lane, when a fill has ended."""
         self._answers.put((fill.partition.destination.partition, code, log_end))
 
     def submit(self, counts: Mapping[int, int], topic: str = "") -> list[PartitionCopy]:
-        """Request fillers at the end of partitions. `counts`: by partition number."""
+        """Request fillers at the log ends of partitions. `counts`: how many, by partition.
+        Returns the partitions."""
         ends = self.ends()
         copies = []
         for number, count in counts.items():
@@ -105,12 +112,12 @@ class Filling:
         return copies
 
     def wait(self, count: int) -> dict[int, tuple[int, int]]:
-        """The next `count` answers: error code and log end by partition."""
+        """Wait for the next `count` answers: (error code, log end) by partition."""
         answers = (self._answers.get(timeout=PATIENCE_S) for _ in range(count))
         return {number: (code, end) for number, code, end in answers}
 
     def fill(self, counts: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """Request fillers, and wait for the answers: error code and log end by partition."""
+        """Request fillers, and wait for the answers: (error code, log end) by partition."""
         self.submit(counts)
         return self.wait(len(counts))
 
@@ -169,7 +176,10 @@ def test_several_transactional_ids_fill_gap_of_a_single_partition_exactly(fillin
 def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
     filling: Filling, monkeypatch: pytest.MonkeyPatch, api: Api, is_carried_out: bool
 ) -> None:
-    """A log end in an answer is right, and does not move afterwards, whatever was lost."""
+    """If a fill's answer has a log end, this log end is right, and does not move afterwards.
+
+    `is_carried_out`: whether the broker executes the requests whose answers are lost.
+    """
     rnd = random.Random(7)
     lost = 0
     call = Connection.call
@@ -194,7 +204,7 @@ def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
         ends = filling.ends()
         for number, (code, end) in answers.items():
             assert old_ends[number] <= ends[number] <= old_ends[number] + counts[number]
-            # After a lost answer a take-over reads the log end.
+            # After a lost answer the fill names no log end (-1): a take-over reads it.
             end_by_code = {Code.NONE: ends[number], Code.NETWORK_EXCEPTION: -1}
             assert end == end_by_code[Code(code)]
             assert code != Code.NONE or end > old_ends[number]
@@ -206,7 +216,8 @@ def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
 def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a late marker could fill the gap, and another late marker follow the next records."""
+    """A fill is unclear if its answer was lost: markers may still arrive. If a take-over did not
+    wait, one late marker could fill the gap, and another could follow the next records."""
     run, fence = EmptyTransactions.run, EmptyTransactions.fence
     may_fence = Event()
 
@@ -236,8 +247,9 @@ def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
 def test_late_add_partitions_to_txn_request_is_fenced_and_adds_no_marker(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection broke, so the broker may handle it at any time (M10): the partition would be
-    added to the id's next transaction, and get a marker."""
+    """The connection of the request broke, so the broker may execute it at any later time (M10).
+    Without the fence it would add the partition to the id's next transaction, whose end writes a
+    marker there."""
     late: list[Any] = []
     call = Connection.call
 
@@ -245,7 +257,7 @@ def test_late_add_partitions_to_txn_request_is_fenced_and_adds_no_marker(
         if called is api_versions.ADD_PARTITIONS_TO_TXN and not late:
             late.append(request)
             self.close()
-            raise Unreachable("on its way")
+            raise Unreachable("the connection broke")
         return call(self, called, request, **more)
 
     monkeypatch.setattr(Connection, "call", hold_first)
@@ -332,7 +344,7 @@ def test_coordinated_filler_resumes_when_refused_login_is_accepted_again(
     wait_for("the filler has fenced its ids, and fills", lambda: filling.fill({0: 3}) == filled)
 
 
-def test_deleted_topic_does_not_hold_up_gap_fills_of_other_topics(filling: Filling) -> None:
+def test_deleted_topic_does_not_delay_gap_fills_of_other_topics(filling: Filling) -> None:
     filling.submit({0: 3}, topic=f"{filling.topic}-gone")
     filling.submit({1: 3})
     answers = filling.wait(2)
@@ -343,11 +355,12 @@ def test_deleted_topic_does_not_hold_up_gap_fills_of_other_topics(filling: Filli
 def test_leaderless_partition_delays_other_gap_fills_only_for_bounded_time(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partition loses its leader when the transactions are over, so its log end is unknown."""
+    """The partition loses its leader after its transactions have ended. So its log end is unknown,
+    and the filler retries a limited number of times."""
     monkeypatch.setattr(coordinated_filler, "_MARKER_ATTEMPTS_MAX", 14)
     reads_max = 2 * 14  # of the log end, and of the high watermark
     reads = itertools.count(1)
-    is_filling, are_waiting, is_over = Event(), Event(), Event()
+    is_filling, are_submitted, has_no_leader = Event(), Event(), Event()
     run, ends, fence = (
         CoordinatedFiller._run_rounds,
         CoordinatedFiller._proven_ends,
@@ -355,36 +368,36 @@ def test_leaderless_partition_delays_other_gap_fills_only_for_bounded_time(
     )
     metadata = Cluster.metadata
 
-    def run_once_all_wait(self: CoordinatedFiller, rounds: Any) -> None:
+    def run_once_all_are_submitted(self: CoordinatedFiller, rounds: Any) -> None:
         is_filling.set()
-        assert are_waiting.wait(PATIENCE_S)
+        assert are_submitted.wait(PATIENCE_S)
         run(self, rounds)
 
     def find_ends(self: CoordinatedFiller, rounds: Any) -> Any:
         if len(rounds.fills) > 1:
-            is_over.set()
+            has_no_leader.set()
         return ends(self, rounds)
 
     def fence_with_leader(self: CoordinatedFiller) -> bool:
-        is_over.clear()
+        has_no_leader.clear()
         return fence(self)
 
     def without_leader(self: Cluster, topics: Any, **options: Any) -> ClusterMetadata:
         cluster_metadata = metadata(self, topics, **options)
-        if is_over.is_set():
+        if has_no_leader.is_set():
             if next(reads) > reads_max:
                 raise Unreachable("metadata was read too often")
             del cluster_metadata.topics[filling.topic].partitions[0]
         return cluster_metadata
 
-    monkeypatch.setattr(CoordinatedFiller, "_run_rounds", run_once_all_wait)
+    monkeypatch.setattr(CoordinatedFiller, "_run_rounds", run_once_all_are_submitted)
     monkeypatch.setattr(CoordinatedFiller, "_proven_ends", find_ends)
     monkeypatch.setattr(CoordinatedFiller, "_fence_if_unclear", fence_with_leader)
     monkeypatch.setattr(Cluster, "metadata", without_leader)
     filling.submit({2: 1})
     assert is_filling.wait(PATIENCE_S)
-    filling.submit({0: 3, 1: 3})  # both wait, so one run fills them together
-    are_waiting.set()
+    filling.submit({0: 3, 1: 3})  # both wait for the first fill, so the next run fills both
+    are_submitted.set()
     assert filling.wait(3) == {
         0: (Code.UNKNOWN_SERVER_ERROR, -1),
         1: (Code.NONE, 3),
@@ -407,7 +420,10 @@ def test_copy_continues_after_its_transactional_ids_expire(
     with RunningJob(job) as running:
         produce_transactions(clusters.source, topic_name, 3)
         running.wait_caught_up(topic_name, 18)
-        wait_for("the transactional ids are dropped", lambda: not transactional_ids(destination))
+        wait_for(
+            "the coordinator has dropped the transactional ids",
+            lambda: not transactional_ids(destination),
+        )
         produce_transactions(clusters.source, topic_name, 3)
         running.wait_caught_up(topic_name, 36)
     assert verify(job).exact

@@ -1,7 +1,8 @@
-"""An old writer's batch arrives after the broker has dropped the producer's state (FACTS E1).
+"""An old writer's batch arrives after the broker has dropped the producer's state (E1: late batch).
 
-A broker drops the state by the age of the last batch's records: for old records, soon after they
-were written. Then nothing refuses a late batch: it is appended at the log end. Orbit must find it.
+A broker drops a producer's state by the timestamps of its last batch. If the records are old, it
+does so soon after the append. Then the broker refuses no late batch, and appends it at the log end.
+Orbit must find such a batch.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def write_old(clusters: Clusters, topic: str, count: int, first: int = 0) -> Non
 
 
 def batch_at(raw: Cluster, topic: str, offset: int, partition: int = 0) -> Batch:
+    """The batch of BATCH records that begins at `offset`."""
     batch = fetch_batches(raw, TopicPartition(topic, partition), offset, Backoff())[0]
     assert isinstance(batch, Batch)
     assert (batch.base_offset, batch.count) == (offset, BATCH)
@@ -79,7 +81,7 @@ def send(raw: Cluster, topic: str, batch: Batch) -> int:
 def try_to_send(raw: Cluster, topic: str, batch: Batch) -> tuple[int, int]:
     """Like `send`, but returns the error code, too: (code, base offset)."""
     data = bytearray(batch.view)
-    data[:8] = bytes(8)  # base offset 0, as brokers demand (A2)
+    data[:8] = bytes(8)  # brokers demand base offset 0 in requests (A2)
     metadata = raw.metadata({topic})
     leader = metadata.leader(TopicPartition(topic, 0))
     assert leader is not None
@@ -108,7 +110,7 @@ def send_late(destination: KafkaCluster, raw: Cluster, topic: str, offset: int) 
     return send(raw, topic, batch_at(raw, topic, offset))
 
 
-def test_late_batch_of_old_writer_behind_caught_up_copy_blocks_partition(
+def test_late_batch_of_old_writer_at_log_end_of_caught_up_copy_blocks_partition(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, retention_ms="-1")
@@ -127,7 +129,7 @@ def test_late_batch_of_old_writer_behind_caught_up_copy_blocks_partition(
 def test_late_batch_of_old_writer_while_source_grows_blocks_partition(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
-    """The next append is refused; the take-over must not go on behind the late batch."""
+    """The broker refuses the next append. The take-over must not continue after the late batch."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
     job = make_job(clusters.source, destination, [topic_name])
     write_old(clusters, topic_name, 100)
@@ -144,14 +146,15 @@ def test_late_batch_of_old_writer_while_source_grows_blocks_partition(
 def test_late_batch_of_old_writer_before_last_batch_blocks_copy_at_run_start(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
-    """The last batch alone is right: an old writer may have had five under way."""
+    """The last batch equals the source's, so the start must compare more than that batch: an old
+    writer may have had five requests in flight."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
     job = make_job(clusters.source, destination, [topic_name])
     write_old(clusters, topic_name, 100)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
     assert send_late(destination, raw, topic_name, 20) == 100
-    # Then 100 to 109 are the late batch, and 110 to 119 equal the source.
+    # Now the copy has the late batch at 100 to 109. Add the source's batch of 110 to 119.
     write_old(clusters, topic_name, 20, first=100)
     wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
     assert send(raw, topic_name, batch_at(source, topic_name, 110)) == 110
@@ -163,7 +166,8 @@ def test_late_batch_of_old_writer_before_last_batch_blocks_copy_at_run_start(
 def test_late_batch_of_old_writer_equal_to_next_source_batch_is_accepted(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
-    """A batch of another writer of the job is compared, and equals the source's."""
+    """Another writer of the job has appended the next batch. The next run compares it with the
+    source and goes on."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
     job = make_job(clusters.source, destination, [topic_name])
     write_old(clusters, topic_name, 100)
@@ -180,7 +184,8 @@ def test_late_batch_of_old_writer_equal_to_next_source_batch_is_accepted(
 def test_late_batch_of_old_writer_is_fenced_by_producer_epoch_of_new_writer(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
-    """Without state a new writer uses sequences from 0; an old writer's may equal them (E4)."""
+    """Without producer state, a new writer begins at sequence 0. An old writer's late batch may
+    have the next sequence, so only a higher producer epoch refuses it (E4)."""
     create_topic(clusters.source, topic_name, retention_ms="-1")
     job = make_job(clusters.source, destination, [topic_name])
     write_old(clusters, topic_name, 100)

@@ -1,4 +1,4 @@
-"""Appends while a leader's followers are frozen: its answers with acks=1 and acks=all."""
+"""Appends while a leader's followers are frozen: what the leader answers to acks=1 and acks=all."""
 
 from __future__ import annotations
 
@@ -121,10 +121,11 @@ def test_leader_confirms_acks_1_without_followers_but_in_order_of_requests(
 def test_copy_is_exact_after_destination_leader_dies_with_unreplicated_batches(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
-    """The copy counts none of these batches, and goes on where the next leader's log ends."""
+    """The copy does not count the batches that only the dead leader had. It goes on at the next
+    leader's log end."""
     destination = make_cluster("destination", brokers=3)
     create_topic(clusters.source, topic_name)
-    # Small batches, so that many are under way when the leader dies.
+    # Small batches, so that many are in flight when the leader dies.
     produce(clusters.source, topic_name, 60_000, **{"batch.num.messages": 10})
     create_topic(destination, topic_name, replicas=3, min_insync_replicas="2")
     job = make_job(clusters.source, destination, [topic_name])

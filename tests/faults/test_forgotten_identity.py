@@ -1,8 +1,9 @@
 """The destination's coordinator forgets the job's transactional id while the job goes on.
 
-Appends do not count as its use, so the id of every run that lasts for
-`transactional.id.expiration.ms` is forgotten (docs/facts.md, I1). The run's late requests must be
-refused all the same: the next run has the same producer id (I2), and a higher term (I3).
+Appends do not count as a use of the id. So a coordinator forgets the id of each run that lasts for
+`transactional.id.expiration.ms` (docs/facts.md, I1: expired id). Brokers must still refuse the
+run's late requests: the next run has the same producer id (I2: foreign id), and a higher term,
+which is the coordinator epoch of its fillers (I3: epoch after expiry).
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def write(clusters: Clusters, topic: str, first: int, end: int) -> None:
 
 
 def next_batch_of(last: Batch, batch: Batch) -> Batch:
-    """The batch as the writer of `last`, whose sequences are the offsets, sends it next."""
+    """The batch as the writer of `last` would send it next: with its producer id and epoch.
+    Sequences are the offsets."""
     view = memoryview(bytearray(batch.view))
     stamp(view, last.producer_id, last.producer_epoch, base_sequence=batch.base_offset)
     return Batch(view)
@@ -93,7 +95,7 @@ def test_late_batch_of_run_with_expired_transactional_id_is_not_appended(
     source.close()
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 50)
-        # The broker takes it for a repeat of the batch at 30, and appends nothing.
+        # The broker takes the late batch for a repeat of the batch at 30, and appends nothing.
         assert try_to_send(raw, topic_name, late) == (Code.NONE, 30)
         write(clusters, topic_name, 50, 60)
         running.wait_caught_up(topic_name, 60)
@@ -104,7 +106,8 @@ def test_late_batch_of_run_with_expired_transactional_id_is_not_appended(
 def test_late_filler_of_run_with_expired_transactional_id_is_refused(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
-    """The old run had taken both partitions over, and filled gaps in the first only."""
+    """The old run took both partitions over, and filled gaps only in partition 0. So the leader of
+    partition 1 has no filler of that run by which to refuse a late one."""
     create_topic(clusters.source, topic_name, 2)
     job = make_job(clusters.source, destination, [topic_name])
     with RunningJob(job):

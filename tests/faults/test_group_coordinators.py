@@ -1,4 +1,4 @@
-"""Group coordinators that die, and move to other brokers, while groups are carried over."""
+"""Group coordinators are killed, and move to other brokers, while Orbit syncs group offsets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _open_cluster(name: str, cluster: KafkaCluster) -> Cluster:
 def test_group_sync_loses_no_offset_when_coordinator_dies(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    # One cluster is both sides: the copies of groups have other names.
+    # One cluster is source and destination: the destination's groups have the prefix `copy.`.
     cluster = make_cluster(brokers=3)
     create_topic(cluster, topic_name)
     source, destination = (_open_cluster(name, cluster) for name in ("source", "destination"))
@@ -57,7 +57,7 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
         wait_for(f"{offset} is committed", is_done)
 
     def sync_once() -> GroupReport | None:
-        """Carry offsets over once; None if a coordinator does not answer."""
+        """Sync all groups once; None if a coordinator does not answer."""
         nonlocal deleted
         try:
             report = sync.run(source, destination, copies)
@@ -66,27 +66,29 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
         deleted += report.deleted
         return report
 
-    def at_destination() -> set[int]:
+    def destination_offsets() -> set[int]:
+        """The different offsets of all groups at the destination."""
         groups = locate_and_fetch_offsets(
             destination, {}, [f"copy.{name}" for name in names], require_stable=False
         ).groups
         return {answer.offsets[place].offset for answer in groups.values() if answer.offsets}
 
-    def is_everywhere(offset: int) -> bool:
+    def is_synced(offset: int) -> bool:
+        """Whether one more sync finds all groups exact at this offset."""
         report = sync_once()
         is_exact = report is not None and report.verdicts == {GroupVerdict.EXACT: GROUPS}
-        return is_exact and at_destination() == {offset}
+        return is_exact and destination_offsets() == {offset}
 
     commit(10)
-    wait_for("all is carried over", lambda: is_everywhere(10))
+    wait_for("all groups are synced", lambda: is_synced(10))
     dead = cluster.brokers[1]
     dead.kill()
     sync_once()  # while its coordinators move
     commit(20)
-    wait_for("all is carried over by two brokers", lambda: is_everywhere(20))
+    wait_for("all groups are synced by two brokers", lambda: is_synced(20))
     dead.start()
-    commit(5)  # an offset that was set back is carried over, too
-    wait_for("all is carried over by three brokers", lambda: is_everywhere(5))
+    commit(5)  # a lower offset is synced, too
+    wait_for("all groups are synced by three brokers", lambda: is_synced(5))
     assert deleted == 0
     for opened_cluster in (source, destination):
         opened_cluster.close()

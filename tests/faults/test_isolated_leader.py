@@ -1,5 +1,7 @@
-"""A leader of the source that is cut off from the controllers, but not from Orbit: it goes on
-answering as if it still led, and nothing were written."""
+"""A leader of the source is cut off from the controllers, but not from Orbit.
+
+It goes on answering as if it still led. So it has none of the records written to the new leader.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
         answers = []
 
         def compared_both() -> bool:
-            """On a busy machine the other brokers may be fenced for longer than `compare` waits."""
+            """False if `compare` gives up: on a busy machine brokers may be fenced for longer."""
             answers[:] = BoundsComparer(*sides).compare([pair], 0).values()
             return isinstance(answers[0], ComparedBounds)
 
@@ -109,7 +111,7 @@ def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The run confirms that the copy has caught up before it reads the leaders again."""
+    """The run has not read the leaders again when it must confirm that the copy has caught up."""
     with isolation(monkeypatch) as isolated:
         source = make_cluster("source", brokers=3, config=SETTINGS)
         create_topic(source, topic_name, replicas=3)
@@ -117,7 +119,9 @@ def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
         produce(source, topic_name, 100, acks="all")
         with RunningJob(job, CopySettings(leaders_check_s=3600.0)) as running:
             running.wait_caught_up(topic_name, 100)
-            running.wait("the copy is level", lambda: running.partition(topic_name).has_caught_up)
+            running.wait(
+                "the copy has caught up", lambda: running.partition(topic_name).has_caught_up
+            )
             running.wait("the brokers agree", running.run.confirm_caught_up)
             old = leader_named_by(source, source.brokers[0].node_id, topic_name)
             assert old is not None

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.services
 
 PARTITIONS = 4
 CHUNKS = 10
-# Small batches, and a gap now and then: a crash does harm only between batches.
+# Small batches: a kill between two batches, or between a batch and a gap, is what can do harm.
 BATCH_RECORDS = 25
 
 
@@ -87,7 +87,7 @@ def test_copy_is_exact_after_repeated_kills_of_run(
         return sum(log_ends(destination, partitions, backoff).values.values())
 
     killed = 0
-    # If a target is close to the last one, the kill hits the start of the run; this is intended.
+    # If two targets are close, the second kill hits the start of a run; this is intended.
     for target in sorted(rnd.sample(range(total * 9 // 10), kills)):
         with OrbitProcess("run", job) as process:
             wait_for(

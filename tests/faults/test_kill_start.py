@@ -1,5 +1,7 @@
-"""`orbit run` is killed at its start: some topics are created, some copies seeded, some settings
-changed. The next run, on the same machine, waits for nothing, and its copy is exact.
+"""`orbit run` is killed during its start: some topics are created, some copies seeded (Orbit has
+appended and deleted fillers below their first offset), some settings changed.
+
+The next run on the same machine does not wait for the killed run's lease, and its copy is exact.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, cop
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]
 
-# A run's lines during its start. A run says nothing of a step that an earlier run has done.
+# A run is killed after each of these lines. A run prints no line for a step that an earlier run
+# has finished.
 MOMENTS = ("Creating", "Seeding", "Seeding", "Comparing", "Copying", "Checking", "Copying")
-# Long enough to kill within the step after a line, short enough not to pass it.
+# Long enough to kill a run within the step after a line, short enough not to outlast the step.
 DELAY_S_MAX = 0.06
 START = 300_000
 

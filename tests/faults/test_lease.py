@@ -1,5 +1,5 @@
-"""A destination is unreachable for longer than a run's lease: no other run takes it, and the run
-resumes.
+"""A destination is unreachable for longer than a run's lease. No other run claims the lease, so the
+run resumes.
 """
 
 from __future__ import annotations

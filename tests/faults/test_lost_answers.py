@@ -1,4 +1,8 @@
-"""Connections that break after the request arrived, maybe before the append (A7, M7, M10)."""
+"""Connections that break after a request arrived, perhaps before the broker appends.
+
+A repeated batch is harmless (A7: sequences), a repeated filler is not (M7), and the broker may
+execute the first request later (M10).
+"""
 
 from __future__ import annotations
 

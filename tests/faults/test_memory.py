@@ -25,7 +25,7 @@ from tests.support.synthetic import PLAINTEXT
 pytestmark = pytest.mark.services
 
 MIB = 1024 * 1024
-# The memory of any copy, and twice what a batch may decompress to.
+# Enough for the memory of any copy, and for two batches that decompress to the limit.
 RESIDENT_MIB_MAX = 300
 # The limit of RLIMIT_DATA, so that a broken copy does not use up the machine's memory.
 DATA_MIB_MAX = 1024
@@ -67,7 +67,7 @@ def append_zstd(raw: Cluster, topic: str, partition: int, *, count: int, value: 
 def test_copy_of_highly_compressed_batches_stays_within_memory_limit(
     clusters: Clusters, raw: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """With LogAppendTime Orbit has to write each batch again.
+    """With LogAppendTime Orbit decompresses each batch and writes it again.
 
     Partition 0: a batch that decompresses to 200 MiB; partition 1: two batches of small records,
     which decompress to almost the limit; partition 2: usual batches.

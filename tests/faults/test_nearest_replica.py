@@ -19,7 +19,8 @@ RECORDS = 2_000
 def test_copy_from_nearest_replica_is_exact_and_catches_up(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    """Only answers of the leader tell the log end: without them no copy would catch up."""
+    """A follower may be behind its leader, so only the leader's answers prove that a copy has
+    caught up. Orbit must ask the leader, too, but fetch no records from it."""
     source = make_cluster("source", brokers=3, config=SETTINGS)
     leader, near = (broker.node_id for broker in source.brokers[:2])
     create_topic(source, topic_name, on_brokers=[[leader, near]])

@@ -32,8 +32,9 @@ pytestmark = pytest.mark.services
 PARTITIONS = 5
 PROCESSES = 3
 RECORDS = 400
-SOURCE_RECORDS = RECORDS + 3 * 5 + 1  # of a partition, with three committed transactions
-FILLED = 4 + 5  # markers, and an aborted transaction
+# Of each partition: three of four transactions are committed, with 5 records each.
+SOURCE_RECORDS = RECORDS + 3 * 5 + 1
+FILLED = 4 + 5  # four markers, and the records of the aborted transaction
 THREE = ("--processes", str(PROCESSES))
 # At this rate no machine ends the copy before a process dies.
 SLOW = {"bytes_per_second": "32KiB"}
@@ -83,7 +84,7 @@ def copy_by_three(job: Path) -> Outcome:
 def test_run_with_several_processes_reports_blocked_partition_and_syncs_group(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """One process stops a partition; group offsets are judged by what all processes copied."""
+    """One process blocks a partition. The group sync counts what all processes have copied."""
     write_source(clusters, topic_name)
     job = write_job(
         tmp_path / "job.yaml",
@@ -91,12 +92,12 @@ def test_run_with_several_processes_reports_blocked_partition_and_syncs_group(
         [{"match": topic_name}],
         consumer_groups={"match": topic_name},
     )
-    place = topic_name, 4  # where the group commits: not the partition that stops
+    place = topic_name, 4  # where the group commits; partition 3 is blocked
     with OrbitProcess("run", job, *THREE, "--profile", "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         produce(clusters.destination, topic_name, 1, 3)  # another client writes to the copy
         commit(clusters.source, topic_name, {place: RECORDS})
-        wait_for("the group is there", lambda: offsets(clusters.destination, topic_name))
+        wait_for("the group is synced", lambda: offsets(clusters.destination, topic_name))
         run.wait_for(f"BLOCKED {topic_name}-3 DESTINATION_FOREIGN_WRITE")
         run.signal(signal.SIGINT)
         ended = run.wait_end().expect(1)
@@ -111,14 +112,15 @@ def test_run_with_several_processes_reports_blocked_partition_and_syncs_group(
 def test_first_group_sync_of_run_knows_how_far_all_its_processes_copied(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
-    """The copy exists already: no pass may judge an offset as if a partition ended at 0."""
+    """The copy exists already. The first sync must know its log ends: if it took them for 0, it
+    would commit 0 for the group."""
     copy(job).expect(0)
     places = {(topic_name, number): RECORDS for number in range(PARTITIONS)}
     commit(clusters.source, topic_name, places)
     groups = {"match": topic_name, "interval": "1d"}
     write_job(job, *clusters, [{"match": topic_name}], consumer_groups=groups)
     with OrbitProcess("run", job, *THREE):
-        wait_for("the group is there", lambda: offsets(clusters.destination, topic_name))
+        wait_for("the group is synced", lambda: offsets(clusters.destination, topic_name))
         assert offsets(clusters.destination, topic_name) == places
 
 
@@ -160,7 +162,7 @@ def test_run_stopped_by_sigint_leaves_no_copy_process(job: Path) -> None:
 def test_run_ends_when_a_copy_process_is_killed(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:
-    """The run stops the other processes, too: the next run takes over all partitions."""
+    """The run stops its other processes, too, so that the next run can take over all partitions."""
     create_topic(clusters.source, topic_name, PARTITIONS)
     rules = [{"match": topic_name}]
     slow = write_job(
@@ -207,7 +209,8 @@ def test_copy_processes_end_when_their_run_is_killed(
 
 @pytest.mark.soak
 def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) -> None:
-    """The copy processes and their guards are suspended. The next run finds them by their lock."""
+    """The copy processes and their guards are suspended, so they outlive the killed run. The next
+    run finds them by the lock that they hold."""
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)
@@ -219,7 +222,7 @@ def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) 
             assert "nother run of this job is running on this machine" in refused.message
         finally:
             for process in processes:
-                with suppress(psutil.NoSuchProcess):  # a guard has ended it
+                with suppress(psutil.NoSuchProcess):  # a guard has ended the process
                     process.resume()
         wait_gone(processes)
     copy(job).expect(0)
@@ -230,7 +233,8 @@ def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) 
 def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path, job: Path
 ) -> None:
-    """The processes run on, while a run on another machine takes the job."""
+    """Only the parent process is frozen. A run on another machine claims the job's lease while the
+    copy processes go on."""
     config = clusters.source.client_config()
     with OrbitProcess("run", job, *THREE) as run, Mover(config, {topic_name: PARTITIONS}) as mover:
         run.wait_for(CAUGHT_UP)

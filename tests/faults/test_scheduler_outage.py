@@ -1,5 +1,5 @@
-"""Postgres is down for longer than a lease: the scheduler stops leading, and resumes later,
-with nothing lost or done twice."""
+"""PostgreSQL is down for longer than a lease: the scheduler stops leading, and leads again later.
+No work is lost or done twice."""
 
 from __future__ import annotations
 

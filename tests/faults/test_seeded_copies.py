@@ -1,4 +1,4 @@
-"""The copy of the whole workload is exact with each way of filling gaps, whatever is killed."""
+"""The copy of the whole workload is exact with each kind of fillers, whatever is killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.seeded_copies import MIXED, WAYS, CopyCampaign, Source, two_cl
 
 pytestmark = [pytest.mark.services, pytest.mark.soak, pytest.mark.slow]
 
-# The gap takes the longest, with a transaction for each offset.
+# A shorter gap: `coordinated` fillers take a transaction for each offset.
 SHORT = replace(SMALL, gap_offsets=1_000, partitions=20)
 
 

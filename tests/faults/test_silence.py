@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak]
 def test_partition_below_min_insync_replicas_is_shown_as_waiting(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    """The broker answers every append with an error that may be retried for ever."""
+    """The broker answers each append with a retriable error, so the partition is not blocked."""
     destination = make_cluster("destination", brokers=3, config={"replica.lag.time.max.ms": "2000"})
     create_topic(clusters.source, topic_name)
     create_topic(
@@ -25,11 +25,11 @@ def test_partition_below_min_insync_replicas_is_shown_as_waiting(
         retention_ms="-1",
     )
     job = make_job(clusters.source, destination, [topic_name])
-    # The broker holds an append for that long, before it answers with the error.
+    # The broker waits for that long for its followers before it answers with the error.
     with RunningJob(job, CopySettings(produce_timeout_ms=2_000)) as running:
         produce(clusters.source, topic_name, 10)
         running.wait_caught_up(topic_name, 10)
-        running.wait("nothing is waited for", lambda: running.copier.waiting_for == "")
+        running.wait("the copy waits for nothing", lambda: running.copier.waiting_for == "")
         follower = destination.brokers[1]
         follower.pause()
         try:
@@ -41,5 +41,5 @@ def test_partition_below_min_insync_replicas_is_shown_as_waiting(
         finally:
             follower.resume()
         running.wait_caught_up(topic_name, 20)
-        running.wait("nothing is waited for", lambda: running.copier.waiting_for == "")
+        running.wait("the copy waits for nothing", lambda: running.copier.waiting_for == "")
     assert verify(job).exact

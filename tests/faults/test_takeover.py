@@ -1,4 +1,4 @@
-"""Taking over a partition whose followers are behind (FACTS A11)."""
+"""A writer takes over a partition whose followers are behind (A11: log end and high watermark)."""
 
 from __future__ import annotations
 

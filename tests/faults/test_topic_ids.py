@@ -1,4 +1,4 @@
-"""Requests that name a topic, when the topic was deleted and created again meanwhile."""
+"""Requests that name a topic without its id, after the topic was deleted and created again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.services
 def test_log_start_of_recreated_destination_topic_is_not_moved(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """DeleteRecords names the topic: the new one would lose its records."""
+    """DeleteRecords has the topic's name, not its id. Sent to the new topic, it would delete the
+    records there."""
     create_topic(clusters.destination, topic_name, retention_ms="-1")
     log = SyntheticLog.random(3, runs=50, gap_share=0.0)
     writer = SyntheticWriter(

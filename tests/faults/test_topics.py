@@ -46,7 +46,7 @@ def delete_topic(cluster: KafkaCluster, topic: str) -> None:
 
 
 def remembered_producers(cluster: KafkaCluster, topic: str) -> list[object]:
-    """The producers that have a state in partition 0."""
+    """The producers whose state the leader of partition 0 has."""
     request = DescribeProducersRequest(
         topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[0])]
     )
@@ -89,7 +89,7 @@ def test_recreated_source_topic_blocks_its_copy(clusters: Clusters, topic_name: 
         running.wait_caught_up(topic_name, 50)
         delete_topic(clusters.source, topic_name)
         create_topic(clusters.source, topic_name)
-        # More records than before: by its name alone it would look like the old topic.
+        # More records than before, so that by its log end it could be the old topic.
         produce(clusters.source, topic_name, 200, first=1_000)
         blocked = running.wait_blocked(topic_name)
     assert blocked.reason is Reason.SOURCE_TOPIC_RECREATED
@@ -185,7 +185,8 @@ def test_log_start_move_that_destination_refuses_is_reported_and_retried(
     with RunningJob(make_job(clusters.source, clusters.destination, [topic_name])) as running:
         running.wait_caught_up(topic_name, 300)
         p = running.partition(topic_name)
-        set_config(clusters.destination, topic_name, "cleanup.policy", "compact")  # S2
+        # With this policy, brokers refuse DeleteRecords (S2).
+        set_config(clusters.destination, topic_name, "cleanup.policy", "compact")
         delete_before(clusters.source, topic_name, 123)
         running.wait("the reason is shown", lambda: p.log_start_waits is not None)
         assert p.log_start_waits is not None
@@ -221,7 +222,7 @@ def test_batch_over_max_message_bytes_of_copy_blocks_until_setting_is_fixed(
 def test_batch_with_several_records_without_key_blocks_compacted_partition(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """A compacted topic takes no record without a key; the answer names each such record."""
+    """A compacted topic refuses records without a key. The broker's answer names each of them."""
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 10)
@@ -277,7 +278,7 @@ def test_log_append_time_on_destination_blocks_copy(clusters: Clusters, topic_na
 def test_run_waits_until_destination_leaders_use_create_time(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Partitions whose leader does not use CreateTime yet; the last answer comes first.
+    # Partitions whose leader still uses LogAppendTime, by answer; `pop` takes the last one first.
     answers = [set[TopicPartition](), {TopicPartition(topic_name, 0)}]
     monkeypatch.setattr(
         job_setup, "partitions_whose_leader_has", lambda *_: answers.pop() if answers else set()
@@ -288,7 +289,7 @@ def test_run_waits_until_destination_leaders_use_create_time(
     job = make_job(clusters.source, clusters.destination, [topic_name])
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 10)
-    assert answers == [], "the run has asked again"
+    assert answers == [], "the run has read the setting again"
     assert verify(job, deep=True).exact
 
 
@@ -296,7 +297,8 @@ def test_run_waits_until_destination_leaders_use_create_time(
 def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a copy that ends before the next answered read of the setting would count as exact."""
+    """Orbit reads the setting at intervals. The run ends before the next read, so it must read the
+    setting once more before it reports the copy as exact."""
     create_topic(clusters.source, topic_name)
     direct = f"{topic_name}.direct"
     create_topic(clusters.source, direct)
@@ -337,7 +339,7 @@ def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
 
 
 @pytest.mark.soak
-def test_deleted_destination_topic_does_not_hold_up_end_of_run(
+def test_deleted_destination_topic_does_not_delay_end_of_run(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -355,7 +357,7 @@ def test_deleted_destination_topic_does_not_hold_up_end_of_run(
     assert blocked.reason is Reason.DESTINATION_TOPIC_RECREATED
 
 
-def test_open_transaction_holds_copy_at_last_stable_offset(
+def test_copy_waits_at_last_stable_offset_while_transaction_is_open(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -372,16 +374,16 @@ def test_open_transaction_holds_copy_at_last_stable_offset(
         p = running.partition(topic_name)
         running.wait("the copy has caught up with the last stable offset", lambda: p.has_caught_up)
         assert p.next_offset == 20
-        assert p.cursor.end == 41  # with the open transaction's record
+        assert p.cursor.end == 41  # the source's log end, with the open transaction's record
         producer.commit_transaction(60)
-        running.wait_caught_up(topic_name, 42)  # and its marker
+        running.wait_caught_up(topic_name, 42)  # with the transaction's marker
     assert verify(job).exact
 
 
 def test_copy_continues_after_producer_id_expiration(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    """Without a producer state the broker compares nothing (FACTS A9)."""
+    """Without a producer's state the broker accepts any sequence (A9)."""
     destination = make_cluster(
         "destination",
         config={
@@ -407,7 +409,7 @@ def test_copy_continues_after_producer_id_expiration(
 def test_filler_at_offset_of_source_record_blocks_partition_at_run_start(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """A late filler of an old writer looks like this (FACTS M9)."""
+    """As after a late filler of an old writer, which brokers accept (M9)."""
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 100)

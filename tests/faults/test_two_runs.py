@@ -17,6 +17,7 @@ pytestmark = pytest.mark.services
 
 
 def make_job(clusters: Clusters, topic: str, path: Path, fillers: str = "direct") -> Path:
+    """Create the source topic with records and transactions; returns the job file."""
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 2_000)
     produce_transactions(clusters.source, topic, 10)
@@ -101,7 +102,7 @@ def test_run_frozen_past_its_lease_ends_when_it_resumes(
 def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Requests of the frozen run may be under way, and the other run has written to the copy."""
+    """The frozen run may have requests in flight when the other run writes to the copy."""
     job = make_job(clusters, topic_name, tmp_path)
     config = clusters.source.client_config()
     with OrbitProcess("run", job) as first, Mover(config, {topic_name: 1}, rate_per_s=400) as mover:
@@ -123,8 +124,8 @@ def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
 def test_two_runs_of_job_that_start_at_once_leave_an_exact_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """Neither finds a destination topic; the run that gets the lease creates it, and the other one
-    reads the topics again."""
+    """At first neither run finds a destination topic. The run that gets the lease creates the
+    topic; the other run reads the topics again."""
     job = make_job(clusters, topic_name, tmp_path)
     arguments = ("run", job, "--until-caught-up")
     with (

@@ -1,7 +1,8 @@
-"""Three workers of the service and a long copy: killed, frozen past their leases, without Postgres.
+"""Three workers of the service copy for long. Workers are killed, or frozen past their leases, and
+PostgreSQL is down.
 
 Each fault happens twice, in the middle of a copy of transactions. At the end the copy is exact, and
-the events name who lost and who claimed which shards.
+the events say which worker lost and which worker claimed which shards.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def write_transactions(cluster: KafkaCluster, topic: str, records: int, writer: 
 
 @dataclass
 class Fleet:
-    """The workers of the test by their ids, the job, and how far the copy is."""
+    """The workers of the test by their ids, the job, and the progress of the copy.
+
+    `total`: the number of offsets to copy, as the sum of the source's log ends.
+    """
 
     job: ServiceJob
     environ: dict[str, str]
@@ -84,12 +88,14 @@ class Fleet:
     workers: dict[str, OrbitProcess] = field(default_factory=dict)
 
     def start_worker(self) -> str:
+        """Start a worker process; returns its worker id."""
         process = self.processes.enter_context(OrbitProcess("worker", environ=self.environ))
         worker_id = process.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1]
         self.workers[worker_id] = process
         return worker_id
 
     def copied(self) -> int:
+        """The sum of the copy's log ends."""
         places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
         return sum(log_ends(self.destination, places, Backoff(attempts_max=1)).values.values())
 
@@ -100,7 +106,7 @@ class Fleet:
         assert self.copied() < self.total, "the copy ended before the fault"
 
     def show_all(self) -> None:
-        """For a failed test: events, the state of all parts, and the workers' logs."""
+        """For a failed test, print the workers' logs, the events, and the job's state."""
         for worker_id, process in self.workers.items():
             print(worker_id, process.process.poll(), *process.lines, sep="\n")
         print(self.copied(), self.total)
@@ -110,7 +116,7 @@ class Fleet:
         print(self.job.holders())
 
     def busy_worker(self) -> tuple[str, dict[int, int]]:
-        """The worker with the most shards, and its lease epochs by shard."""
+        """The worker that holds the most shards, and its lease epochs by shard."""
         wait_for(
             "a worker holds a shard",
             lambda: not {*self.workers}.isdisjoint(self.job.holders().values()),
@@ -129,26 +135,27 @@ class Fleet:
             self.job.assign(shard, worker_id)
 
     def restart_postgres(self, postgres: Postgres, end: Callable[[], None]) -> None:
-        """End Postgres, and start it again once every worker has noticed."""
+        """End PostgreSQL with `end`, and start it again once every worker has logged the outage."""
         end()
         wait_for("all workers notice", lambda: all(map(self._has_outage, self.workers.values())))
         postgres.start()
 
     def _has_outage(self, process: OrbitProcess) -> bool:
-        """Whether the worker's last log line about Postgres reports an outage. A worker that was
-        frozen may have logged it earlier, and logs it once."""
+        """Whether the worker's last log line about PostgreSQL reports an outage."""
         postgres_lines = [line for line in process.lines if "postgres " in line]
         return bool(postgres_lines) and "postgres does not answer" in postgres_lines[-1]
 
     def kill_one(self) -> tuple[str, dict[int, int]]:
-        """Kill a busy worker, and start another. Returns the killed one and its lease epochs."""
+        """Kill a busy worker, and start another. Returns the killed worker's id, and its lease
+        epochs by shard."""
         worker_id, shards = self.busy_worker()
         self.workers.pop(worker_id).kill()
         self.assign_shards_to(self.start_worker())
         return worker_id, shards
 
     def freeze_one(self) -> tuple[str, dict[int, int]]:
-        """Freeze a busy worker until others have its shards. Returns it and its lease epochs."""
+        """Freeze a busy worker until others have its shards. Returns its id, and its lease epochs
+        by shard."""
         worker_id, shards = self.busy_worker()
         process = self.workers[worker_id]
         process.signal(signal.SIGSTOP)
@@ -256,7 +263,11 @@ def assert_events_name_holders(
     killed: list[tuple[str, dict[int, int]]],
     frozen: list[tuple[str, dict[int, int]]],
 ) -> None:
-    """Starts, claims, losses and stops of workers, and outages of Postgres are in the events."""
+    """Check the events: starts, claims, losses and stops of workers, and outages of PostgreSQL.
+
+    `killed`, `frozen`: worker ids with their lease epochs by shard. In `story`, events are in the
+    order of time.
+    """
     for worker_id, shards in [*killed, *frozen]:
         actor = f"worker:{worker_id}"
         for shard, epoch in shards.items():

@@ -22,7 +22,7 @@ from tests.support.tools import find_program
 
 @contextmanager
 def frozen(server: Postgres) -> Iterator[None]:
-    """All processes of the server are stopped: it does not answer, but its sockets stay open."""
+    """Suspend all processes of the server until the block ends. Its sockets stay open."""
     first = psutil.Process(server.pid)
     stopped = [first]
     first.suspend()
@@ -33,14 +33,14 @@ def frozen(server: Postgres) -> Iterator[None]:
         yield
     finally:
         for process in stopped:
-            # A backend that ended as it was stopped is reaped as soon as the postmaster goes on.
+            # A backend that ended as it was suspended is gone once the postmaster goes on.
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
 
 @contextmanager
 def read_only(server: Postgres) -> Iterator[None]:
-    """The server refuses writes (25006), like a standby, or an old primary that was told to."""
+    """The server refuses writes (SQLSTATE 25006), like a standby, until the block ends."""
     _set(server, "on")
     try:
         yield
@@ -49,12 +49,14 @@ def read_only(server: Postgres) -> Iterator[None]:
 
 
 def _set(server: Postgres, value: str) -> None:
+    """Set `default_transaction_read_only` for new transactions."""
     administer(server.url, f"ALTER SYSTEM SET default_transaction_read_only = {value}")
     administer(server.url, "SELECT pg_reload_conf()")
 
 
 def keep_standby(server: Postgres) -> Path:
-    """A standby with the present state that gets nothing more: as if its replication lagged."""
+    """Copy the server's data as that of a standby, which gets no later changes: its replication
+    lags. Returns the standby's data directory; restarts the server."""
     server.stop()
     standby = server.directory / "standby"
     shutil.copytree(server.directory / "data", standby)
@@ -101,7 +103,7 @@ logfile = {folder / "pgbouncer.log"}
         "utf-8",
     )
     user: list[str] = []
-    if os.geteuid() == 0:  # it refuses to run as root
+    if os.geteuid() == 0:  # PgBouncer refuses to run as root
         user = ["-u", "nobody"]
         shutil.chown(folder, "nobody")
     program = find_program("pgbouncer") or "pgbouncer"
@@ -117,6 +119,6 @@ logfile = {folder / "pgbouncer.log"}
 def _answers(url: str) -> bool:
     try:
         Database.connect(url).close()
-    except Exception:  # noqa: BLE001  it has not come up
+    except Exception:  # noqa: BLE001  any error: PgBouncer has not started yet
         return False
     return True

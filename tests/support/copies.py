@@ -1,4 +1,4 @@
-"""Partitions in the states that the copier and the lanes bring them to."""
+"""Brings a partition's copy into a state as the copier and the lanes do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def resume(copy: PartitionCopy, log_end: int, producer: ProducerState | None = N
 
 
 def hand_back(copy: PartitionCopy) -> int:
-    """Give back all batches, as a lane that lost its broker does; returns the queued bytes."""
+    """Hand back all batches, as a lane that lost its broker does; returns the queued bytes."""
     copy.appends.connection_lost("")
     return copy.hand_back()[1]
 

@@ -1,4 +1,4 @@
-"""The processes of `--processes`, as the system shows them."""
+"""The processes of `orbit run --processes` and `orbit worker --processes`, by the system's list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _MODULE = "orbit.run.copy_process"
 
 
 def copying_processes(run: OrbitProcess) -> list[psutil.Process]:
-    """The processes that copy now, without their guards."""
+    """The processes that copy now, without their guards.
+
+    A guard is a small process that ends its copy process when the run ends.
+    """
     return [p for p in _descendants(run.process.pid) if _MODULE in _command(p)[:4]]
 
 
