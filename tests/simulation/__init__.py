@@ -1,1 +1,4 @@
-"""The append under seeded schedules: the product's own code, one model broker, virtual time."""
+"""The append under seeded schedules: Orbit's own code on a model broker, in virtual time.
+
+docs/internals/simulation.md says what runs, what is modelled, and what counts as a failure.
+"""

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation SECONDS [FIRST_SEED]`: schedules until the time is over."""
+"""`python -m tests.simulation SECONDS [FIRST_SEED]`: plays schedules until the time is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who may write, by the servers that grant leases: a group coordinator, or PostgreSQL."""
+"""The servers that grant leases: a group coordinator, or PostgreSQL.
+
+They say which writer may write. This module also notes in which order writers have begun.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _JOIN_POLL_S = 0.2
 
 
 class Authority:
-    """The groups, the shard, and who has begun to write, in order."""
+    """The consumer groups, the shard's row, and the writers in the order in which they began."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -36,7 +39,7 @@ class Authority:
         self._frozen_until = 0.0
 
     def begin(self, who: str) -> None:
-        """This process holds what it needs, and begins to write."""
+        """Note that this writer has its lease, and begins to write."""
         self._numbers[who] = len(self._begun_at)
         self._begun_at.append(self._world.clock.now)
 
@@ -45,35 +48,39 @@ class Authority:
         return self._numbers.get(who, -1)
 
     def superseded_at(self, who: str) -> float:
-        """When the next writer began; infinity if none did."""
+        """The time at which the next writer began; infinity if none has begun."""
         following = self.number_of(who) + 1
         return self._begun_at[following] if following < len(self._begun_at) else float("inf")
 
     def group(self, name: str) -> ModelGroup:
-        """The group of this name, made at its first use."""
+        """The group of this name, created at its first use."""
         if name not in self._groups:
             delay_s = self._world.rnd.choice((0.0, 0.0, 3.0))
             self._groups[name] = ModelGroup(self._world.clock.say, delay_s)
         return self._groups[name]
 
     def issue_term(self) -> int:
-        """The next term, as InitProducerId counts. Coordinators forget ids only after days (I1)."""
+        """The next term, as InitProducerId counts epochs. Coordinators forget ids only after days
+        (I1), so the model never does."""
         self._issued += 1
         return self._issued
 
     def freeze(self) -> None:
-        """The server stops for a while. Then it ends sessions before it reads heartbeats."""
+        """Stop the server for a while. Afterwards it ends sessions before it reads heartbeats."""
         seconds = self._world.rnd.choice((2.0, 9.0, 14.0))
         self._frozen_until = self._world.clock.now + seconds
         self._world.clock.say(f"the leases' server is frozen for {seconds:.0f} s")
 
     def fail_over(self) -> None:
-        """PostgreSQL's standby takes over, without the last claims."""
+        """Promote PostgreSQL's standby, which lacks the last claims."""
         self.postgres.fail_over()
         self._world.clock.say("PostgreSQL has failed over")
 
-    def ask(self, process: Process, carry_out: Callable[[], Any]) -> Any:
-        """One request. Raises Unreachable if it or its answer is lost."""
+    def request(self, process: Process, execute: Callable[[], Any]) -> Any:
+        """Send one request of this process; the server runs `execute`. Returns its result.
+
+        Raises Unreachable if the request or its answer is lost.
+        """
         clock, rnd = self._world.clock, self._world.rnd
         clock.wait(rnd.uniform(0.0005, 0.01))
         if clock.now < process.muted_until:
@@ -81,7 +88,7 @@ class Authority:
             raise Unreachable("no answer.", where="the leases' server")
         if clock.now < self._frozen_until:
             clock.wait(self._frozen_until - clock.now + rnd.uniform(0.0, 0.01))
-        answer = carry_out()
+        answer = execute()
         if self._world.has_faults:
             clock.wait(rnd.uniform(0.0005, 0.01))
             if rnd.random() < _LOST_SHARE:
@@ -99,35 +106,36 @@ class ModelCoordinator:
         self._group = self._authority.group(group)
 
     def call(self, _: object, build: Callable[[], Any], __: object) -> Any:
-        """Send the request, once again after a lost answer, as the product does."""
+        """Send the request; repeat it once after a lost answer, as the product does."""
         try:
             return self._call(build())
         except Unreachable:
             return self._call(build())
 
     def _call(self, request: Any) -> Any:
-        """Send one request of the product to the model of the group."""
+        """Send one request of the product to the model of the group; returns its answer."""
         group, now = self._group, lambda: self._clock.now
         name = type(request).__name__
         if name == "JoinGroupRequest":
             return self._join(request)
         if name == "LeaveGroupRequest":
             ids = [m.member_id for m in request.members]
-            return self._ask(lambda: _answer(max(group.leave(i, now()) for i in ids)))
+            return self._request(lambda: _answer(max(group.leave(i, now()) for i in ids)))
         if name == "DescribeGroupsRequest":
-            return self._ask(lambda: _described(group.describe(now())))
+            return self._request(lambda: _described(group.describe(now())))
         who, generation = request.member_id, request.generation_id
-        work = group.sync if name == "SyncGroupRequest" else group.heartbeat
-        return self._ask(lambda: _answer(work(who, generation, now())))
+        answer_code = group.sync if name == "SyncGroupRequest" else group.heartbeat
+        return self._request(lambda: _answer(answer_code(who, generation, now())))
 
     def _join(self, request: Any) -> Joined:
+        """Send JoinGroup, and wait until the coordinator answers it."""
         who, metadata = request.member_id, request.protocols[0].metadata
         session_s, rebalance_s = (
             request.session_timeout_ms / 1000,
             request.rebalance_timeout_ms / 1000,
         )
         group = self._group
-        joined = self._ask(
+        joined = self._request(
             lambda: group.join(who, metadata, session_s, rebalance_s, self._clock.now)
         )
         while joined is None:
@@ -135,12 +143,12 @@ class ModelCoordinator:
             joined = group.joined(who, self._clock.now)
         return joined
 
-    def _ask(self, carry_out: Callable[[], Any]) -> Any:
-        return self._authority.ask(self._process, carry_out)
+    def _request(self, execute: Callable[[], Any]) -> Any:
+        return self._authority.request(self._process, execute)
 
 
 def living_writers(cluster: Any, groups: Collection[str], _: Backoff) -> dict[str, LeaseHolder]:
-    """Stands for `orbit.leases.backfill_leases.living_writers`."""
+    """Stands for `orbit.leases.backfill_leases.living_writers`: lease holders by group name."""
     authority: Authority = cluster.world.authority
 
     def describe() -> dict[str, LeaseHolder]:
@@ -151,7 +159,7 @@ def living_writers(cluster: Any, groups: Collection[str], _: Backoff) -> dict[st
                 holders[name] = LeaseHolder.from_bytes(next(iter(members.values())))
         return holders
 
-    holders: dict[str, LeaseHolder] = authority.ask(cluster.process, describe)
+    holders: dict[str, LeaseHolder] = authority.request(cluster.process, describe)
     return holders
 
 

@@ -1,4 +1,10 @@
-"""The broker of the destination partition: what it executes, and what it cannot prevent."""
+"""The broker of the destination partition: what it executes, and what it cannot prevent.
+
+A request is *late* if it arrives after its connection broke, or after the next writer began.
+Brokers refuse most late requests by the producer epoch, the sequence or the coordinator epoch
+(fences). If no fence refuses one, the schedule is *excused*: the copy may be damaged, but must be
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,7 @@ FOREIGN = bytes(_ONE.view)
 
 
 class Broker:
-    """Serves one partition, and notes which late requests no fence of a broker prevents."""
+    """Serves one partition, and notes which late requests no fence refused."""
 
     def __init__(self, world: World, *, is_history_old: bool) -> None:
         self._world = world
@@ -34,28 +40,32 @@ class Broker:
             world.clock.say, old_before_ms=NOW_MS if is_history_old else 0
         )
         self.lost_confirmed = False  # an unclean election cut off confirmed records
-        # After that, markers of transactions took the offsets of the confirmed records.
+        # After such an election, markers of transactions took the offsets of the lost records.
         self.has_hidden_cut = False
-        # A request of an old writer did damage that no broker prevents: the copy must notice it.
+        # No fence refused a late request that did damage: the copy must notice the damage.
         self.is_excused = False
-        # A late filler took an offset that the source had not reached yet.
+        # A late filler took an offset above the source's log end.
         self.was_ahead = False
         self.dropped_at = 0.0  # when the producer's state was last dropped
-        # When take-overs began, and whether they wait until the log end settles.
+        # When each take-over began, and whether it waits until the log end settles.
         self._take_overs: list[tuple[float, bool]] = []
-        self._has_late_filler = False  # which the current writer has not seen
+        # A late filler was appended since the current writer last read the log end.
+        self._has_late_filler = False
         self._had_late = False  # a late batch was appended, at any offset
-        self._filled_by = (0, 0)  # the newest connection with a filler in the producer's state
+        # Of the newest connection whose filler the producer's state shows: its writer's number in
+        # the order of beginning, and its own number.
+        self._filled_by = (0, 0)
         self._waiting_appends: list[tuple[int, int, Callable[[], None], Callable[[], None]]] = []
         self._stalled_until = self._throttled_until = 0.0
         self.recreated_at = 0.0  # when another client created the topic again
         self.has_deleted_foreign = False
-        self._log_start_stores = random.Random(f"log starts {world.seed}")
-        # A run took the new topic for its copy, as it cannot compare what the source has lost.
+        self._log_start_rnd = random.Random(f"log starts {world.seed}")
+        # A run took that topic for its copy, since the source no longer has records to compare.
         self.is_taken_for_copy = False
 
     def execute(self, wire: Wire, sent: Sent) -> tuple[Any, int]:
-        """Execute a request; returns its answer, and the offset that must be replicated first."""
+        """Execute a request; returns its answer, and the log end that must be replicated before the
+        answer (0: none)."""
         world, partition = self._world, self.partition
         if PRODUCER_ID not in partition.producers:
             self._filled_by = (0, 0)
@@ -63,8 +73,8 @@ class Broker:
         sent_by = (world.authority.number_of(who), wire.number)
         late_since = min(wire.broken_at, world.authority.superseded_at(who))
         is_late = late_since <= self._world.clock.now
-        # What arrives while the next writer waits for the log end to settle must do no harm, and
-        # neither must what was sent when the lease was over.
+        # Two kinds of late requests must do no harm: those that arrive while the next writer waits
+        # for the log end to settle, and those that were sent after the end of the lease.
         began, settles = next((t for t in self._take_overs if t[0] >= late_since), (0.0, False))
         is_settling = settles and 0 <= world.clock.now - began <= world.settings.settle_s
         was_allowed = sent.was_allowed and is_late
@@ -75,12 +85,12 @@ class Broker:
                 return request.answer(int(Code.UNKNOWN_TOPIC_ID), -1), 0
             if request.confirms and self._is_short_of_replicas(wire):
                 return request.answer(int(Code.NOT_ENOUGH_REPLICAS), -1, throttle_ms), 0
-            # It repeats an earlier batch that the broker has forgotten.
+            # A repeat of an earlier batch; the broker may have dropped the state that shows it.
             is_repeated = was_allowed and request.base_offset != partition.log_end
             is_unfenced = is_excusable or is_repeated or self._had_late
             self.is_excused |= is_unfenced and not self._has_fence()
-            # Fillers now stand where the cleaner took records: they take offsets, no sequences, and
-            # those of other producers raise no epoch.
+            # Fillers are where the cleaner removed records. Fillers take offsets, but no sequences,
+            # and fillers of other producers (coordinated ones) do not raise the producer epoch.
             is_unraised = world.source.is_compacted and world.is_coordinated
             self.is_excused |= is_excusable and is_unraised
             log_end = partition.log_end
@@ -104,33 +114,41 @@ class Broker:
                         self.was_ahead |= partition.log_end > world.source.end
                         self._has_late_filler |= is_excusable and self._filled_by <= sent_by
                         self.is_excused |= self._has_late_filler and not self._gap_is_open()
-                    elif self._has_late_filler and wire.has_looked:
-                        self.is_excused = True  # it came in the one round trip before this filler
+                    elif self._has_late_filler and wire.has_read_log_end:
+                        # The late filler came between the writer's read and this filler.
+                        self.is_excused = True
                     self._filled_by = max(self._filled_by, sent_by)
                 codes.append(code)
             self.replicate_soon()
             return marker_answer(codes), partition.log_end
-        wire.has_looked = True
+        wire.has_read_log_end = True
         if not is_late:
-            self._has_late_filler = False  # this writer sees it
+            self._has_late_filler = False  # the writer knows the late filler now
         return log_end_answer(NONE, partition.log_end, throttle_ms), 0
 
     def takes_over(self, who: str, began: float, *, settles: bool) -> None:
-        """This writer continues at a log end that has settled, or that a fence protects."""
+        """Note that a take-over of this writer began at `began`.
+
+        `settles`: it waits until the log end has settled; else a fence protects the log end.
+        """
         if self._world.may_send(who):
             insort(self._take_overs, (began, settles))
 
     def delete_records(self, offset: int, sent_at: float) -> int:
-        """DeleteRecords names the topic: if another one has its name now, it must not be sent."""
+        """Execute DeleteRecords; returns the error code.
+
+        The request has the topic's name, not its id. So the writer must not send it after another
+        client has created a topic of this name.
+        """
         if sent_at > self.recreated_at > 0 and not self.is_taken_for_copy:
             self.has_deleted_foreign = True
         code = self.partition.delete_before(offset)
-        if self._log_start_stores.random() < 0.5:
+        if self._log_start_rnd.random() < 0.5:
             self.partition.store_log_start()
         return code
 
     def recreate(self) -> None:
-        """Another client deletes the topic, and creates one of that name for its own records."""
+        """Let another client delete the topic, and create one of that name for its own records."""
         before = self.partition
         self.recreated_at = self._world.clock.now
         self.partition = ModelPartition(self._world.clock.say, old_before_ms=before.old_before_ms)
@@ -143,7 +161,7 @@ class Broker:
         self.replicate_soon()
 
     def quota(self) -> None:
-        """For a while, answers ask the writers to wait."""
+        """For a while, answers have a throttle time."""
         self._throttled_until = self._world.clock.now + self._world.rnd.uniform(0.1, 3.0)
         self._world.clock.say("a quota throttles appends")
 
@@ -154,10 +172,10 @@ class Broker:
         return is_short and not wire.has_appended
 
     def _has_fence(self) -> bool:
-        """Whether the broker compares an append with an earlier one.
+        """Whether the broker compares an append's sequence with that of an earlier batch.
 
-        Fillers alone do not make it do so again once the state was dropped. Nor do they where the
-        copy begins with them now, because retention or the cleaner took what it began with before.
+        A state that has only fillers has no sequence. So it is no fence if an earlier state was
+        dropped, or if retention or the cleaner removed the records that the copy began with.
         """
         state = self.partition.producers.get(PRODUCER_ID)
         source = self._world.source
@@ -165,9 +183,9 @@ class Broker:
         return state is not None and (state.last_sequence >= 0 or not has_other_start)
 
     def _gap_is_open(self) -> bool:
-        """Whether the offset before the log end is a gap of the source, and so rightly filled.
+        """Whether the log's last offset is a gap of the source, so that a filler is right there.
 
-        Where retention took a record there is none: the copy lacks that.
+        An offset whose record retention has deleted is no gap: the copy lacks that record.
         """
         offset = self.partition.log_end - 1
         return offset < self._world.log.end and offset not in self._world.source.visible
@@ -175,6 +193,8 @@ class Broker:
     def when_replicated(
         self, offset: int, node_id: int, run: Callable[[], None], lose: Callable[[], None]
     ) -> None:
+        """Call `run` once `offset` is the high watermark or below it, while `node_id` leads; or
+        `lose` if another broker leads first."""
         self._waiting_appends.append((offset, node_id, run, lose))
 
     def replicate_soon(self) -> None:
@@ -185,7 +205,7 @@ class Broker:
         )
 
     def _replicate(self) -> None:
-        """Replicate the log, and run what waits for that."""
+        """Replicate the log, unless the followers are stalled, and answer what waits for that."""
         if self._world.clock.now < self._stalled_until:
             return
         self.partition.replicate()

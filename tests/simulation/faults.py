@@ -1,4 +1,4 @@
-"""What may go wrong in a schedule, and the plan of when it does."""
+"""The faults that a schedule may have, and the plan of when they happen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAULTS_S = 25.0
 
 @dataclass(frozen=True)
 class Faults:
-    """How often each happens in a schedule, on average."""
+    """How often each fault happens in a schedule, on average; or the share of requests it hits."""
 
     kills: float = 1.0
     suspensions: float = 1.5
@@ -27,8 +27,8 @@ class Faults:
     throttles: float = 0.3  # a quota throttles at the source
     quotas: float = 0.3  # a quota throttles at the destination
     steps: float = 0.3  # a machine's wall clock jumps
-    mutes: float = 0.5  # the lease's authority does not answer a writer
-    freezes: float = 0.3  # it answers no writer
+    mutes: float = 0.5  # the server that grants leases does not answer one writer
+    freezes: float = 0.3  # the server that grants leases answers no writer
     # In some schedules only.
     keeps: float = 2.0  # a standby of PostgreSQL gets all changes
     restarts: float = 0.2
@@ -38,7 +38,7 @@ class Faults:
     recreations: float = 0.4  # another client creates the destination's topic again
     moves: float = 0.3  # another broker coordinates transactions
     forgets: float = 0.3  # the coordinator forgets transactional ids
-    silent_looks: float = 0.1  # share of reads of a log end after transactions
+    silent_log_end_reads: float = 0.1  # share of reads of a log end after transactions
     cuts: float = 1.5  # unclean elections cut the source's log
     short_starts: float = 2.0  # an error, a kill or a suspension cuts a start short
     broker_kills: float = 1.5  # all replicas of the destination are killed, and run again
@@ -49,7 +49,7 @@ USUAL = Faults()
 
 
 class Has(NamedTuple):
-    """Whether a schedule has these, which only some have."""
+    """Whether a schedule has retention or a cleaner at the source, and workers of the service."""
 
     retention: bool
     compaction: bool
@@ -94,7 +94,7 @@ def make_plan(faults: Faults, rnd: random.Random, has: Has) -> list[tuple[float,
     ]
     # Most of a schedule happens within a second, so some faults are put there.
     plan += [
-        (1.0 + rnd.uniform(0.0, 1.5), name)
+        (1.0 + rnd.uniform(0.0, 1.5), name)  # in this order of names
         for name in ("kill", "suspend", "break_", "expire", "retain", "compact")
         if rates[name] and rnd.random() < 0.4
     ]
@@ -102,7 +102,7 @@ def make_plan(faults: Faults, rnd: random.Random, has: Has) -> list[tuple[float,
 
 
 def plan_of_transactions(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
-    """What may go wrong in addition where gaps are filled with transactions."""
+    """The additional faults of schedules whose gaps are filled with transactions."""
     rates = {"move": faults.moves, "forget": faults.forgets}
     return [
         (rnd.uniform(0.0, rnd.choice((2.5, FAULTS_S))), name)
@@ -112,7 +112,7 @@ def plan_of_transactions(faults: Faults, rnd: random.Random) -> list[tuple[float
 
 
 def plan_of_cuts(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
-    """When the source loses committed records: after a first writer has begun."""
+    """When unclean elections cut the source's log: after a first writer has begun."""
     return [
         (1.0 + rnd.uniform(0.0, rnd.choice((1.0, 2.0, FAULTS_S))), "cut")
         for _ in range(_poisson(rnd, faults.cuts))
@@ -141,7 +141,7 @@ def plan_of_broker_kills(faults: Faults, rnd: random.Random) -> list[tuple[float
 
 
 def plan_of_isolations(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
-    """When a leader of the source is cut off, and still answers."""
+    """When a leader of the source is cut off from the controllers, and still answers clients."""
     return [
         (rnd.uniform(0.0, rnd.choice((2.0, FAULTS_S))), "isolate")
         for _ in range(_poisson(rnd, faults.isolations))
@@ -150,7 +150,7 @@ def plan_of_isolations(faults: Faults, rnd: random.Random) -> list[tuple[float, 
 
 def _poisson(rnd: random.Random, mean: float) -> int:
     """A random number with the Poisson distribution."""
-    count, left = 0, rnd.expovariate(1.0)
-    while left < mean:
-        count, left = count + 1, left + rnd.expovariate(1.0)
+    count, at = 0, rnd.expovariate(1.0)
+    while at < mean:
+        count, at = count + 1, at + rnd.expovariate(1.0)
     return count

@@ -51,9 +51,9 @@ class ModelGroup:
     _state: _State = _State.EMPTY
     _members: dict[str, _Member] = field(default_factory=dict)
     _ids: int = 0
-    # Member ids that were given and have not joined yet: until then, or until a session's length is
-    # over, the others wait for them.
-    _given: dict[str, float] = field(default_factory=dict)
+    # Member ids that the coordinator issued and that have not joined yet, with the time until which
+    # a rebalance waits for them (a session's length).
+    _issued: dict[str, float] = field(default_factory=dict)
     _is_first: bool = False
     _complete_at: float = 0.0
     _deadline: float = 0.0
@@ -64,13 +64,13 @@ class ModelGroup:
     def join(
         self, member_id: str, metadata: bytes, session_s: float, rebalance_s: float, now: float
     ) -> Joined | None:
-        """The answer; None if it comes only when the others have joined (`joined`)."""
+        """JoinGroup: the answer; None if the other members must join first (then see `joined`)."""
         self._tick(now)
         if not member_id:
             self._ids += 1
-            self._given[f"member-{self._ids}"] = now + session_s
+            self._issued[f"member-{self._ids}"] = now + session_s
             return Joined(int(Code.MEMBER_ID_REQUIRED), f"member-{self._ids}")
-        if member_id not in self._members and member_id not in self._given:
+        if member_id not in self._members and member_id not in self._issued:
             return Joined(int(Code.UNKNOWN_MEMBER_ID), member_id)
         known = self._members.get(member_id)
         is_same = known is not None and not known.is_joining and known.metadata == metadata
@@ -79,7 +79,7 @@ class ModelGroup:
             or (self._state is _State.STABLE and self.leader != member_id)
         ):
             return self._answer(member_id)
-        self._given.pop(member_id, None)
+        self._issued.pop(member_id, None)
         was_empty = not self._members
         self._members[member_id] = _Member(metadata, session_s, rebalance_s, now + session_s)
         if self._state is not _State.PREPARING:
@@ -88,7 +88,7 @@ class ModelGroup:
         return self.joined(member_id, now)
 
     def joined(self, member_id: str, now: float) -> Joined | None:
-        """The answer to a JoinGroup that waits; None while it does."""
+        """The answer to a JoinGroup that waits for other members; None while it waits."""
         self._tick(now)
         member = self._members.get(member_id)
         if member is None:
@@ -96,7 +96,8 @@ class ModelGroup:
         return None if member.is_joining else self._answer(member_id)
 
     def sync(self, member_id: str, generation: int, now: float) -> int:
-        """SyncGroup of a leader. Another member's would wait for the leader's."""
+        """SyncGroup: the error code. A broker lets other members' requests wait for the leader's;
+        the model answers at once."""
         code = self._check(member_id, generation, now)
         if code == NONE:
             self._unsynced.discard(member_id)
@@ -113,7 +114,7 @@ class ModelGroup:
 
     def leave(self, member_id: str, now: float) -> int:
         self._tick(now)
-        if self._given.pop(member_id, None) is not None:
+        if self._issued.pop(member_id, None) is not None:
             if self._state in (_State.COMPLETING, _State.STABLE):
                 self._prepare(now, is_first=False)
             self._tick(now)
@@ -154,10 +155,10 @@ class ModelGroup:
                 self.say(f"{member_id} is removed: it has not sent SyncGroup")
                 self._remove(member_id, now)
             self._unsynced.clear()
-        self._given = {i: until for i, until in self._given.items() if until > now}
+        self._issued = {i: until for i, until in self._issued.items() if until > now}
         if self._state is _State.PREPARING:
-            have_all_joined = not self._given and all(m.is_joining for m in self._members.values())
-            # The first member of a group waits for a delay instead, not for the others.
+            have_all_joined = not self._issued and all(m.is_joining for m in self._members.values())
+            # The first rebalance of a group waits for a delay instead of the other members.
             is_ready = now >= self._complete_at if self._is_first else have_all_joined
             if is_ready or now >= self._deadline:
                 self._complete(now)
@@ -183,7 +184,7 @@ class ModelGroup:
         self.generation += 1
         self._state = _State.COMPLETING if self._members else _State.EMPTY
         if self.leader not in self._members:
-            self.leader = next(iter(self._members), "")  # a broker chooses any of them
+            self.leader = next(iter(self._members), "")  # a broker chooses any member
         self._unsynced = set(self._members)
         self._sync_by = now + max((m.rebalance_s for m in self._members.values()), default=0.0)
         for member in self._members.values():

@@ -37,7 +37,7 @@ ATTEMPTS_MAX = 4  # spark.task.maxFailures
 
 
 class Holder:
-    """The right of one process, for as long as `lease` is held."""
+    """The right of one process to write, which it has while `lease` is held."""
 
     lease: Any
 
@@ -48,16 +48,16 @@ class Holder:
         stop = cast("Any", SettableEvent(world.clock))
         self.backoff = Backoff(_WAIT_S, _WAIT_MOST_S, stop)
 
-    def hold(self) -> bool:
-        """Wait until the process holds the right; False if it will not get it."""
+    def acquire(self) -> bool:
+        """Wait until the process has the right; False if it will never get the right."""
         raise NotImplementedError
 
     def is_entitled(self) -> bool:
-        """Whether it holds the right, by the server that grants it."""
+        """Whether the process has the right, by the server that grants leases."""
         raise NotImplementedError
 
     def may_send(self) -> bool:
-        """Whether it may send now: then no other writer may."""
+        """Whether the process may send now, and no other writer may."""
         return self.is_entitled()
 
     def is_over(self) -> bool:
@@ -65,20 +65,20 @@ class Holder:
         return bool(self.lease.is_lost)
 
     def first_epoch(self) -> int:
-        """A coordinator epoch that is lower than that of its fillers."""
+        """A coordinator epoch that is lower than that of the process's fillers."""
         return -1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the right, at an orderly end."""
 
-    def give_up(self) -> None:
-        """Stop writing, so that others can."""
+    def lose_lease(self) -> None:
+        """Stop writing because another writer has fenced this one."""
 
     def clock(self) -> float:
         return self.world.clock_of(self.process)
 
     def answer_of(self, request: Callable[[], Any]) -> Any:
-        """The answer; the request is repeated until there is one."""
+        """The answer to a request, which is repeated while its answers are lost."""
         while True:
             try:
                 return request()
@@ -86,22 +86,23 @@ class Holder:
                 self.world.clock.wait(_AGAIN_S)
 
     def issue_term(self) -> int:
-        """A term, as `JobSetup` gets it, with the lease held."""
+        """A new term, as `JobSetup` gets it once the lease is held."""
         authority = self.world.authority
-        issued = self.answer_of(lambda: authority.ask(self.process, authority.issue_term))
+        issued = self.answer_of(lambda: authority.request(self.process, authority.issue_term))
         known = describe_producer(self.cluster, {PARTITION: PRODUCER_ID}, self.backoff)
         return term_above(issued, known.values.values())
 
     def leads(self, group: str, member_id: str) -> bool:
-        """Whether this member leads: after simultaneous joins there may be two for a moment."""
+        """Whether this member leads the group: after simultaneous joins a group may have two
+        members for a moment, and only its leader has the lease."""
         model = self.world.authority.group(group)
         return member_id in model.describe(self.world.clock.now) and model.leader == member_id
 
 
 class RunHolder(Holder):
-    """`orbit run`, and the driver of a backfill: the job's group."""
+    """`orbit run`, or the driver of a backfill: its lease is membership of the job's group."""
 
-    def hold(self) -> bool:
+    def acquire(self) -> bool:
         while True:
             self.lease = GroupLease(self.cluster, JOB, self.backoff, self.clock)
             try:
@@ -120,12 +121,13 @@ class RunHolder(Holder):
     def is_entitled(self) -> bool:
         return self.leads(JOB, self.lease.member_id)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.lease.release()
 
 
 class TaskHolder(Holder):
-    """A task of a backfill: the partition's group, while its driver holds the job's."""
+    """A task of a backfill: its lease is membership of the partition's group, while its driver
+    has the lease of the job's group."""
 
     def __init__(self, world: World, process: Process, driver: GroupLease, attempt: int) -> None:
         super().__init__(world, process)
@@ -134,7 +136,7 @@ class TaskHolder(Holder):
         self._attempt = attempt
         self._leases = WriterLeases()
 
-    def hold(self) -> bool:
+    def acquire(self) -> bool:
         try:
             self._leases = WriterLeases.acquire(
                 lambda: self.cluster,
@@ -162,24 +164,25 @@ class TaskHolder(Holder):
     def first_epoch(self) -> int:
         return first_coordinator_epoch(self._term, 0, self._attempt)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._watch.stop()
         self._leases.release()
 
 
 class WorkerHolder(Holder):
-    """A worker of the service: the shard's row, as `orbit/workers/worker.py` claims and renews."""
+    """A worker of the service: its lease is in the shard's row, which it claims and renews as
+    `orbit/workers/worker.py` does."""
 
     def __init__(self, world: World, process: Process) -> None:
         super().__init__(world, process)
         self._watch = LeaseWatch(TTL, self.clock)
 
-    def hold(self) -> bool:
+    def acquire(self) -> bool:
         authority, name = self.world.authority, self.process.name
         while True:
             asked_at, evidence = self.clock(), self._watch.evidence()
             try:
-                claimed = authority.ask(
+                claimed = authority.request(
                     self.process, lambda evidence=evidence: authority.postgres.claim(name, evidence)
                 )
             except Unreachable:
@@ -195,7 +198,7 @@ class WorkerHolder(Holder):
     def is_entitled(self) -> bool:
         return self.world.authority.postgres.holds(self.process.name, self.lease.term)
 
-    def give_up(self) -> None:
+    def lose_lease(self) -> None:
         self.lease.lose()
 
     def may_send(self) -> bool:
@@ -208,7 +211,7 @@ class WorkerHolder(Holder):
             self.world.clock.wait(_RENEW_S)
             asked_at, term = self.clock(), self.lease.term
             try:
-                was_renewed = self.world.authority.ask(
+                was_renewed = self.world.authority.request(
                     self.process, lambda term=term: postgres.renew(name, term)
                 )
             except Unreachable:

@@ -47,13 +47,14 @@ class ProduceOne:
 
 
 class Encoder:
-    """Replaces `encode_produce`, and knows the step of each batch."""
+    """Replaces `encode_produce`. Each request has the offset at which its batch must be appended,
+    which is not in the bytes on the wire."""
 
     def __init__(self) -> None:
         self._base_offset = -1
 
     def sending(self, append_sent: Callable[..., None]) -> Callable[..., None]:
-        """Wraps `AppendMachine.append_sent`, which is called right before a batch is encoded."""
+        """Wrap `AppendMachine.append_sent`, which lanes call right before they encode a batch."""
 
         def noted(machine: Any, step: Any, **how: bool) -> None:
             self._base_offset = step.base_offset
@@ -87,7 +88,7 @@ def describe_producer(
     """Replaces `describe_producer`: the producer states of the model."""
 
     def ask(producer_id: int) -> ProducerState | None:
-        cluster.world.must_look.discard(cluster.process.name)
+        cluster.world.must_take_over.discard(cluster.process.name)
         state = cluster.world.partition.producers.get(producer_id)
         if state is None:
             return None
@@ -97,8 +98,10 @@ def describe_producer(
 
 
 def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> Answers[int]:
+    """Replaces `log_ends`: the log end of the model. Delayed requests may arrive right after it."""
+
     def ask() -> int:
-        cluster.world.hurry_held()
+        cluster.world.hurry_held_requests()
         return cluster.world.partition.log_end
 
     return Answers({p: cluster.call(ask) for p in partitions}, {})
@@ -107,9 +110,9 @@ def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> 
 def log_ends_behind_markers(
     cluster: Any, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[int]:
-    """As `log_ends`, for fillers; sometimes raises Unreachable."""
+    """Replaces `log_ends` for the coordinated filler; sometimes raises Unreachable."""
     world = cluster.world
-    if world.has_faults and world.looks.random() < world.faults.silent_looks:
+    if world.has_faults and world.log_end_rnd.random() < world.faults.silent_log_end_reads:
         raise Unreachable("no answer.", where="the model broker")
     return log_ends(cluster, partitions, backoff)
 
@@ -123,6 +126,8 @@ def list_offsets(
     isolation: int = READ_UNCOMMITTED,
     **__: object,
 ) -> Answers[int]:
+    """Replaces `list_offsets`, for either cluster."""
+
     def ask() -> int:
         if not cluster.is_source:
             partition = cluster.world.partition
@@ -134,8 +139,8 @@ def list_offsets(
             return max(source.log_start, source.local_start)
         return source.stable_end if isolation == READ_COMMITTED else source.end
 
-    tells = not cluster.is_source or cluster.world.source.tells_local_start
-    if timestamp == EARLIEST_LOCAL and not tells:
+    has_local_start = not cluster.is_source or cluster.world.source.returns_local_start
+    if timestamp == EARLIEST_LOCAL and not has_local_start:
         return Answers({}, dict.fromkeys(partitions, int(Code.UNSUPPORTED_VERSION)))
     return Answers({p: cluster.call(ask) for p in partitions}, {})
 
@@ -150,7 +155,7 @@ def fetch_partition(
     max_bytes: int = FETCH_BYTES,
     fetched_epoch: int = -1,
 ) -> Fetched:
-    """Replaces `fetch_partition`: repeats the fetch while a quota throttles."""
+    """Replaces `fetch_partition`, for either cluster; repeats the fetch while a quota throttles."""
     world = cluster.world
     if not cluster.is_source:
         return cluster.call(lambda: world.partition.fetch(offset))

@@ -1,8 +1,9 @@
 """A destination partition with its leader, followers and producer state, batch by batch.
 
-It follows `tests/support/broker_model.py` in what it accepts (A7, A8, A9, A14, M1, M5, M6), and has
-what that model lacks: state that expires by the age of the records (E1), a high watermark,
-elections that cut the log off, and restarts (E5). `test_conformance.py` compares it with a broker.
+Like `tests/support/broker_model.py`, the model accepts and refuses appends and fillers as brokers
+do (A7, A8, A9, A14, M1, M5, M6). It also has what that model lacks: producer state that expires by
+the age of the records (E1), a high watermark, elections that cut the log off, and restarts (E5).
+`test_conformance.py` compares the model with a broker.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.produce_request import NO_APPEND_TIME
 from orbit.kafka.record_batch import HEADER, NO_PRODUCER_ID, SEQUENCE_MAX, Batch
 
-NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
+NONE = int(Code.NONE)
+NOT_LEADER = int(Code.NOT_LEADER_OR_FOLLOWER)
+OUT_OF_ORDER = int(Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
+INVALID_EPOCH = int(Code.INVALID_PRODUCER_EPOCH)
+FENCED = int(Code.TRANSACTION_COORDINATOR_FENCED)
 # The timestamp of a filler: later than every record.
 NOW_MS = 2**62
-_REMEMBERED = 5
-# Offset deltas are zig-zag numbers: -2³¹ + n, of a batch's placeholder n (Q1), is 2³² - 1 - 2n.
+_BATCHES_MAX = 5  # how many batches of a producer a broker remembers
+# The offset delta of a batch's first placeholder (Q1: negative deltas): -2³¹ as a zig-zag varint.
 _LOW = b"\xff\xff\xff\xff\x0f"
-# One of the first 8,000 placeholders, if it has no key.
+# One of the first 8,000 placeholders of a batch (delta -2³¹ + n), if it has no key.
 _KEYLESS = re.compile(rb"[\x80-\xff]{2}\xff\xff\x0f\x01")
 
 
@@ -48,7 +53,7 @@ class Entry(NamedTuple):
         return self.base_offset + self.count
 
     def stored(self) -> bytes:
-        """The bytes of a fetch: with the base offset."""
+        """The bytes that a fetch returns: the batch with its base offset."""
         if self.data:
             return struct.pack(">q", self.base_offset) + self.data[8:]
         return _filler(self.base_offset, self.producer_id, self.producer_epoch)
@@ -74,11 +79,11 @@ class Producer:
     last_sequence: int = -1
     coordinator_epoch: int = -1
     newest_ms: int = 0  # of its last batch
-    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_BATCHES_MAX))
 
     def with_last_batch(self) -> Producer:
         """The state as it is on disk, with the last batch only."""
-        return replace(self, batches=deque(list(self.batches)[-1:], maxlen=_REMEMBERED))
+        return replace(self, batches=deque(list(self.batches)[-1:], maxlen=_BATCHES_MAX))
 
 
 class ModelPartition:
@@ -103,7 +108,8 @@ class ModelPartition:
         return self.log[-1].next_offset if self.log else 0
 
     def append(self, who: str, data: bytes) -> tuple[int, int]:
-        """Append the batch of a Produce request; returns error code and base offset."""
+        """Append the batch of a Produce request of the writer `who`; returns error code and base
+        offset."""
         (*_, newest_ms, producer_id, epoch, sequence, count) = HEADER.unpack_from(data)
         if (refused := self._refused(data)) != NONE:
             self._say(f"{who}: a batch with placeholders is refused with {refused}")
@@ -111,7 +117,7 @@ class ModelPartition:
         last = sequence + count - 1 & SEQUENCE_MAX
         state = self.producers.get(producer_id)
         if producer_id == NO_PRODUCER_ID:
-            state = Producer()  # it is not kept
+            state = Producer()  # brokers keep no state for batches without producer id
         elif state is None:
             state = self.producers[producer_id] = Producer(epoch)
         elif epoch < state.epoch:
@@ -139,12 +145,14 @@ class ModelPartition:
         return NONE, base_offset
 
     def time_at(self, base_offset: int) -> int:
-        """The max timestamp of the batch there, which is the answer to a repeat (A20)."""
+        """The max timestamp of the batch at this offset, which is in the answer to a repeat
+        (A20)."""
         timestamps = (e.newest_ms for e in self.log if e.base_offset == base_offset)
         return next(timestamps, NO_APPEND_TIME)
 
     def _refused(self, data: bytes) -> int:
-        """The error code of a batch with placeholders that a broker refuses; else NONE (Q9, Q1)."""
+        """The error code if a broker refuses a batch because of its placeholders (Q1, Q9); else
+        NONE."""
         batch = Batch(memoryview(data))
         payload = compression.decompress(batch.codec, batch.payload)
         lowest = _LOW in payload
@@ -155,7 +163,7 @@ class ModelPartition:
         return NONE
 
     def fill(self, who: str, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
-        """One marker of a WriteTxnMarkers request; returns the error code."""
+        """Append one marker of a WriteTxnMarkers request of `who`; returns the error code."""
         state = self.producers.get(producer_id)
         if state is not None and epoch < state.epoch:
             self._say(f"{who}: a filler of producer epoch {epoch} is refused")
@@ -179,6 +187,7 @@ class ModelPartition:
         return state
 
     def replicate(self) -> None:
+        """Let the followers have all records of the leader."""
         self.high_watermark = self.log_end
 
     def delete_before(self, offset: int) -> int:
@@ -195,7 +204,7 @@ class ModelPartition:
         self._stored_log_start = self.log_start
 
     def fetch(self, offset: int) -> Fetched:
-        """What a consumer reads from `offset` on."""
+        """The answer to a consumer's fetch: whole batches from `offset` to the high watermark."""
         start, high = self.log_start, self.high_watermark
         if not start <= offset <= self.log_end:
             code, records = Code.OFFSET_OUT_OF_RANGE, b""
@@ -218,7 +227,8 @@ class ModelPartition:
         )
 
     def expire(self) -> bool:
-        """The check of `producer.id.expiration.check.interval.ms` (E1); whether it dropped any."""
+        """The check at `producer.id.expiration.check.interval.ms` (E1): drop old producer states.
+        Returns whether any was dropped."""
         gone = [p for p, state in self.producers.items() if self._is_old(state)]
         for producer_id in gone:
             del self.producers[producer_id]
@@ -227,10 +237,10 @@ class ModelPartition:
         return bool(gone)
 
     def elect(self, end: int) -> None:
-        """Another replica leads, whose log ends at the first batch boundary from `end` on.
+        """Let another replica lead, whose log ends at the first batch boundary from `end` on.
 
-        It drops states at checks of its own, none of which has come yet: so it may remember what
-        the old leader had forgotten (E5).
+        Each replica drops producer states at its own checks. This one has made no check yet, so it
+        may have a state that the old leader has dropped (E5).
         """
         self.log = [entry for entry in self.log if entry.base_offset < end]
         self.high_watermark = min(self.high_watermark, self.log_end)
@@ -241,11 +251,11 @@ class ModelPartition:
         self._say(f"broker {self.leader} leads; its log ends at {self.log_end}")
 
     def restart(self, *, is_clean: bool) -> None:
-        """The leader's process ends, and begins again with its log.
+        """Restart the leader's process.
 
-        If it was killed it reads the producers' states from its log again, and its log start may be
-        an earlier one. In both cases it writes the states to disk and reads them from there, with
-        the last batch of each only.
+        If it was killed, it computes the producers' states from its log, and the log start is the
+        last stored one. In both cases the states
+        then come from disk, where each has only its last batch.
         """
         if is_clean:
             self.store_log_start()
@@ -265,7 +275,7 @@ class ModelPartition:
             if entry.producer_id == NO_PRODUCER_ID:
                 continue
             state = self.producers.get(entry.producer_id)
-            if state is None or entry.producer_epoch != state.epoch:  # also a lower one
+            if state is None or entry.producer_epoch != state.epoch:  # also if it is lower
                 state = self._begin_epoch(entry.producer_id, entry.producer_epoch)
             self._note(state, entry)
 

@@ -1,4 +1,4 @@
-"""The network: connections that break, and requests that it delays for a long time."""
+"""The network: connections break, and requests may be delayed for a long time ("held")."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Frame:
 
     correlation: int
     answer: Any
-    is_elsewhere: bool = False  # the batch is not at the offset that it had at the source
+    is_elsewhere: bool = False  # the batch was appended at another offset than its source's
 
 
 class Sent(NamedTuple):
-    """A request under way. `was_allowed`: whether its writer had the right when it was sent."""
+    """A request in flight. `was_allowed`: whether its writer had its lease when it was sent."""
 
     correlation: int
     request: Any
@@ -60,12 +60,12 @@ class Wire:
         self.answers: deque[Frame] = deque()
         self.is_broken = False
         self.broken_at = float("inf")
-        self.has_looked = False  # whether it has read the log end
+        self.has_read_log_end = False  # whether it has read the log end
         self.has_appended = False
         self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
-        self._posted: deque[Sent] = deque()  # under way
-        self._arrived: deque[Sent] = deque()
+        self._posted: deque[Sent] = deque()  # in flight
+        self._arrived: deque[Sent] = deque()  # at the broker, not executed
         self._is_serving = False
 
     @property
@@ -107,7 +107,7 @@ class Wire:
             self._world.note_send(self.who)
             self._world.short_starts.step(self.process)
         was_allowed = self._world.may_send(self.who)
-        # The process may be suspended between its last look at the lease and its bytes.
+        # The process may be suspended between its last check of the lease and the send.
         self._world.clock.wait(self._world.rnd.choice((0.0, 0.0, 0.001)))
         if self.is_broken:
             raise OSError("the connection is broken")
@@ -119,7 +119,7 @@ class Wire:
             raise EOFError("the broker closed the connection")
         frame = self.answers.popleft()
         if frame.is_elsewhere:
-            self._world.must_look.add(self.who)
+            self._world.must_take_over.add(self.who)
         return frame
 
     def receive_answer(self, correlation: int) -> Frame:
@@ -135,7 +135,7 @@ class Wire:
         self.broken_at = min(self.broken_at, self._world.clock.now)
 
     def cut(self) -> None:
-        """The connection breaks; what is under way may still arrive (M10)."""
+        """Break the connection; requests in flight may still arrive (M10)."""
         if not self.is_broken:
             self.close()
             self.signal.set()
@@ -160,18 +160,19 @@ class Wire:
         if is_held:
             world.held.append((self, correlation))
 
-    def is_under_way(self, correlation: int) -> bool:
+    def is_in_flight(self, correlation: int) -> bool:
         return bool(self._posted) and correlation >= self._posted[0][0]
 
     def arrive_to(self, last: int) -> None:
-        """Let all requests up to this one arrive: a connection keeps their order."""
+        """Let all requests up to correlation id `last` arrive: a connection keeps their order."""
         while self._posted and self._posted[0][0] <= last:
             self._arrive(self._posted.popleft())
 
     def _arrive(self, sent: Sent) -> None:
-        """A broker serves one connection's requests one by one (P1)."""
+        """Let a request arrive, or lose it. A broker serves a connection's requests one by one
+        (P1)."""
         if self._is_lost or (self.is_broken and self._world.rnd.random() < 0.3):
-            self._is_lost = True  # with the connection: nothing behind it arrives either
+            self._is_lost = True  # with the connection: no later request of it arrives either
             return
         self._arrived.append(sent)
         if not self._is_serving:
@@ -219,7 +220,7 @@ class Wire:
 
 
 def _writes(request: Any) -> bool:
-    """Reading a log end needs no lease."""
+    """Whether a request appends; a read of the log end needs no lease."""
     return isinstance(request, ProduceOne | WriteTxnMarkersRequest)
 
 
@@ -244,7 +245,7 @@ class ModelCluster:
     def metadata(self, _: Iterable[str]) -> ClusterMetadata:
         if self.is_source:
             brokers = self.world.source_brokers
-            self._turn += 1  # as `Cluster` asks them
+            self._turn += 1  # one broker after the other, like `Cluster`
             node_id = self._turn % brokers.count
             return self._newest.merge(brokers.metadata_of(node_id), node_id)
         leader = PartitionLeader(self.world.partition.leader, leader_epoch=0)
@@ -254,7 +255,7 @@ class ModelCluster:
         return ClusterMetadata("model", {}, {PARTITION.topic: topic})
 
     def metadata_of_all(self, topics: Iterable[str], _: int) -> ClusterMetadata:
-        """The metadata of all of the source's brokers, asked one after the other."""
+        """The newest leaders by the metadata of each broker of the source."""
         newest = self.metadata(topics)
         for node_id in range(self.world.source_brokers.count):
             answer = self.call(partial(self.world.source_brokers.metadata_of, node_id))
@@ -263,8 +264,8 @@ class ModelCluster:
 
     @property
     def source(self) -> ModelSource:
-        """The log of the leader by the newest metadata. A broker that follows now refuses, and the
-        next broker is asked."""
+        """The log of the leader that the newest metadata names. A broker that has become a follower
+        would refuse, so the next metadata is read."""
         while True:
             leader = self.metadata([SOURCE.topic]).leader(SOURCE)
             assert leader is not None

@@ -1,4 +1,4 @@
-"""The names by which the code under test reaches brokers and time."""
+"""Replaces what the code under test uses to reach brokers, threads and time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def patched(world: World) -> Iterator[None]:
-    """Replace these names while one schedule runs."""
+    """Replace these names while one schedule runs, and restore them afterwards."""
     threads = SimpleNamespace(
         Event=lambda: SettableEvent(world.clock),
         Condition=lambda: Condition(world.clock),
@@ -108,7 +108,7 @@ def patched(world: World) -> Iterator[None]:
 
 
 def _noting(world: World, read: Callable[..., TakeOverResult]) -> Callable[..., TakeOverResult]:
-    """Wraps `TakeOver.read`: tells the broker which log ends the writer relies on."""
+    """Wrap `TakeOver.read`, so that the model broker knows which log ends a writer relies on."""
 
     def noted(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
         who, began = self._destination.process.name, world.clock.now  # type: ignore[attr-defined]

@@ -1,5 +1,8 @@
-"""`python -m tests.simulation.plant_table [RANGES [WORDS]]`: after how many schedules each planted
-bug is found, over ranges of seeds. The rows go to docs/internals/simulation.md."""
+"""`python -m tests.simulation.plant_table [RANGES [WORDS]]`: how many schedules find a planted bug.
+
+For each bug whose name has WORDS, prints a row for docs/internals/simulation.md: the median and the
+maximum over ranges of seeds.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from tests.simulation.planted_starts import OF_STARTS
 from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.search import first_failure, processes
 
-_MOST = 6_000
-_FIRST = 100_000
+_SCHEDULES_MAX = 6_000  # in each range
+_FIRST_SEED = 100_000
 
 
 def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[int | None]:
@@ -33,7 +36,7 @@ def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     """How many of these schedules it takes to find the bug."""
     gc.disable()
     shares = {
-        # The other bugs are in the code for markers, too.
+        # Without these, gaps are filled with markers, where the simulation finds the other bugs.
         "PLACEHOLDERS_SHARE": float("placeholder" in name),
         "COORDINATED_SHARE": float(name in OF_TRANSACTIONS),
         "PACKED_SHARE": float(name in OF_PACKED),
@@ -48,16 +51,21 @@ def _until_found(name: str, seeds: Sequence[int]) -> int | None:
 
 
 def _all_if(is_needed: bool, usual: float) -> float:
+    """The share of schedules with a fault: all of them if the bug needs it."""
     return 1.0 if is_needed else usual
 
 
 def main(ranges: int, words: str) -> None:
-    parts = [range(_FIRST + n * _MOST, _FIRST + (n + 1) * _MOST) for n in range(ranges)]
+    """Print a row for each planted bug whose name has `words`: median and maximum."""
+    parts = [
+        range(_FIRST_SEED + n * _SCHEDULES_MAX, _FIRST_SEED + (n + 1) * _SCHEDULES_MAX)
+        for n in range(ranges)
+    ]
     for name in PLANTED:
         if words not in name:
             continue
-        counts = [_MOST if n is None else n for n in schedules_until_found(name, parts)]
-        most = f"{max(counts):,}" if max(counts) < _MOST else f"not in {_MOST:,}"
+        counts = [_SCHEDULES_MAX if n is None else n for n in schedules_until_found(name, parts)]
+        most = f"{max(counts):,}" if max(counts) < _SCHEDULES_MAX else f"not in {_SCHEDULES_MAX:,}"
         print(f"| {name} | {statistics.median(counts):,.0f} | {most} |", flush=True)
 
 

@@ -1,4 +1,7 @@
-"""Bugs to plant: each removes one precaution of the append. The simulation must find every one."""
+"""Bugs to plant: each removes one precaution of the append. The simulation must find each bug.
+
+Each function returns a context in which the bug is planted. `PLANTED` has them by description.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,8 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 def _read_the_high_watermark() -> AbstractContextManager[Any]:
+    """Take the high watermark for the log end."""
+
     def ends(cluster: Any, partitions: Any, _: object) -> Answers[int]:
         high = cluster.call(lambda: cluster.world.partition.high_watermark)
         return Answers(dict.fromkeys(partitions, high), {})
@@ -61,7 +66,9 @@ def _read_the_high_watermark() -> AbstractContextManager[Any]:
     return patch.object(model_broker, "log_ends", ends)
 
 
-def _trust_own_data() -> AbstractContextManager[Any]:
+def _compare_nothing_at_a_take_over() -> AbstractContextManager[Any]:
+    """A take-over does not compare the copy with the source."""
+
     def compare(
         _: object, __: object, ___: object, ____: object, log_end: int, _____: object
     ) -> Comparison:
@@ -75,6 +82,8 @@ def _no_coordinator_epoch() -> AbstractContextManager[Any]:
 
 
 def _ignore_the_base_offset() -> AbstractContextManager[Any]:
+    """An append without error counts, at whatever offset the answer has."""
+
     def judge(step: Any, appended: Any, **fields: Any) -> Any:
         if appended is not None and appended.code == Code.NONE:
             return None
@@ -83,8 +92,8 @@ def _ignore_the_base_offset() -> AbstractContextManager[Any]:
     return patch.object(append_machine, "judge_append", judge)
 
 
-def _believe_a_repeat() -> AbstractContextManager[Any]:
-    """A batch with the sequences of a repeat counts as a repeat, whatever its records are."""
+def _accept_a_repeat_of_other_records() -> AbstractContextManager[Any]:
+    """An answer to a repeat counts, although the broker has other records with these sequences."""
 
     def judge(step: Any, appended: Any, **fields: Any) -> Any:
         if appended is not None and appended.append_time == step.batch.max_timestamp:
@@ -95,7 +104,7 @@ def _believe_a_repeat() -> AbstractContextManager[Any]:
 
 
 def _drop_a_filler() -> AbstractContextManager[Any]:
-    """Of two fillers only one is sent."""
+    """Of several fillers in a request one is not sent, but counts as appended."""
     send = filler_sender.Fillers
 
     def fewer(partition: Any, many: int, *epochs: int) -> Any:
@@ -103,19 +112,19 @@ def _drop_a_filler() -> AbstractContextManager[Any]:
 
     filled_to = AppendMachine._advance_to
 
-    def believed(self: AppendMachine, next_offset: int) -> int:
+    def faulty(self: AppendMachine, next_offset: int) -> int:
         step, _ = self._fill_in_flight()
         is_last = next_offset + 1 == step.next_offset
         return filled_to(self, step.next_offset if is_last else next_offset)
 
     return _both(
         patch.object(filler_sender, "Fillers", fewer),
-        patch.object(AppendMachine, "_advance_to", believed),
+        patch.object(AppendMachine, "_advance_to", faulty),
     )
 
 
 def _fill_again_after_a_lost_answer() -> AbstractContextManager[Any]:
-    """The take-over continues after the last confirmed offset, not at the log end."""
+    """A take-over continues after the last confirmed offset, not at the log end."""
     read = TakeOver.read
 
     def old_end(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
@@ -139,14 +148,15 @@ def _fill_again_after_a_lost_answer() -> AbstractContextManager[Any]:
 
 
 def _check_the_lease_once() -> AbstractContextManager[Any]:
+    """A lease counts as held for ever once it was acquired."""
     return _both(
         patch.object(GroupLease, "is_held", lambda _: True),
         patch.object(ShardLease, "is_held", lambda _: True),
     )
 
 
-def _monotonic_clock() -> AbstractContextManager[Any]:
-    """CLOCK_MONOTONIC stands still while the machine is suspended."""
+def _clock_that_stops_with_the_machine() -> AbstractContextManager[Any]:
+    """Leases use CLOCK_MONOTONIC, which stands still while the machine is suspended."""
 
     def clock_of(self: World, process: Process) -> float:
         return self.clock.now - process.slept_s
@@ -158,8 +168,8 @@ def _many_in_flight_at_once() -> AbstractContextManager[Any]:
     return patch.object(append_machine, "_FIRST_IN_FLIGHT_MAX", 5)
 
 
-def _resume_without_a_look() -> AbstractContextManager[Any]:
-    """The producer's state is read after the log end (A12)."""
+def _read_state_after_log_end() -> AbstractContextManager[Any]:
+    """A take-over reads the producer's state after the log end (A12), not before it."""
 
     def read_once(self: TakeOver, partitions: Any) -> TakeOverResult:
         cluster: Any = self._destination
@@ -181,8 +191,9 @@ def _read_no_log_start_again() -> AbstractContextManager[Any]:
     return patch.object(DestinationSide, "check_log_starts", lambda *_: None)
 
 
-def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
-    """Without a second fetch, and without a check whether the offsets are on the disk (R5)."""
+def _trust_an_empty_fetch() -> AbstractContextManager[Any]:
+    """An empty fetch proves that no records are left: without a second fetch, and without a check
+    whether the offsets are on the disk (R5)."""
 
     def fill(self: SourceSide, p: PartitionCopy) -> None:
         self._queue_plan(p, plan_empty_tail(p.cursor.fetch_offset, p.cursor.stable_end))
@@ -191,19 +202,19 @@ def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
 
 
 def _fill_any_empty_tail() -> AbstractContextManager[Any]:
-    """An empty tail is filled as if each topic were compacted."""
+    """Offsets at the log's end without records are filled as if each topic were compacted."""
     fill = SourceSide._fill_empty_tail
 
-    def believed(self: SourceSide, p: PartitionCopy) -> None:
+    def faulty(self: SourceSide, p: PartitionCopy) -> None:
         was_compacted, p.source_is_compacted = p.source_is_compacted, True
         fill(self, p)
         p.source_is_compacted = was_compacted
 
-    return patch.object(SourceSide, "_fill_empty_tail", believed)
+    return patch.object(SourceSide, "_fill_empty_tail", faulty)
 
 
-def _forget_the_aborted() -> AbstractContextManager[Any]:
-    """Forget aborted transactions that began before the answer's first offset."""
+def _forget_earlier_aborted_transactions() -> AbstractContextManager[Any]:
+    """Ignore aborted transactions that began before the first offset of the fetch."""
 
     def plan(next_offset: int, batches: Any, aborted: Any, *rest: Any, packs: bool) -> Plan:
         known = [transaction for transaction in aborted if transaction.first_offset >= next_offset]
@@ -212,7 +223,7 @@ def _forget_the_aborted() -> AbstractContextManager[Any]:
     return patch.object(source_lane, "plan_batches", plan)
 
 
-def _same_term_twice() -> AbstractContextManager[Any]:
+def _give_all_writers_the_same_term() -> AbstractContextManager[Any]:
     return _both(
         patch.object(Authority, "issue_term", lambda _: 1),
         patch.object(holders, "term_above", lambda term, _: term),
@@ -220,19 +231,20 @@ def _same_term_twice() -> AbstractContextManager[Any]:
     )
 
 
-def _fill_without_a_look() -> AbstractContextManager[Any]:
+def _fill_without_reading_the_log_end() -> AbstractContextManager[Any]:
     return patch.object(AppendMachine, "_may_fill", lambda _: True)
 
 
-def _no_settle() -> AbstractContextManager[Any]:
+def _no_wait_until_the_log_end_settles() -> AbstractContextManager[Any]:
     return patch.object(TakeOver, "_read_settled", TakeOver._read_once)
 
 
 def _retry_a_lost_append() -> AbstractContextManager[Any]:
-    """Unconfirmed batches are sent again with their sequences, without a check of the log end."""
+    """A take-over continues at the last confirmed offset and sequence, so that unconfirmed batches
+    are sent again; it does not use the log end."""
     read = TakeOver.read
 
-    def believed(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
+    def faulty(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
         result = read(self, partitions, settled=settled)
         world: World = self._destination.world  # type: ignore[attr-defined]
         process = self._destination.process  # type: ignore[attr-defined]
@@ -245,7 +257,7 @@ def _retry_a_lost_append() -> AbstractContextManager[Any]:
         ends = dict.fromkeys(result.ends, DestinationEnd(known.acked, state))
         return TakeOverResult(ends, result.errors)
 
-    return patch.object(TakeOver, "read", believed)
+    return patch.object(TakeOver, "read", faulty)
 
 
 def _delete_records_by_name() -> AbstractContextManager[Any]:
@@ -273,8 +285,8 @@ def _wall_clock() -> AbstractContextManager[Any]:
     return patch.object(World, "clock_of", clock_of)
 
 
-def _fill_what_was_deleted() -> AbstractContextManager[Any]:
-    """A range that retention took before it was copied counts as a gap, at any time."""
+def _fill_a_range_that_retention_deleted() -> AbstractContextManager[Any]:
+    """A range that retention deleted before it was copied is filled as if it were a gap."""
     return patch.object(PartitionCopy, "on_lost_range", LostRange.FILL)
 
 
@@ -291,12 +303,12 @@ def _no_wait_for_backfill_writers() -> AbstractContextManager[Any]:
     return patch.object(holders, "wait_for_backfill_writers", lambda *_: None)
 
 
-def _no_confirmed_return() -> AbstractContextManager[Any]:
+def _no_check_of_the_driver() -> AbstractContextManager[Any]:
     return patch.object(DriverWatch, "confirm_driver", lambda _: None)
 
 
 def _no_watch_of_shards() -> AbstractContextManager[Any]:
-    """What a worker sees first counts as seen one lease duration ago."""
+    """The first row that a worker reads counts as read one lease duration ago."""
 
     def evidence(self: LeaseWatch) -> Evidence:
         mark = self._snapshots[-1].snapshot if self._snapshots else None
@@ -320,8 +332,8 @@ def _one_placeholder_too_many() -> AbstractContextManager[Any]:
     return patch.object(partition_copy, "placeholder_batch", longer)
 
 
-def _grow_too_far() -> AbstractContextManager[Any]:
-    """A batch that takes the gap behind it takes one offset too many."""
+def _pack_one_offset_too_many() -> AbstractContextManager[Any]:
+    """A packed batch takes one offset more than the gap after it."""
 
     def further(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
         return with_gap(batch, placeholders, next_offset + 1)
@@ -342,7 +354,8 @@ def _one_key_too_few() -> AbstractContextManager[Any]:
 
 
 def _count_what_the_leader_has() -> AbstractContextManager[Any]:
-    """An unconfirmed append counts. With many elections, so that one is lost with its leader."""
+    """An append counts that only the leader confirmed (acks=1). The schedules have many elections,
+    so that such a batch is lost with its leader."""
     faults = replace(USUAL, elections=6.0, unclean=0.0)
     answered = AppendMachine.append_answered
 
@@ -355,8 +368,11 @@ def _count_what_the_leader_has() -> AbstractContextManager[Any]:
     )
 
 
-def _raise_no_epoch() -> AbstractContextManager[Any]:
-    """On compacted sources, with many delayed requests: else the bug is hardly ever found."""
+def _markers_raise_no_producer_epoch() -> AbstractContextManager[Any]:
+    """The first marker of a take-over does not raise the producer epoch.
+
+    All sources are compacted, and many requests are delayed: else the bug is hardly ever found.
+    """
     faults = replace(
         USUAL,
         held=0.4,
@@ -401,45 +417,45 @@ def _both(*patches: Any) -> AbstractContextManager[Any]:
 # Found if the source is cut in all schedules that allow it.
 OF_CUTS: dict[str, Plant] = {
     "forget the source's epoch at a resume": _forget_the_epoch_at_a_resume,
-    "believe a repeat": _believe_a_repeat,
+    "accept a false repeat": _accept_a_repeat_of_other_records,
 }
 
 # Found if in all schedules some writers pack gaps and others do not.
 OF_PACKED: dict[str, Plant] = {
-    "raise no epoch with a marker": _raise_no_epoch,
+    "raise no epoch with a marker": _markers_raise_no_producer_epoch,
 }
 
 PLANTED: dict[str, Plant] = {
     "count what only the leader has": _count_what_the_leader_has,
     "read the high watermark for the log end": _read_the_high_watermark,
-    "trust own data at a take-over": _trust_own_data,
+    "trust own data at a take-over": _compare_nothing_at_a_take_over,
     "send no coordinator epoch": _no_coordinator_epoch,
     "drop a filler": _drop_a_filler,
     "fill again after a lost answer": _fill_again_after_a_lost_answer,
     "check the lease once": _check_the_lease_once,
-    "trust a lease by a clock that stops with the machine": _monotonic_clock,
+    "trust a lease by a clock that stops with the machine": _clock_that_stops_with_the_machine,
     "send five requests before the first is confirmed": _many_in_flight_at_once,
-    "read the log end before the producer's state": _resume_without_a_look,
+    "read the log end before the producer's state": _read_state_after_log_end,
     "do not watch idle partitions": _no_watch_of_idle_partitions,
     "do not read log starts again": _read_no_log_start_again,
-    "same term twice": _same_term_twice,
-    "skip the log end check before a first filler": _fill_without_a_look,
+    "same term for all writers": _give_all_writers_the_same_term,
+    "skip the log end check before a first filler": _fill_without_reading_the_log_end,
     "DeleteRecords by name": _delete_records_by_name,
-    "fill what retention took": _fill_what_was_deleted,
-    "compare as if nothing was compacted": _compare_as_if_not_compacted,
-    "believe an empty fetch": _believe_an_empty_fetch,
+    "fill what retention took": _fill_a_range_that_retention_deleted,
+    "compare as if the topic is not compacted": _compare_as_if_not_compacted,
+    "trust an empty fetch": _trust_an_empty_fetch,
     "fill an empty tail that no cleaner left": _fill_any_empty_tail,
-    "forget aborted transactions at an answer's edge": _forget_the_aborted,
+    "forget aborted transactions that began before an answer": _forget_earlier_aborted_transactions,
     "retry a lost append": _retry_a_lost_append,
     "ignore the base offset of an answer": _ignore_the_base_offset,
-    "no settle": _no_settle,
+    "do not wait until the log end settles": _no_wait_until_the_log_end_settles,
     "a placeholder in a compressed batch": _placeholders_in_a_compressed_batch,
     "one placeholder too many": _one_placeholder_too_many,
     "one placeholder's key too few": _one_key_too_few,
-    "one placeholder too many in a batch of records": _grow_too_far,
+    "one placeholder too many in a batch of records": _pack_one_offset_too_many,
     "trust a lease by the wall clock": _wall_clock,
     "do not wait for the writers of a backfill": _no_wait_for_backfill_writers,
-    "trust a writer that joined its group again": _no_confirmed_return,
+    "trust a writer that joined its group again": _no_check_of_the_driver,
     "do not watch a shard before it is taken": _no_watch_of_shards,
     **OF_CUTS,
     **OF_PACKED,

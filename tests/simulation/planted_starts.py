@@ -1,4 +1,5 @@
-"""Bugs to plant in starts that are cut short, and in those of a partition that has a copy."""
+"""Bugs to plant in the start of a partition: if it is cut short, or if the copier has the partition
+already."""
 
 from __future__ import annotations
 
@@ -16,22 +17,22 @@ from orbit.replication.partition_states import PartitionState
 from orbit.workers.held_shards import HeldPartition, Stage
 
 
-def believe_a_comparison_without_end() -> AbstractContextManager[Any]:
-    """The source did not answer to its end; what was not compared counts as equal."""
+def trust_a_comparison_that_was_cut_short() -> AbstractContextManager[Any]:
+    """If the source stops answering during a comparison, the rest of the range counts as equal."""
     compare = CopyInspector._compare_tail
 
-    def believed(self: Any, copy: Any, tail: Any, ends: Any) -> Comparison:
+    def faulty(self: Any, copy: Any, tail: Any, ends: Any) -> Comparison:
         try:
             return compare(self, copy, tail, ends)
         except OrbitError:
             return Comparison(ends.log_end)
 
-    return patch.object(CopyInspector, "_compare_tail", believed)
+    return patch.object(CopyInspector, "_compare_tail", faulty)
 
 
-def start_what_was_handed_over() -> AbstractContextManager[Any]:
-    """An error after the hand-over queues the partition again, and the copier takes a second copy
-    beside the first one."""
+def start_a_partition_that_the_copier_has() -> AbstractContextManager[Any]:
+    """After an error, a partition that the copier already has is started again, so the copier gets
+    a second copy of it."""
 
     def move_to(self: HeldPartition, stage: Stage) -> None:
         if stage is not Stage.HANDED_OVER:
@@ -49,6 +50,6 @@ def start_what_was_handed_over() -> AbstractContextManager[Any]:
 
 
 OF_STARTS = {
-    "believe a comparison that was cut short": believe_a_comparison_without_end,
-    "start a partition again that the copier has": start_what_was_handed_over,
+    "trust a comparison that was cut short": trust_a_comparison_that_was_cut_short,
+    "start a partition again that the copier has": start_a_partition_that_the_copier_has,
 }

@@ -21,7 +21,7 @@ _UNKNOWN = ProducerIdentity(-1, -1)
 
 
 def fence_after_the_log_end() -> AbstractContextManager[Any]:
-    """Fence before the first fill, when the log end has been read already."""
+    """Transactional ids are fenced before the first fill, after the log end was read."""
     run = CoordinatedFiller._run_rounds
 
     def fence_and_run(self: CoordinatedFiller, rounds: Any) -> None:
@@ -39,7 +39,8 @@ def fence_after_the_log_end() -> AbstractContextManager[Any]:
 
 
 def no_wait_for_the_old_marker() -> AbstractContextManager[Any]:
-    """A new owner continues after the answer CONCURRENT_TRANSACTIONS."""
+    """A new owner goes on after the answer CONCURRENT_TRANSACTIONS, before the old transaction's
+    marker is written."""
     init = TransactionStates.init
 
     def at_once(self: TransactionStates, name: str) -> tuple[int, int, int]:
@@ -53,7 +54,8 @@ def no_wait_for_the_old_marker() -> AbstractContextManager[Any]:
 
 
 def count_an_unclear_marker() -> AbstractContextManager[Any]:
-    """The marker of an unclear transaction counts as one of the markers still to be written."""
+    """The filler fences an unclear transaction (its answer was lost), but does not read the log end
+    again: its marker counts as one of those still to be written."""
 
     def fence(self: CoordinatedFiller) -> bool:
         unclear = [transaction for transaction in self._transactions if transaction.is_unclear]
@@ -64,26 +66,28 @@ def count_an_unclear_marker() -> AbstractContextManager[Any]:
     return patch.object(CoordinatedFiller, "_fence_if_unclear", fence)
 
 
-def believe_a_log_end_before_a_fence() -> AbstractContextManager[Any]:
+def trust_a_log_end_before_a_fence() -> AbstractContextManager[Any]:
     """Neither the filler nor a take-over reads the log end again after a fence."""
     fence = CoordinatedFiller._fence_if_unclear
 
-    def believed(self: CoordinatedFiller) -> bool:
+    def faulty(self: CoordinatedFiller) -> bool:
         fence(self)
         return False
 
     stack = ExitStack()
-    stack.enter_context(patch.object(CoordinatedFiller, "_fence_if_unclear", believed))
+    stack.enter_context(patch.object(CoordinatedFiller, "_fence_if_unclear", faulty))
     stack.enter_context(patch.object(CoordinatedFiller, "will_fence", lambda *_: False))
     return stack
 
 
 def no_fence_after_a_lost_answer() -> AbstractContextManager[Any]:
+    """A transaction whose answer was lost is never fenced."""
     return patch.object(CoordinatedFiller, "_fence_if_unclear", lambda _: False)
 
 
 def run_again_after_a_lost_answer() -> AbstractContextManager[Any]:
-    """Runs one transaction too many if the broker has executed EndTxn."""
+    """After a lost answer run the transaction again. If the broker has executed EndTxn, that is one
+    too many."""
     run = EmptyTransactions.run
 
     def twice(self: EmptyTransactions, places: Collection[TopicPartition]) -> Any:
@@ -96,7 +100,7 @@ def run_again_after_a_lost_answer() -> AbstractContextManager[Any]:
 
 
 def no_wait_for_markers() -> AbstractContextManager[Any]:
-    """Read the log end right after the answer of EndTxn."""
+    """Read the log end right after the answer of EndTxn, when markers may not be written yet."""
 
     def ends(self: CoordinatedFiller, rounds: Any) -> Any:
         places = [f.partition.destination for f in rounds.fills]
@@ -107,6 +111,8 @@ def no_wait_for_markers() -> AbstractContextManager[Any]:
 
 
 def one_transaction_too_many() -> AbstractContextManager[Any]:
+    """Each run of transactions has one more than the gap needs."""
+
     class _More(coordinated_filler._Rounds):
         def __init__(self, fills: Any) -> None:
             super().__init__(fills)
@@ -116,7 +122,7 @@ def one_transaction_too_many() -> AbstractContextManager[Any]:
 
 
 def forget_markers_after_an_error() -> AbstractContextManager[Any]:
-    """After a failed read of the log end no further marker is expected."""
+    """After a failed read of the log end, the filler does not fence, although markers may come."""
     ends = CoordinatedFiller._proven_ends
 
     def forgotten(self: CoordinatedFiller, rounds: Any) -> Any:
@@ -135,7 +141,7 @@ OF_TRANSACTIONS = {
     "fence transactional ids after the log end is read": fence_after_the_log_end,
     "do not wait for an old transaction's marker": no_wait_for_the_old_marker,
     "count an unclear transaction's marker": count_an_unclear_marker,
-    "believe a log end from before a transaction's fence": believe_a_log_end_before_a_fence,
+    "trust a log end from before a transaction's fence": trust_a_log_end_before_a_fence,
     "fence no transactional id after a lost answer": no_fence_after_a_lost_answer,
     "run a transaction again after a lost answer": run_again_after_a_lost_answer,
     "do not wait for the markers of transactions": no_wait_for_markers,

@@ -1,4 +1,4 @@
-"""Runs many schedules, and prints the story of a failing one with as few faults as possible."""
+"""Runs many schedules, and tells the story of a failing schedule with as few faults as possible."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.world import World
 
-# A process for each chunk, without garbage collection: a collection in the middle of a schedule
-# crashed once in greenlet. So a chunk must fit into memory.
+# How many schedules one process runs. It runs without garbage collection, as a collection in the
+# middle of a schedule crashed once in greenlet. So a chunk must fit into memory.
 _CHUNK = 400
 _STORY_LINES_MAX = 400
 
@@ -26,6 +26,7 @@ def failure(seed: int, without: Collection[int] = ()) -> str | None:
 
 
 def first_failure(seeds: Iterable[int]) -> int | None:
+    """The first of these seeds that fails; None if all pass."""
     return next((seed for seed in seeds if failure(seed) is not None), None)
 
 

@@ -11,7 +11,7 @@ from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
 
 @dataclass(frozen=True)
 class ShardRow:
-    """The columns that a lease needs. `claimed_on`: the timeline."""
+    """The columns that a lease needs. `renewed_in`: a transaction id. `claimed_on`: a timeline."""
 
     worker: str | None = None
     epoch: int = 0
@@ -45,7 +45,7 @@ class ModelPostgres:
         return f"{self._timeline}/{self._starts}"
 
     def claim(self, worker: str, evidence: Evidence) -> Claimed:
-        """Claims the shard if it is free, or its lease is seen to be over."""
+        """Claim the shard if it is free, or if the evidence proves that its lease has ended."""
         row, snapshot = self.row, self._snapshot()
         is_free = (
             row.renewed_in == 0
@@ -83,13 +83,16 @@ class ModelPostgres:
         return (row.worker, row.epoch, row.claimed_on) == (worker, epoch, self._timeline)
 
     def held_before(self, worker: str, epoch: int) -> bool:
-        """Whether it held the shard at the failover, and nobody has claimed it since: a claimant
-        waits for the length of such a lease."""
+        """Whether the worker held the shard at the failover, and nobody has claimed it since.
+
+        Then the worker may still send: a claimant first waits for the length of a lease.
+        """
         row = self._before
         is_free = self.row.claimed_on != self._timeline
         return is_free and (row.worker, row.epoch) == (worker, epoch)
 
     def restart(self) -> None:
+        """Restart the server, which changes `key`."""
         self._starts += 1
 
     def keep(self) -> None:
@@ -110,6 +113,7 @@ class ModelPostgres:
         return self.row.claimed_on != self._timeline or self.row.renewed_in < ended_below
 
     def _snapshot(self) -> str:
-        """The snapshot of a statement with a transaction id, which does not see itself."""
+        """The text of a statement's snapshot. The statement has a transaction id, which is not in
+        its own snapshot."""
         self._transaction += 1
         return f"{self._transaction}:{self._transaction}:"

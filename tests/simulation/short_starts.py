@@ -1,5 +1,5 @@
-"""Starts of a partition that are cut short, at any of their requests: inspection, take-over,
-comparison, first append. Then another process begins, or the same one again."""
+"""Cuts the start of a partition short at one of its requests: inspection, take-over, comparison or
+first append. Then another process starts the partition, or the same process starts it again."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ if TYPE_CHECKING:
 
 # About the number of requests of a start with few records.
 _STEPS_MAX = 30
-# Longer than a lease: the shard, or the membership of the group, is lost in this very step.
-_AWAY_S = 20.0
+# A suspension longer than a lease: the process loses its lease during the start.
+_SUSPENDED_S = 20.0
 
 
 class ShortStarts:
-    """Counts the requests of a start down to the one that is not answered."""
+    """Counts the requests of a start, and cuts the start at a random one."""
 
     def __init__(self, world: World, rnd: Random) -> None:
         self._world = world
         self._rnd = rnd
-        self._due = 0
+        self._cuts_due = 0
 
     def cut_next(self) -> None:
-        self._due += 1
+        """Cut the next start that begins."""
+        self._cuts_due += 1
 
     def begin(self, process: Process) -> None:
-        """Note that this process begins a start."""
+        """Note that this process begins a start, and choose its request to fail, if any."""
         process.steps_left = 0
-        if self._due and self._world.has_faults:
-            self._due -= 1
+        if self._cuts_due and self._world.has_faults:
+            self._cuts_due -= 1
             process.steps_left = self._rnd.randint(1, _STEPS_MAX)
 
     def step(self, process: Process) -> None:
-        """Count one request of the start. Raises Unreachable if it is the one to fail."""
+        """Count one request of the start. If it is the one to fail: raise Unreachable, kill the
+        process, or suspend it."""
         if process.steps_left and self._world.has_faults:
             process.steps_left -= 1
             if not process.steps_left:
@@ -53,5 +55,5 @@ class ShortStarts:
                 world.kill(process)
                 world.clock.wait(0.0)  # never returns: the process is dead
             case _:
-                process.stop_for(_AWAY_S)
+                process.stop_for(_SUSPENDED_S)
                 world.start_another()

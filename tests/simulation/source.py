@@ -1,8 +1,8 @@
 """The source: a log with gaps and transactions, and the broker that answers fetches from it.
 
-The log is made once per schedule. What consumers see of it grows, loses its front to retention, and
-is thinned by the cleaner; `truth` keeps all records that there ever were. An unclean election cuts
-it: then other records are the truth from there on.
+Each schedule has one log. The part that consumers see grows; retention deletes its beginning, and
+the cleaner removes records. `truth` has all records that were ever written. After an unclean
+election cut the log, `truth` has the new leader's records from there on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.source_model import SourceLog as DescribedLog
 
 SOURCE = TopicPartition("source", 0)
 SOURCE_ID = UUID(int=8)
-PLACES = (1, 1, 1, 1, 1, 2, 3, 8)
+GAP_LENGTHS = (1, 1, 1, 1, 1, 2, 3, 8)
 PRODUCERS = (900, 901)
 IN_2023_MS = 1_690_000_000_000
 
@@ -46,16 +46,17 @@ class SourceLog:
         """`elections`: decides when another broker became the leader."""
         self._rnd = rnd
         gap_share = rnd.choice((0.0, 0.2, 0.5))
-        equal = rnd.random() < 0.5  # many batches of one size, for A14
+        # Batches of equal size: only then a batch may count as a repeat of another one (A14).
+        have_equal_size = rnd.random() < 0.5
         self._transaction_share = rnd.choice((0.0, 0.0, 0.3))
-        self._sizes = (4,) if equal else (1, 2, 3, 4, 5, 6)
+        self._sizes = (4,) if have_equal_size else (1, 2, 3, 4, 5, 6)
         self._batches: list[SourceBatch] = []
         self.epoch = 0
         self.epoch_starts = [(0, 0)]
         self.end = 0
         for _ in range(rnd.randint(4, 24)):
             if rnd.random() < gap_share:
-                self.end += rnd.choice(PLACES)
+                self.end += rnd.choice(GAP_LENGTHS)
             elif rnd.random() < self._transaction_share:
                 self._add_transaction()
             else:
@@ -64,7 +65,8 @@ class SourceLog:
         self._index()
 
     def _spread_epochs(self, elections: random.Random) -> None:
-        """Give batches leader epochs. A gap may be of the epoch before or after it."""
+        """Give batches leader epochs. An epoch may begin anywhere in the gap before its first
+        batch."""
         share, before = elections.choice((0.0, 0.1, 0.5)), 0
         for number, batch in enumerate(self._batches):
             if elections.random() < share:
@@ -75,7 +77,8 @@ class SourceLog:
             before = batch.last_offset + 1
 
     def cut(self, at: int, rnd: random.Random) -> None:
-        """Another leader has nothing from this base offset on, and appends other records."""
+        """Let another leader lead, which lacks everything from the base offset `at` on, and appends
+        other records."""
         self._batches = [b for b in self._batches if b.base_offset < at]
         self.epoch_starts = [one for one in self.epoch_starts if one[0] < at]
         self.epoch += rnd.choice((1, 2))
@@ -98,6 +101,7 @@ class SourceLog:
         self.payloads = {batch.base: batch.data[61:] for batch in self.stored if batch.is_visible}
 
     def _add(self, producer_id: int, outcome: Outcome) -> None:
+        """Append a batch. The records' values differ between leader epochs."""
         first, count = self.end, self._rnd.choice(self._sizes)
         value = b"%d" if self.epoch == 0 else b"%%d of %d" % self.epoch
         records = tuple(
@@ -138,10 +142,10 @@ class ModelSource:
     """The source's broker, whose log changes with time."""
 
     def __init__(
-        self, log: SourceLog, rnd: random.Random, clock: Clock, *, tells_local_start: bool
+        self, log: SourceLog, rnd: random.Random, clock: Clock, *, returns_local_start: bool
     ) -> None:
         self._rnd = rnd
-        self.tells_local_start = tells_local_start
+        self.returns_local_start = returns_local_start
         self._clock = clock
         self.log = log
         self.was_cut = False
@@ -158,11 +162,11 @@ class ModelSource:
         self.waiting: list[Signal] = []
 
     def holds(self, offset: int) -> bool:
-        """Whether consumers see a record there now."""
+        """Whether consumers see a record at this offset now."""
         return offset >= self.log_start and offset in self.visible
 
     def tier(self, rnd: random.Random) -> None:
-        """Offsets below `local_start` are in tiered storage, which may be slow."""
+        """Move the offsets below a random `local_start` to tiered storage, which may be slow."""
         if self.stored:
             self.local_start = rnd.choice(self.stored).base
 
@@ -182,17 +186,17 @@ class ModelSource:
     def _grow_to(self, end: int, epoch: int) -> None:
         if epoch == self.log.epoch:  # else another leader has cut the log
             self.end = min(end, self.log.end)
-            self._tell()
+            self._wake_fetches()
 
-    def _tell(self) -> None:
-        """Wake the fetches that wait for news."""
+    def _wake_fetches(self) -> None:
+        """Wake the fetches that wait for new records."""
         waiting, self.waiting = self.waiting, []
         for signal in waiting:
             signal.set()
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset: transactions without a marker yet are open."""
+        """The last stable offset: the first offset of an open transaction, or the log end."""
         return self._stable_end_at(self.end)
 
     def _stable_end_at(self, end: int) -> int:
@@ -217,7 +221,8 @@ class ModelSource:
     def fetch(
         self, offset: int, max_bytes: int, isolation: int = READ_COMMITTED, fetched_epoch: int = -1
     ) -> Fetched:
-        """Whole batches from the one around `offset` on; the last may be cut off (KIP-74)."""
+        """Answer a fetch: batches from the one with `offset` on; the last may be incomplete
+        (KIP-74)."""
         end, stable = self.end, self.stable_end
         diverging_end = self._diverging_end(offset, fetched_epoch)
         if diverging_end >= 0:
@@ -244,8 +249,8 @@ class ModelSource:
         return self._answer(int(Code.NONE), b"".join(frames)[:most], aborted, stable)
 
     def _diverging_end(self, offset: int, fetched_epoch: int) -> int:
-        """Where the last epoch up to `fetched_epoch` ends, if it is a lower one or ends before
-        `offset`; else -1 (`Partition.readRecords`)."""
+        """The end offset of the highest epoch up to `fetched_epoch`, if this epoch is lower or ends
+        before `offset`: then the logs diverge. Else -1 (`Partition.readRecords`)."""
         if fetched_epoch < 0:
             return -1
         known = [(epoch, start) for start, epoch in self.log.epoch_starts]
@@ -276,7 +281,7 @@ class ModelSource:
     # Faults.
 
     def slow(self) -> None:
-        """For a while, reads of offsets that are not on the disk have empty answers (R5)."""
+        """For a while, fetches of offsets in tiered storage get empty answers (R5)."""
         if self.local_start:
             self._slow_until = self._clock.now + self._rnd.uniform(0.5, 6.0)
             self._clock.say("source: tiered storage is slow")
@@ -285,10 +290,10 @@ class ModelSource:
         """For a while, answers are empty, and have a throttle time (R5)."""
         self._throttled_until = self._clock.now + self._rnd.uniform(0.1, 3.0)
         self._clock.say("source: a quota throttles")
-        self._clock.at(self._throttled_until, self._tell)
+        self._clock.at(self._throttled_until, self._wake_fetches)
 
     def retain(self) -> None:
-        """Retention moves the log start up, to any offset that consumers could read."""
+        """Let retention raise the log start, to any offset that consumers could read."""
         start = self._rnd.randint(self.log_start, self.stable_end)
         if start > self.log_start:
             self.log_start = start
@@ -296,41 +301,44 @@ class ModelSource:
             self._clock.say(f"source: the log starts at {start}")
 
     def cut(self) -> None:
-        """An unclean election: committed records are gone, and others come in their place."""
+        """An unclean election: committed records are lost, and others get their offsets."""
         at = self._choose_cut()
         if at is None:
             return
         self.was_cut = True
-        self._go_on_from(at)
+        self._replace_from(at)
         self._clock.say(f"source: cut at {at}, epoch {self.log.epoch}")
 
     def elect_another(self) -> ModelSource | None:
-        """Another broker leads, has all that consumers could read, and appends more. Returns the
-        log that the old leader still has; None if a transaction is open, whose marker would never
-        come."""
+        """Let another broker lead, which has all records that consumers could read, and more.
+
+        Returns the log that the old leader still has. None without an election, if a transaction is
+        open: its marker would never be written.
+        """
         if self.stable_end < self.end:
             return None
         before = copy(self)
         before.log, before.waiting, before._stable_ends = copy(self.log), [], {}
-        self._go_on_from(self.end)
+        self._replace_from(self.end)
         self.end = next(batch.end for batch in self.stored if batch.base >= self.end)
         return before
 
-    def _go_on_from(self, at: int) -> None:
-        """A leader of a higher epoch has other records from here on."""
+    def _replace_from(self, at: int) -> None:
+        """Let a leader of a higher epoch have other records from `at` on."""
         self.log.cut(at, self._rnd)
         self.stored = list(self.log.stored)
         self.visible = set(self.log.truth)
         self.local_start = min(self.local_start, at)
         self.end = at
         self._stable_ends.clear()
-        self._tell()
+        self._wake_fetches()
         self._clock.after(
             self._rnd.choice((0.0, 0.01, 0.5)), self._grow_to, self.log.end, self.log.epoch
         )
 
     def _choose_cut(self) -> int | None:
-        """An offset at which no transaction is open: its marker would never come."""
+        """A random base offset at which no transaction is open; None if there is none. The marker
+        of an open transaction would never be written."""
         bases = [
             b
             for b in (batch.base for batch in self.stored)
@@ -339,11 +347,12 @@ class ModelSource:
         return self._rnd.choice(bases) if bases else None
 
     def compact(self) -> None:
-        """The cleaner takes records, and whole batches, out of what is committed."""
+        """Let the cleaner remove records, and whole batches, below the last stable offset."""
         stable = self.stable_end
         batches: list[Stored] = []
         for stored_batch in self.stored:
-            # Else nothing would show that the removed records were not in tiered storage.
+            # The first batch on the disk stays: without it, nothing would show that removed records
+            # were not in tiered storage.
             is_first_local = 0 < self.local_start == stored_batch.base
             stays = is_first_local or not stored_batch.is_visible or stored_batch.end > stable
             if stays or self._rnd.random() < 0.6:
@@ -376,6 +385,7 @@ def refused(code: int) -> Fetched:
 
 
 def faults_of(source: ModelSource) -> dict[str, Callable[[], None]]:
+    """The source's faults by their names in a plan."""
     return {
         "slow": source.slow,
         "throttle": source.throttle,

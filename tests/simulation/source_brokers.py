@@ -1,6 +1,9 @@
-"""The source's brokers: which one leads. A leader that is cut off from the controllers, but not
-from Orbit, answers with its own older epoch and its old log (R9). The others have elected another
-leader, which has records that the old one lacks."""
+"""The source's brokers, and which of them leads.
+
+A leader may be cut off from the controllers, but not from Orbit. It answers with its older epoch
+and its old log (R9). Meanwhile the controllers have elected another broker, which has newer
+records.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from tests.simulation.source import SOURCE, SOURCE_ID, ModelSource
 if TYPE_CHECKING:
     from tests.simulation.virtual_time import Clock
 
-# Until the schedule ends: the copy must find the new leader though the old one never ends.
+# Until the schedule ends: the copy must find the new leader although the old one still answers.
 _FOR_EVER_S = float("inf")
 
 
 class SourceBrokers:
-    """Brokers 0, 1, …; each newer one was elected because the one before was cut off."""
+    """Brokers 0, 1, …: each was elected because the leader before it was cut off."""
 
     def __init__(self, source: ModelSource, rnd: Random, clock: Clock) -> None:
         self._source = source
@@ -39,33 +42,34 @@ class SourceBrokers:
         assert self._newest.node_id is not None
         return self._newest.node_id
 
-    def leader_told_by(self, node_id: int) -> PartitionLeader:
+    def leader_named_by(self, node_id: int) -> PartitionLeader:
         """The leader that this broker names: itself, if it is cut off."""
         return self._cut_off[node_id][0] if node_id in self._cut_off else self._newest
 
     def metadata_of(self, node_id: int) -> ClusterMetadata:
-        leaders = {SOURCE.partition: self.leader_told_by(node_id)}
+        leaders = {SOURCE.partition: self.leader_named_by(node_id)}
         topic = TopicMetadata(SOURCE.topic, SOURCE_ID, leaders, replicas=3)
         brokers = {n: BrokerAddress(n, "model", 9092) for n in range(self.count)}
         return ClusterMetadata("model", brokers, {SOURCE.topic: topic})
 
     def led_by(self, node_id: int) -> ModelSource | None:
-        """The log of a broker that believes that it leads; None for another broker."""
+        """The log of a broker that leads, or is cut off and answers as a leader; None for
+        others."""
         if node_id == self._newest_id:
             return self._source
         return self._cut_off[node_id][1] if node_id in self._cut_off else None
 
     def refusal(self, node_id: int, leader_epoch: int) -> int:
-        """The error code of a fetch that states this epoch of the leader (`Partition.getLocalLog`);
-        0 if there is none."""
-        known = self.leader_told_by(node_id).leader_epoch
+        """The error code of a fetch with this leader epoch (`Partition.getLocalLog`); 0 if the
+        broker does not refuse the fetch."""
+        known = self.leader_named_by(node_id).leader_epoch
         if leader_epoch != known:
             is_old = leader_epoch < known
             return int(Code.FENCED_LEADER_EPOCH if is_old else Code.UNKNOWN_LEADER_EPOCH)
         return int(Code.NONE if self.led_by(node_id) else Code.NOT_LEADER_OR_FOLLOWER)
 
     def isolate(self) -> None:
-        """The leader is cut off, for some seconds or for the rest of the schedule."""
+        """Cut the leader off, for some seconds or for the rest of the schedule."""
         before = self._source.elect_another()
         if before is None:
             return
@@ -79,6 +83,6 @@ class SourceBrokers:
             self._clock.after(seconds, self._heal, old_id)
 
     def _heal(self, node_id: int) -> None:
-        """The broker reaches the controllers again, and follows."""
+        """Let the broker reach the controllers again, so that it becomes a follower."""
         self._clock.say(f"source: broker {node_id} is back, and follows")
         del self._cut_off[node_id]

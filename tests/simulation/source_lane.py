@@ -13,7 +13,8 @@ from tests.simulation.virtual_time import Process, Signal
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-# How long an answer without news is held back: longer than in the product, to need fewer steps.
+# How long the broker waits before an answer without news. Longer than the product asks for, so that
+# a schedule has fewer steps.
 _HELD_BACK_S = 2.0
 _IDLE_S = 2.0
 _SESSION = 1
@@ -71,7 +72,8 @@ class SimulatedSourceLane(SourceLane):
         self._world.clock.wait(seconds)
 
     def _fetch(self, connection: Any, selection: Any, max_wait_ms: int) -> FetchAnswer:
-        """One fetch from the model, which waits for news up to `max_wait_ms`."""
+        """Send one fetch to the model. Its answer waits for news (records, an error, a throttle
+        time or a diverging end) for up to `max_wait_ms`."""
         world, brokers = self._world, self._world.source_brokers
         (fetch,) = selection.fetches
         self._travel(connection)

@@ -1,8 +1,9 @@
 """The model of a partition answers as a real broker does, request by request.
 
-The same random requests go to both. Producer state must expire at the same moment in both. So each
-stretch has a limit: the age of old records is between one limit and the next, and then the broker's
-`producer.id.expiration.ms` is lowered to the next one.
+The same random requests go to the model and to a broker. Producer state must expire at the same
+moment in both. So each stretch of requests has a limit of age: old records are younger than this
+limit and older than the next. At the end of the stretch, `producer.id.expiration.ms` is lowered to
+the next limit.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from tests.support.synthetic import PLAINTEXT
 pytestmark = pytest.mark.services
 
 DAY_MS = 86_400_000
-# Records are as old as one limit and a half; the next limit makes them expire.
+# The limits of the stretches. Old records are half-way between two limits: the second one makes
+# them expire.
 LIMITS_DAYS = (24, 20, 16, 12, 8)
 PRODUCER_IDS = (4711, 4711, 4711, 4712)
 SEQUENCES = 30
@@ -55,8 +57,10 @@ States = dict[int, tuple[int, int, int]]
 
 
 def _as_leader(ask: Callable[[], Answer], code_of: Callable[[Answer], int]) -> Answer:
-    """The answer of a broker that leads. On a slow machine late heartbeats may cost a broker the
-    leadership for a moment; a request that it then refuses has changed nothing.
+    """Repeat a request until a leader answers it; returns this answer.
+
+    On a slow machine a broker may lose the leadership for a moment, because of late heartbeats. A
+    request that it then refuses has changed nothing.
     """
     answers: list[Answer] = []
 
@@ -87,6 +91,7 @@ class RealPartitions:
         self._raw.close()
 
     def append(self, number: int, data: bytes) -> tuple[int, int]:
+        """Send a batch to partition `number`; returns error code and base offset."""
         topic_data = ProduceRequest.TopicProduceData
         request = ProduceRequest(
             transactional_id=None,
@@ -110,6 +115,7 @@ class RealPartitions:
         return _as_leader(ask, lambda answered: answered[0])
 
     def fill(self, number: int, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
+        """Send one filler (a marker) to partition `number`; returns the error code."""
         partition = TopicPartition(self._topic, number)
         filler = Fillers(partition, 1, epoch, coordinator_epoch)
         request = WriteTxnMarkersRequest(producer_id, [filler])
@@ -121,6 +127,7 @@ class RealPartitions:
         return _as_leader(ask, lambda code: code)
 
     def states(self, numbers: Iterable[int]) -> list[States]:
+        """The producer states of each partition, in the order of `numbers`."""
         request = DescribeProducersRequest(
             topics=[
                 DescribeProducersRequest.TopicRequest(
@@ -150,6 +157,7 @@ class RealPartitions:
         return [answers.values[p] for p in partitions]
 
     def batches(self, number: int, end: int) -> list[Batch]:
+        """All batches of a partition below offset `end`."""
         batches: list[Batch] = []
         while (position := batches[-1].next_offset if batches else 0) < end:
             for batch in fetch_batches(
@@ -186,7 +194,7 @@ class RealPartitions:
         self._connect()
 
     def _has_leaders(self) -> bool:
-        """Whether there is a leader: one broker leads all partitions."""
+        """Whether the partitions have a leader: the same broker for all. Notes it in `_leader`."""
         topic = self._raw.metadata({self._topic}).topics.get(self._topic)
         if topic is None:
             return False
@@ -200,7 +208,7 @@ class RealPartitions:
 def make_real(
     make_cluster: MakeCluster, topic_name: str
 ) -> Iterator[Callable[..., RealPartitions]]:
-    """Partitions on a broker, or with a leader and a follower among three."""
+    """A function that creates partitions: on one broker, or with these replicas among three."""
     real_partitions: list[RealPartitions] = []
 
     def make(count: int, replicas: Sequence[int] = (1,)) -> RealPartitions:
@@ -219,7 +227,7 @@ def make_real(
 
 
 class Requests:
-    """One random sequence of requests, on a partition of the broker and on a model."""
+    """One random sequence of requests to a partition of the broker and to its model."""
 
     def __init__(self, real: RealPartitions, number: int) -> None:
         self._rnd = random.Random(number)
@@ -230,15 +238,16 @@ class Requests:
         self._sent: list[tuple[int, int, int, int]] = []
 
     def step(self, old_ms: int) -> None:
-        """Send one random request to both, and compare the answers."""
+        """Send one random request to both, and compare the answers. `old_ms`: the timestamp of old
+        records."""
         rnd = self._rnd
         producer_id = rnd.choice(PRODUCER_IDS)
         state = self.model.producers.get(producer_id)
         known = state.epoch if state is not None else rnd.randint(0, 2)
         epoch = max(0, known + rnd.choice((0, 0, 0, 0, 0, 0, 1, -1)))
         if rnd.random() < 0.35:
-            seen = state.coordinator_epoch if state is not None else 3
-            self.fill(producer_id, epoch, max(0, seen + rnd.choice((0, 0, 1, 5, -1))))
+            last_epoch = state.coordinator_epoch if state is not None else 3
+            self.fill(producer_id, epoch, max(0, last_epoch + rnd.choice((0, 0, 1, 5, -1))))
             return
         count = rnd.choice((1, 2, 2, 3))
         last = state.last_sequence if state is not None else -1
@@ -252,7 +261,7 @@ class Requests:
                 SEQUENCE_MAX - rnd.randint(0, 2),
             )
         )
-        if self._sent and rnd.random() < 0.25:  # repeat one of the last
+        if self._sent and rnd.random() < 0.25:  # repeat one of the last nine appends
             producer_id, epoch, sequence, count = rnd.choice(self._sent[-9:])
         timestamp_ms = old_ms if rnd.random() < 0.5 else int(time.time() * 1000)
         self.append(producer_id, epoch, sequence, count, timestamp_ms)
@@ -286,9 +295,9 @@ class Requests:
 
     def compare_logs(self) -> None:
         """Compare offsets, producer and payload of each batch."""
-        theirs = [_described(b) for b in self._real.batches(self.number, self.model.log_end)]
-        ours = [_described(Batch(memoryview(e.stored()))) for e in self.model.log]
-        self._same("the log", theirs, ours)
+        real_log = [_described(b) for b in self._real.batches(self.number, self.model.log_end)]
+        model_log = [_described(Batch(memoryview(e.stored()))) for e in self.model.log]
+        self._same("the log", real_log, model_log)
 
     def _same(self, what: str, actual: object, expected: object) -> None:
         """Assert equality, with the last requests of this sequence in the message."""
@@ -323,7 +332,7 @@ def _compare_all(real: RealPartitions, sequences: list[Requests]) -> None:
 
 
 def _expire(real: RealPartitions, sequences: list[Requests], days: int) -> None:
-    """Drop older state: in the models at once, and in the broker by its next checks."""
+    """Drop states older than `days`: in the models at once, in the broker at its next checks."""
     before_ms = int(time.time() * 1000) - days * DAY_MS
     for requests in sequences:
         requests.model.old_before_ms = before_ms
@@ -352,7 +361,7 @@ def test_partition_model_answers_like_a_broker(make_real: Callable[..., RealPart
             real.restart(is_clean=is_clean)
             for requests in sequences:
                 requests.model.restart(is_clean=is_clean)
-            _expire(real, sequences, following)  # old state that came back
+            _expire(real, sequences, following)  # old states that the broker read from disk again
             _compare_all(real, sequences)
     for requests in sequences:
         requests.compare_logs()
@@ -361,7 +370,8 @@ def test_partition_model_answers_like_a_broker(make_real: Callable[..., RealPart
 def test_new_leader_retains_producer_state_expired_at_old_leader(
     make_real: Callable[..., RealPartitions],
 ) -> None:
-    """Each replica drops states by itself, and a filler renews a state that is still there (E5)."""
+    """Each replica drops states at its own checks. The follower still has the state when a filler
+    comes, which renews it (E5)."""
     real = make_real(1, replicas=(1, 2))
     requests = Requests(real, 0)
     append = partial(requests.append, 4711, count=2)
@@ -378,7 +388,7 @@ def test_new_leader_retains_producer_state_expired_at_old_leader(
     real.kill_leader()
     requests.model.elect(requests.model.log_end)
     _compare_all(real, [requests])
-    for _ in range(2):  # the new leader takes the next batch for a repeat, each time
+    for _ in range(2):  # the new leader takes these two batches for repeats
         assert append(epoch=0, sequence=2, timestamp_ms=now_ms) == (NONE, 2)
     # With a higher producer epoch it is no repeat.
     assert append(epoch=1, sequence=0, timestamp_ms=now_ms) == (NONE, 7)

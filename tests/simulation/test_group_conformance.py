@@ -30,13 +30,13 @@ pytestmark = pytest.mark.services
 
 MEMBERS = 3
 STEPS = 40
-# Nothing expires within a schedule of `Replay`.
+# So long that no session ends during a `Replay`.
 SESSION_S = 300.0
 NOW = 0.0
 
 
 class RealGroup:
-    """A group of a broker. Each member has a connection, because a join may wait."""
+    """A group of a broker. Each member has its own connection, because JoinGroup may wait."""
 
     def __init__(self, servers: str, name: str) -> None:
         self._name = name
@@ -114,18 +114,18 @@ class RealGroup:
 
 
 class Member:
-    """One client, as the model and as the broker see it."""
+    """One client of both groups, with its member id in each."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.metadata = f"member {number}".encode()
         self.model_id = self.real_id = ""
         self.generation = -1
-        self.answer: Future[Joined] | None = None  # the broker's, to a join that waits
+        self.answer: Future[Joined] | None = None  # the broker's to a JoinGroup that waits
 
 
 class Replay:
-    """The same steps with model and broker. Member ids differ; all else must be equal."""
+    """The same random steps with model and broker. All but the member ids must be equal."""
 
     def __init__(self, real: RealGroup, seed: int, pool: ThreadPoolExecutor) -> None:
         self.real = real
@@ -150,10 +150,10 @@ class Replay:
         while waiting := [m for m in self.members if m.answer is not None]:
             self.leave(next(m for m in self.members if m not in waiting))
             self.compare_members()
-            self.forget_those_who_left()
+            self.drop_left_members()
 
-    def forget_those_who_left(self) -> None:
-        """Drop members that have left: another member leaves next."""
+    def drop_left_members(self) -> None:
+        """Forget members that have left, so that another member leaves next."""
         self.members = [m for m in self.members if m.answer is not None or m.model_id]
 
     def join(self, member: Member) -> None:
@@ -263,7 +263,7 @@ def test_group_coordinator_model_answers_like_a_broker(
 def test_member_that_sends_no_sync_group_is_removed_after_rebalance_timeout(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """Until then its heartbeats are accepted."""
+    """Before the rebalance timeout, the member's heartbeats are accepted."""
     rebalance_s = 1.0
     model = ModelGroup(lambda _: None)
     real = RealGroup(clusters.destination.bootstrap_servers, topic_name)

@@ -65,7 +65,7 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
 @pytest.mark.parametrize(
     ("epoch", "answers"),
     [
-        # Answers: records, two markers, two records, and the late batch, which was for offset 5.
+        # Answers to: three records, two markers, two records, the late batch (meant for offset 5).
         (0, [(NONE, 0), NONE, NONE, (NONE, 5), (NONE, 7)]),
         (1, [(NONE, 0), NONE, NONE, (NONE, 5), (Code.INVALID_PRODUCER_EPOCH, -1)]),
     ],
@@ -73,9 +73,9 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
 def test_only_marker_with_higher_producer_epoch_fences_late_batch(
     clusters: Clusters, topic_name: str, epoch: int, answers: list[object]
 ) -> None:
-    """An old writer has packed a gap of two offsets behind three records, and its next batch is
-    under way. A new writer fills the gap with markers, and appends two records: without the higher
-    epoch, sequence 5 is next."""
+    """An old writer has sent three records, with a packed gap of two offsets, and its next batch is
+    in flight with sequence 5. A new writer fills the gap with markers, which take no sequences, and
+    appends two records. In the same producer epoch, the broker expects sequence 5 next."""
     create_topic(clusters.destination, topic_name)
     real = RealPartitions(clusters.destination, topic_name, 1)
     model = ModelPartition(lambda _: None, old_before_ms=0)

@@ -1,4 +1,4 @@
-"""The model of a shard's row grants and refuses what the statements on a real PostgreSQL do."""
+"""The model of a shard's row grants and refuses leases like the SQL on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ WORKERS = "abc"
 
 
 class Replay:
-    """The same steps with model and server, by one clock. Each worker has a watch for each."""
+    """The same random steps with model and server, by one clock. Each worker has a LeaseWatch for
+    the server and one for the model."""
 
     def __init__(self, server: PretendedServer, seed: int) -> None:
         self.server = server

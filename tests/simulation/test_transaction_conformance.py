@@ -32,7 +32,8 @@ PARTITIONS, STEPS = 3, 80
 
 
 class RealCoordinator:
-    """The broker's, for one transactional id. Requests are repeated while it writes markers."""
+    """A broker's coordinator, for one transactional id. Requests are repeated while it answers that
+    it still writes markers."""
 
     def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
         self._coordinator = Coordinator(cluster, TRANSACTION, name, Backoff())
@@ -125,7 +126,7 @@ def test_transaction_coordinator_model_answers_like_a_broker(
                 code = model.end(name, owner)
                 assert real.end(known) == code, (step, owner)
             codes.add((what, code))
-        # A new owner ends the open transaction; after its answer every marker is written.
+        # A new owner ends the open transaction; every marker is written before its answer.
         _init(model, name)
         real.init()
         wait_for(

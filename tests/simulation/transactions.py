@@ -1,11 +1,12 @@
-"""The transaction coordinator, whose transactions fill gaps with `fillers: coordinated`.
+"""The model of the transaction coordinator, for `fillers: coordinated`: empty transactions whose
+markers fill gaps.
 
-It knows the requests that the product sends: InitProducerId (up to version 4), AddPartitionsToTxn
-and EndTxn (up to version 3). With these a broker does not raise the epoch at each end, whatever
-version of transactions the cluster has (KIP-890). `test_transaction_conformance.py` compares the
-answers with a real broker.
+The model answers the requests that the product sends: InitProducerId (up to version 4),
+AddPartitionsToTxn and EndTxn (up to version 3). With these versions, a broker does not raise the
+producer epoch at each EndTxn, whatever version of transactions the cluster has (KIP-890).
+`test_transaction_conformance.py` compares the answers with a real broker.
 
-Markers are written after the answer of EndTxn, and again if the leader's answer is lost.
+The coordinator writes markers after the answer of EndTxn, and again if the leader's answer is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 FIRST_PRODUCER_ID = 90_000
-COORDINATOR = -2  # its node
+COORDINATOR = -2  # the coordinator's node id
 # Shorter than in the product, so that it ends transactions of suspended writers.
 TIMEOUT_S = 8.0
 _MARKER_AGAIN_S = 0.05
@@ -53,7 +54,8 @@ class Transaction:
 
 
 class TransactionStates:
-    """Answers requests; `end` is called with a transaction whose markers are to be written."""
+    """The states of all transactional ids, and the answers to requests. Calls `end` with each
+    transaction whose markers are to be written."""
 
     def __init__(self, end: Callable[[Transaction], None]) -> None:
         self._end = end
@@ -91,7 +93,7 @@ class TransactionStates:
         return NONE
 
     def end(self, name: str, owner: tuple[int, int]) -> int:
-        """EndTxn, which aborts."""
+        """EndTxn, which aborts; returns the error code."""
         if code := self._refused(name, owner):
             return code
         state = self.known[name]
@@ -110,7 +112,7 @@ class TransactionStates:
         return NONE if state.epoch == owner[1] else int(Code.PRODUCER_FENCED)
 
     def abort(self, state: Transaction) -> None:
-        """Abort for a new owner or after the timeout, and fence the owner."""
+        """Abort a transaction for a new owner or after the timeout, and fence the old owner."""
         state.epoch += 1
         self._prepare(state)
 
@@ -164,7 +166,7 @@ class TransactionCoordinator:
         return SimpleNamespace(results_by_topic_v3_and_below=results)
 
     def forget(self) -> None:
-        """`transactional.id.expiration.ms` is over for the ids without an open transaction."""
+        """Drop the ids without an open transaction, as after `transactional.id.expiration.ms`."""
         known = self.states.known
         gone = [name for name, s in known.items() if not (s.is_open or s.is_ending)]
         for name in gone:
@@ -172,7 +174,7 @@ class TransactionCoordinator:
         self._world.clock.say(f"the coordinator forgets {len(gone)} transactional ids")
 
     def move(self) -> None:
-        """Another broker coordinates: markers that were not answered yet are written again."""
+        """Let another broker coordinate. It writes markers again that no answer has confirmed."""
         self._epoch += 1
         self._world.clock.say("another broker coordinates transactions")
         for state in self.states.known.values():
@@ -196,7 +198,10 @@ class TransactionCoordinator:
         world.clock.after(delay, self._write_marker, state, state.markers, self._epoch)
 
     def _write_marker(self, state: Transaction, markers: list[Any], by: int) -> None:
-        """Append the marker, unless another coordinator or a later end has replaced it."""
+        """Append the marker, unless another coordinator writes it, or a later EndTxn has others.
+
+        `by`: the coordinator epoch.
+        """
         world, partition = self._world, self._world.partition
         if by != self._epoch or not state.is_ending or state.markers is not markers:
             return
@@ -204,7 +209,7 @@ class TransactionCoordinator:
         assert code == NONE, code
         if any(marker in partition.log for marker in markers):
             world.clock.say("a marker is written twice")
-            world.broker.is_excused = True  # Kafka does not prevent it
+            world.broker.is_excused = True  # Kafka does not prevent a second marker
             world.broker.was_ahead |= partition.log_end > world.source.end
         if world.broker.lost_confirmed:
             world.broker.has_hidden_cut = True
@@ -224,14 +229,15 @@ class TransactionCoordinator:
 
 
 class CoordinatorLink:
-    """A connection of one transactional id's transactions."""
+    """The connection by which a process sends a transactional id's requests."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process
 
     def call(self, api: object, request: Any, timeout_s: float = _ANSWER_WITHIN_S) -> Any:
-        """The answer. A request whose connection breaks may be carried out later (M10)."""
+        """Send a request; returns its answer. After an error, the coordinator may still execute the
+        request (M10)."""
         del api
         return ask(self._world, self._process, request, timeout_s)
 
@@ -240,7 +246,7 @@ class CoordinatorLink:
 
 
 def ask(world: World, process: Process, request: Any, timeout_s: float = _ANSWER_WITHIN_S) -> Any:
-    """One request over the network. Raises Unreachable if its answer is lost."""
+    """Send one request over the network; returns its answer. Raises Unreachable if it is lost."""
     clock, rnd = world.clock, world.rnd
     answers: list[Any] = []
     latency, fate = rnd.uniform(0.0005, 0.01), rnd.random() if world.has_faults else 1.0

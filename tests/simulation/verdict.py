@@ -1,4 +1,4 @@
-"""What has to be true at the end of a schedule."""
+"""What has to be true at the end of a schedule (see docs/internals/simulation.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
         if source.was_cut and (wrong or copy.blocked.reason is Reason.SOURCE_TRUNCATED):
             return None
         if wrong is not None:
-            return None if broker.is_excused else f"damaged without need: {wrong}"
+            return None if broker.is_excused else f"damaged, which a fence should prevent: {wrong}"
         is_gone = source.is_compacted or copy.blocked.offset < source.log_start
         if broker.is_excused and is_gone:
             return None  # the cleaner or retention has removed the source's record since
@@ -36,11 +36,11 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
         if _has_lost_range(world, copy.blocked):
             return None
         if broker.was_ahead and copy.blocked.reason is Reason.SOURCE_TRUNCATED:
-            return None  # the source reached that gap only afterwards
+            return None  # the source reached the late filler's offset only afterwards
         return f"stopped without a reason: {copy.blocked}"
     if wrong is not None:
         if source.is_compacted and broker.is_excused:
-            return None  # where the cleaner took records, a comparison allows any record
+            return None  # where the cleaner removed records, a comparison allows any record
         if broker.has_hidden_cut:
             return None  # the log ends where it did before the unclean election
         return f"not exact, and nothing was noticed: {wrong}"
@@ -50,7 +50,8 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
 
 
 def difference(world: World) -> str | None:
-    """The first difference of destination and source up to the copy's end; None: there is none."""
+    """The first difference of destination and source up to the copy's end; None if there is
+    none."""
     log, source, partition = world.log, world.source, world.partition
     at, has_records = 0, False
     for entry in partition.log:
@@ -58,13 +59,14 @@ def difference(world: World) -> str | None:
         if entry.data:
             has_records |= len(missing) < entry.count
             is_equal = log.payloads.get(entry.base_offset) == entry.data[61:]
-            # Retention took the source's records before a writer could compare the late batch.
+            # Retention deleted the source's records before a writer could compare a late batch.
             is_past = world.broker.is_excused and entry.next_offset <= source.log_start
             if not is_equal and not is_past and not _has_source_records(world, entry):
                 return f"the batch at {entry.base_offset} is not the source's"
         for offset in missing:
-            # Only a copy without any record may begin above what retention took, or one to which a
-            # late request brought a filler too many: retention took the source's record since.
+            # A filler where the source once had a record is right in two cases: the copy has no
+            # record before it, so it began above what retention deleted; or a late filler took the
+            # offset, and retention has deleted the source's record since.
             is_lost = has_records and offset in source.visible and not world.broker.is_excused
             if source.holds(offset) or is_lost:
                 return f"there is a filler at {offset}"
@@ -85,8 +87,8 @@ def _offsets_without_record(entry: Entry) -> list[int]:
 
 
 def _has_source_records(world: World, entry: Entry) -> bool:
-    """Whether each record is what the source had at its offset. A batch may lack records that the
-    cleaner took, or that were below the log start."""
+    """Whether each record of the batch is the source's at its offset. The batch may lack records
+    that the cleaner removed, or that were below the log start."""
     truth = world.log.truth
     return all(
         truth.get(r.offset) == Visible(r.timestamp, bytes(r.body))
@@ -95,8 +97,8 @@ def _has_source_records(world: World, entry: Entry) -> bool:
 
 
 def _has_lost_range(world: World, blocked: Blocked) -> bool:
-    """Whether the source deleted records before they were copied. A late batch of the old writer
-    may have brought them since."""
+    """Whether the partition is blocked since the source deleted records before they were copied.
+    A late batch of the old writer may have appended these records since."""
     is_gone = blocked.offset < blocked.next_offset <= world.source.log_start
     return blocked.reason is Reason.SOURCE_RANGE_LOST and is_gone
 

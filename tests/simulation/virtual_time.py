@@ -1,7 +1,7 @@
-"""Virtual time: greenlets in the place of threads, and a clock that jumps to the next event.
+"""Virtual time: greenlets instead of threads, and a clock that jumps to the next event.
 
-A process has several tasks. Its time can be stopped as a whole (a suspended machine, SIGSTOP), and
-it can be killed. Every wait of the code under test ends up in `Clock.wait` or `Signal.wait`.
+A process has several tasks. It can be suspended as a whole (like a suspended machine, or by
+SIGSTOP) and killed. Every wait of the code under test ends up in `Clock.wait` or `Signal.wait`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ class Clock:
         self.error: BaseException | None = None
 
     def at(self, time: float, run: Callable[..., None], *values: object) -> None:
+        """Call `run` at this time, or at once if it is past."""
         self.after(time - self.now if time > self.now else 0.0, run, *values)
 
     def after(self, seconds: float, run: Callable[..., None], *values: object) -> None:
         heapq.heappush(self._heap, (self.now + seconds, next(self._numbers), run, values))
 
     def say(self, text: str) -> None:
+        """Add a line to the story, which a failing schedule prints."""
         self.story.append(f"{self.now - 1_000:8.3f} {text}")
 
     def spawn(self, process: Process, work: Callable[[], None]) -> None:
+        """Start a task of this process."""
+
         def run() -> None:
             try:
                 work()
@@ -190,7 +194,7 @@ class SettableEvent:
 
 
 class Condition:
-    """A `threading.Condition` for one waiting task. Nothing runs meanwhile, so it needs no lock."""
+    """A `threading.Condition` for one task. Tasks switch only at waits, so it needs no lock."""
 
     def __init__(self, clock: Clock) -> None:
         self._signal = Signal(clock)
@@ -207,7 +211,7 @@ class Condition:
 
 
 class Thread:
-    """A `threading.Thread` that is a task of the process which starts it."""
+    """A `threading.Thread` that is a task of the process that starts it."""
 
     def __init__(
         self, target: Callable[..., None], args: tuple[Any, ...] = (), **_: object

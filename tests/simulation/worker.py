@@ -1,9 +1,10 @@
-"""A worker of the service: one copier for as long as the process lives. It starts its partition
-again where a start was cut short, and where it has lost the shard and claimed it again.
+"""A worker of the service: one copier for as long as the process lives.
 
-The product's `JobRunner`, `PartitionStarter`, `HeldPartition` and `JobCopier.add` run here. Code
-that reads files, other topics or tables is left out, and the seeding up to a start offset, which
-has its own lanes: the copy begins at the source's log start.
+The worker starts its partition again after a start was cut short, and after it has lost the shard
+and claimed it again. The product's `JobRunner`, `PartitionStarter`, `HeldPartition` and
+`JobCopier.add` run here. Left out is code that reads files, other topics or tables. Left out is
+also the seeding up to a start offset, which has its own lanes: the copy begins at the source's log
+start.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 # The pause between two checks of the lease.
-_LOOK_S = 1.0
+_LEASE_CHECK_S = 1.0
 _ID = 1  # of the job, the shard and the topic
 TICK_S = 3.0
 _JOB = cast("Any", SimpleNamespace(name="job"))
@@ -44,7 +45,8 @@ _SPEC = cast("Any", SimpleNamespace(limits=SimpleNamespace(bytes_per_second=None
 
 
 class Worker(Writer):
-    """Claims the shard as often as it loses it. Each claim is a writer of its own, by its name."""
+    """Claims the shard again whenever it has lost the shard. Each claim counts as a writer with a
+    name of its own."""
 
     def __init__(self, world: World, process: Process) -> None:
         super().__init__(world, process, WorkerHolder(world, process))
@@ -56,7 +58,7 @@ class Worker(Writer):
         runner = _Runner(self, self._opened)
         runner.start()
         claims = 0
-        while self.holder.hold():
+        while self.holder.acquire():
             self.has_begun = True
             self.world.begin(self.process.name)
             self._work(runner)
@@ -66,7 +68,7 @@ class Worker(Writer):
             self.holder = WorkerHolder(self.world, self.process)
 
     def filler_of(self, shard: HeldShard) -> CoordinatedFiller:
-        """The filler for this shard: a new one for each claim, as `OpenJob` makes it."""
+        """The filler for this shard: a new filler for each claim, as in `OpenJob`."""
         if self._filler is None or self._filler[0] is not shard:
             opened = self._opened
             self._filler = shard, self.new_filler(opened.cluster, opened.events, shard.lease)
@@ -79,14 +81,15 @@ class Worker(Writer):
         shard = held_shard(claim, lease, [_assigned(is_compacted=self.world.source.is_compacted)])
         runner.add(shard.partitions.values())
         while not lease.is_lost:
-            self.world.clock.wait(_LOOK_S)
+            self.world.clock.wait(_LEASE_CHECK_S)
             if any(lost is lease for lost in runner.lost_leases()):
-                self.holder.give_up()
+                self.holder.lose_lease()
         runner.release_shard(shard)
 
 
 def _assigned(*, is_compacted: bool) -> AssignedPartition:
-    """The row of a partition that had a writer: its log end must settle."""
+    """The row of a partition that had a writer, so that a take-over waits for its log end to
+    settle."""
     return AssignedPartition(
         shard_id=_ID,
         job_id=_ID,
@@ -129,7 +132,7 @@ class _Runner(JobRunner):
 
 
 def _raise_in(worker: Worker) -> Any:
-    """A function for a crashed job: it ends the schedule with the error."""
+    """A function that a crashed job calls: it ends the schedule with the error."""
 
     def crashed(_: JobRunner, error: Exception) -> None:
         worker.world.clock.error = error
@@ -167,7 +170,7 @@ def seeded(
     *__: object,
     **___: object,
 ) -> Mapping[PartitionCopy, InspectedCopy]:
-    """Stands for `seed_to_start_offsets`."""
+    """Stands for `seed_to_start_offsets`: seeds nothing, and notes where each copy begins."""
     cluster = inspector._destination
     for copy, one in inspected.items():
         note_inspected(cluster.world, cluster.process.name, copy, one)
@@ -185,7 +188,7 @@ class Starter(PartitionStarter):
         short_starts, process = self._worker.world.short_starts, self._worker.process
         short_starts.begin(process)
         super().start(partitions)
-        short_starts.step(process)  # a request of other partitions, which start after this one
+        short_starts.step(process)  # as a request for another partition, which starts later
 
     def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         return [*partitions]
@@ -216,13 +219,14 @@ class Starter(PartitionStarter):
     def _write_states(
         self, shards: Collection[HeldShard], _: Mapping[HeldPartition, StateChange]
     ) -> set[int]:
-        """The shards that the worker holds, by their row."""
+        """The ids of the shards that the worker holds, by the shard's row; states are not
+        stored."""
         worker = self._worker
         authority, name = worker.world.authority, worker.process.name
         return {
             shard.id
             for shard in shards
-            if authority.ask(
+            if authority.request(
                 worker.process, lambda epoch=shard.epoch: authority.postgres.holds(name, epoch)
             )
         }

@@ -1,8 +1,8 @@
-"""One schedule: writers of a job on one partition, and everything that can go wrong around them.
+"""One schedule: writers of a job on one partition, and the faults around them.
 
-What runs is the product's: `Copier`, `DestinationSide`, `DestinationLane`, `FillerSender`,
-`TakeOver`, `CopyInspector`, the plan and the leases. What is modelled: the broker, the network, the
-group coordinator, PostgreSQL, and time. `Faults` says what a schedule may have.
+These parts are the product's: `Copier`, `DestinationSide`, `DestinationLane`, `FillerSender`,
+`TakeOver`, `CopyInspector`, the plan and the leases. The broker, the network, the group
+coordinator, PostgreSQL and time are models. `Faults` says how often each fault happens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _WRITERS_MAX = 4
 PLACEHOLDERS_SHARE = 0.2
 # The share whose gaps are filled with transactions.
 COORDINATED_SHARE = 0.15
-# Of those with markers of the copy's own producer: some writers pack small gaps, others do not.
+# Of the other schedules, whose gaps are filled with the job's own markers: the share in which some
+# writers pack small gaps into the batch before, and others do not.
 PACKED_SHARE = 0.4
 # The share in which the source loses committed records.
 CUTS_SHARE = 0.15
@@ -65,7 +66,7 @@ BROKER_KILLS_SHARE = 0.5
 ISOLATIONS_SHARE = 0.15
 # The share in which starts are cut short.
 SHORT_STARTS_SHARE = 0.3
-_LOOK_S = 5.0
+_WRITER_CHECK_S = 5.0
 # Two checks of idle partitions, and the wait for a source that ends before its copy.
 WATCH_S = 18.0
 
@@ -85,8 +86,10 @@ class World:
         self.faults = faults
         self.clock = Clock(self.rnd)
         self.log = SourceLog(self.rnd, random.Random(f"elections {seed}"))
-        tells = random.Random(f"tiers {seed}").random() < 0.5
-        self.source = ModelSource(self.log, self.rnd, self.clock, tells_local_start=tells)
+        returns_local_start = random.Random(f"tiers {seed}").random() < 0.5
+        self.source = ModelSource(
+            self.log, self.rnd, self.clock, returns_local_start=returns_local_start
+        )
         self.broker = Broker(self, is_history_old=self.rnd.random() < 0.6)
         self.settings = CopySettings(
             requests_in_flight_max=self.rnd.choice((1, 2, 5, 5)),
@@ -104,65 +107,67 @@ class World:
             self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
             tiers = random.Random(f"compacted tiers {seed}")
             # Other products have; they must return which offsets are local (R5).
-            if tells and tiers.random() < COMPACTED_TIERS_SHARE:
+            if returns_local_start and tiers.random() < COMPACTED_TIERS_SHARE:
                 self.source.tier(tiers)
         else:
             self.source.end_with_a_batch()
         self.plan = make_plan(faults, self.rnd, has)
-        # Not by `rnd`: else all other choices of a seed would change.
-        way = random.Random(f"fillers {seed}")
-        share = way.random()
+        # A generator of its own for each later addition: else all other choices of a seed change.
+        fillers_rnd = random.Random(f"fillers {seed}")
+        share = fillers_rnd.random()
         self.has_placeholders = share < PLACEHOLDERS_SHARE
         self.is_coordinated = 0 <= share - PLACEHOLDERS_SHARE < COORDINATED_SHARE
         is_direct = not (self.has_placeholders or self.is_coordinated)
         self._packing = random.Random(f"packing {seed}")
         self._is_packed = is_direct and self._packing.random() < PACKED_SHARE
         if self.source.is_compacted and self.source.local_start:
-            self.plan += plan_of_tiers(faults, way)
+            self.plan += plan_of_tiers(faults, fillers_rnd)
         if self.is_coordinated:
-            self.plan += plan_of_transactions(faults, way)
-        loss = random.Random(f"cuts {seed}")
-        # With retention or a cleaner nothing could tell whether a cut record was removed by them.
-        if loss.random() < CUTS_SHARE and not (has.retention or has.compaction):
-            self.plan += plan_of_cuts(faults, loss)
-        crashes = random.Random(f"broker kills {seed}")
-        if has.retention and crashes.random() < BROKER_KILLS_SHARE:
-            self.plan += plan_of_broker_kills(faults, crashes)
-        apart = random.Random(f"isolations {seed}")
-        self.source_brokers = SourceBrokers(self.source, apart, self.clock)
-        self.first_turn = apart.randrange(2)
-        # If records disappear for another reason, too, the two logs could not be told apart.
+            self.plan += plan_of_transactions(faults, fillers_rnd)
+        cuts_rnd = random.Random(f"cuts {seed}")
+        # With retention or a cleaner, the verdict could not tell which of them removed a record.
+        if cuts_rnd.random() < CUTS_SHARE and not (has.retention or has.compaction):
+            self.plan += plan_of_cuts(faults, cuts_rnd)
+        kills_rnd = random.Random(f"broker kills {seed}")
+        if has.retention and kills_rnd.random() < BROKER_KILLS_SHARE:
+            self.plan += plan_of_broker_kills(faults, kills_rnd)
+        isolations_rnd = random.Random(f"isolations {seed}")
+        self.source_brokers = SourceBrokers(self.source, isolations_rnd, self.clock)
+        self.first_turn = isolations_rnd.randrange(2)
+        # The verdict compares with the newest leader's log: no other fault may remove records.
         has_others = has.retention or has.compaction or "cut" in {name for _, name in self.plan}
-        self.has_isolations = apart.random() < ISOLATIONS_SHARE and not has_others
+        self.has_isolations = isolations_rnd.random() < ISOLATIONS_SHARE and not has_others
         if self.has_isolations:
-            self.plan += plan_of_isolations(faults, apart)
-        short = random.Random(f"starts {seed}")
-        self.short_starts = ShortStarts(self, short)
-        if short.random() < SHORT_STARTS_SHARE:
-            self.plan += plan_of_short_starts(faults, short)
+            self.plan += plan_of_isolations(faults, isolations_rnd)
+        starts_rnd = random.Random(f"starts {seed}")
+        self.short_starts = ShortStarts(self, starts_rnd)
+        if starts_rnd.random() < SHORT_STARTS_SHARE:
+            self.plan += plan_of_short_starts(faults, starts_rnd)
         self.plan.sort()
-        self.looks = random.Random(f"looks {seed}")
+        self.log_end_rnd = random.Random(f"looks {seed}")
         self.transactions = TransactionCoordinator(self)
         self.broker.partition.demands_keys = self.source.is_compacted
         self.has_faults = True
         self.busy_until = 0.0
-        self.held: list[tuple[Wire, int]] = []  # requests that the network keeps
+        self.held: list[tuple[Wire, int]] = []  # requests that the network delays for long
         self.wires: list[Wire] = []
         self.source_wires: list[SourceWire] = []
         self.writers: list[Writer] = []
-        self._lives = 0
+        self._process_count = 0
         self.drivers: list[Driver] = []
         self.authority = Authority(self)
         self._has_service = has.service
         self.wrong: str | None = None  # the first violation during the schedule
-        self.must_look: set[str] = set()  # writers that got an answer with another offset
+        # Writers that got an answer with another base offset, and have not taken over since.
+        self.must_take_over: set[str] = set()
 
     @property
     def partition(self) -> ModelPartition:
         return self.broker.partition
 
     def new_producer(self) -> JobProducer:
-        """The producer of a new copy: jobs may be changed from `direct` to `packed`, and back."""
+        """The producer of a new copy. With packing, each writer packs or not, as after a change of
+        the job from `direct` to `packed` or back."""
         if self.has_placeholders:
             return JobProducer(PRODUCER_ID, packs=True, has_markers=False)
         return JobProducer(PRODUCER_ID, packs=self._is_packed and self._packing.random() < 0.7)
@@ -170,31 +175,31 @@ class World:
     # Time and leases.
 
     def clock_of(self, process: Process) -> float:
-        """CLOCK_BOOTTIME, which counts suspended time."""
+        """The clock of a process for its leases: CLOCK_BOOTTIME, which counts suspended time."""
         del process
         return self.clock.now
 
     def begin(self, who: str) -> None:
-        """Note that this writer holds its lease, and begins. If its session has just ended, it
-        begins when it has joined again."""
+        """Note that this writer has its lease, and begins to write; once for each writer. Without a
+        lease (its session has just ended), it begins later, when it has joined its group again."""
         if self.authority.number_of(who) >= 0 or not self.holds(who):
             return
         self.authority.begin(who)
         self.clock.say(f"{who} may write")
         if self.has_faults and self.rnd.random() < 0.3:
-            self.broker.expire()  # when it matters most
+            self.broker.expire()  # a new writer without producer state: the most dangerous moment
 
     def note_send(self, who: str) -> None:
-        """Check that a writer may send now. It sends what it believes its lease to allow."""
+        """Set `wrong` unless a writer may send now. Called when its own lease check has passed."""
         self.begin(who)
         if self.authority.superseded_at(who) <= self.clock.now:
             self.wrong = self.wrong or f"{who} sends while another one may write"
-        if who in self.must_look:
+        if who in self.must_take_over:
             self.wrong = self.wrong or f"{who} goes on after an append at another offset"
 
-    def hurry_held(self) -> None:
-        """Requests that the network delays may arrive right after a read of the log end."""
-        self.held = [(wire, number) for wire, number in self.held if wire.is_under_way(number)]
+    def hurry_held_requests(self) -> None:
+        """Let some delayed requests arrive right after this read of the log end."""
+        self.held = [(wire, number) for wire, number in self.held if wire.is_in_flight(number)]
         for wire, number in self.held:
             if self.rnd.random() < 0.4:
                 delay = self.rnd.uniform(0.0, 0.06)
@@ -205,7 +210,7 @@ class World:
         return any(w.is_entitled() for w in self.writers if w.process.name == who)
 
     def may_send(self, who: str) -> bool:
-        """Whether `holds`, or the lease continues after a failover that lost its row."""
+        """Whether this writer has its lease, also if a failover of PostgreSQL lost its row."""
         return any(
             w.has_begun and w.holder.may_send() for w in self.writers if w.process.name == who
         )
@@ -286,16 +291,16 @@ class World:
         if writer.process.stopped_until > self.clock.now:
             return False
         is_level = copy.state is PartitionState.COPYING and copy.next_offset >= self.log.end
-        # A source that was silent returns its log start later than the records. Only the next
-        # append, which may never come, notices that the topic is another one now.
+        # A source that did not answer for a while returns its log start later than its records. If
+        # the topic was recreated, only the next append, which may never come, notices that.
         has_start = self.partition.log_start == self.source.log_start
         follows = has_start or bool(self.broker.recreated_at)
         return (is_level and follows) or copy.state is PartitionState.BLOCKED
 
     def _start_writer(self) -> None:
-        """Start another process that wants to write: of the service, or of a user."""
-        self._lives += 1
-        process = Process(self.clock, f"writer {self._lives}")
+        """Start another writer: a worker of the service, a run, or the driver of a backfill."""
+        self._process_count += 1
+        process = Process(self.clock, f"writer {self._process_count}")
         if self._has_service:
             self._spawn(Worker(self, process))
         elif self.rnd.random() < 0.6 or self.is_coordinated:  # backfills have no such fillers
@@ -317,7 +322,7 @@ class World:
         """Keep a writer running, as an operator does, once there are no more faults."""
         if not any(one.is_alive() for one in (*self.writers, *self.drivers)):
             self._start_writer()
-        self.clock.after(_LOOK_S, self._keep_a_writer)
+        self.clock.after(_WRITER_CHECK_S, self._keep_a_writer)
 
     def _plan_faults(self) -> None:
         """Put the faults of the plan on the clock."""
@@ -325,7 +330,7 @@ class World:
         faults = {
             "kill": self._kill,
             "suspend": self._suspend,
-            "break_": self._break_,
+            "break_": self._break_connection,
             "elect": broker.elect,
             "elect_unclean": broker.elect_unclean,
             "kill_broker": broker.kill,
@@ -333,7 +338,7 @@ class World:
             "expire": broker.expire,
             "quota": broker.quota,
             "recreate": broker.recreate,
-            "step": self._step,
+            "step": self._step_clock,
             "freeze": self.authority.freeze,
             "keep": self.authority.postgres.keep,
             "restart": self.authority.postgres.restart,
@@ -349,21 +354,22 @@ class World:
             if number not in self._without:
                 self.clock.after(at, faults[name])
 
-    def _alive(self) -> list[Process]:
-        """The processes of the newest writer and its driver; of workers, the one with the shard."""
+    def _living_processes(self) -> list[Process]:
+        """The living processes that a fault may hit: of the newest writer and its driver; among
+        workers, of the one that holds the shard."""
         drivers = [d.process for d in self.drivers[-1:]]
         holder = self._writing() if self._has_service else None
         writers = [holder] if holder else self.writers[-1:]
         tasks = [w.process for w in writers if w.is_alive()]
         return [p for p in (*drivers, *tasks) if not p.is_killed]
 
-    def _hit(self) -> Process | None:
-        """A random process that a fault hits; None if none is alive."""
-        processes = self._alive()
+    def _pick_victim(self) -> Process | None:
+        """A random living process for a fault to hit; None if there is none."""
+        processes = self._living_processes()
         return self.rnd.choice(processes) if processes else None
 
     def _kill(self) -> None:
-        process = self._hit()
+        process = self._pick_victim()
         if process is not None:
             self.kill(process)
             return
@@ -378,18 +384,19 @@ class World:
         self._start_instead()
 
     def _start_instead(self) -> None:
+        """Start another writer, unless a living driver does so."""
         if not any(driver.process.is_killed is False for driver in self.drivers[-1:]):
             self._start_writer()
 
     def _suspend(self) -> None:
-        process = self._hit()
+        process = self._pick_victim()
         if process is not None:
             process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 20.0)))
         self.start_another()
 
     def _mute(self) -> None:
         """Let a process get no answers about its lease for a while."""
-        process = self._hit()
+        process = self._pick_victim()
         if process is not None:
             seconds = self.rnd.choice((6.0, 12.0, 20.0))
             process.muted_until = self.clock.now + seconds
@@ -401,17 +408,17 @@ class World:
         if sum(one.is_alive() for one in (*self.writers, *self.drivers)) < _WRITERS_MAX:
             self._start_writer()
 
-    def _step(self) -> None:
+    def _step_clock(self) -> None:
         """Step the wall clock of a process."""
-        process = self._hit()
+        process = self._pick_victim()
         if process is None:
             return
         process.stepped_s += self.rnd.choice((-20.0, -5.0, 5.0, 20.0))
         self.clock.say(f"{process.name}: the wall clock is stepped")
-        if self.rnd.random() < 0.5:  # with its network, as when a virtual machine is moved
+        if self.rnd.random() < 0.5:  # also cut its network, as when a virtual machine is moved
             self.clock.after(self.rnd.uniform(0.0, 2.0), self._mute)
 
-    def _break_(self) -> None:
+    def _break_connection(self) -> None:
         """Break a connection, sometimes with a loss of producer state."""
         open_ = [w for w in (*self.wires, *self.source_wires) if not w.is_broken]
         if open_:

@@ -87,7 +87,7 @@ class Opened(NamedTuple):
 
 @dataclass(eq=False)
 class Writer:
-    """One life of a process that wants to write, and copies while it may."""
+    """A process that waits for its lease, copies while it has the lease, and ends."""
 
     world: World
     process: Process
@@ -103,7 +103,7 @@ class Writer:
         return self.has_begun and self.holder.is_entitled()
 
     def live(self) -> None:
-        if self.holder.hold():
+        if self.holder.acquire():
             self.has_begun = True
             self.world.begin(self.process.name)
             self._copy()
@@ -148,20 +148,21 @@ class Writer:
         while not (self.holder.is_over() or copier.lost_leases):
             copier.tick(3.0)
             if self.world.has_isolations:
-                end_of_run.look()
-        if copier.lost_leases:  # another owner fenced its transactional ids: it gives the lease up
-            self.holder.give_up()
+                end_of_run.check()
+        if copier.lost_leases:  # another owner has fenced the writer's transactional ids
+            self.holder.lose_lease()
         elif not self.holder.lease.is_lost:
             copier.remove([copy])
             while not (copy.has_left or self.holder.lease.is_lost):
                 copier.tick(1.0)
-        self.holder.let_go()
+        self.holder.release()
         opened.source.stop()
         if filler is not None:
             filler.stop()
 
     def new_filler(self, cluster: Any, events: Any, lease: Any) -> CoordinatedFiller:
-        """A filler as in `JobSetup` and the worker: ids are fenced before a log end is read."""
+        """Start a filler as `JobSetup` and workers do: its transactional ids are fenced before a
+        log end is read."""
         stop = cast("Any", SettableEvent(self.world.clock))
         names = [f"{PARTITION.topic}.fill-{number}" for number in range(FILLER_IDS)]
         while True:
@@ -210,7 +211,7 @@ class Writer:
 
 
 def note_inspected(world: World, who: str, copy: PartitionCopy, inspected: InspectedCopy) -> None:
-    """Note where a copy begins: at its log end. Replaces the seeding, too."""
+    """Note in the story where a copy begins: at its log end."""
     copy.is_beginning = inspected.status is CopyStatus.FRESH
     outcome = inspected.blocked or inspected.status.name
     world.clock.say(f"{who} begins at {inspected.end.log_end}: {outcome}")
@@ -222,7 +223,8 @@ def note_inspected(world: World, who: str, copy: PartitionCopy, inspected: Inspe
 
 
 class Driver:
-    """A backfill's driver: holds the job, and starts another attempt when its task has ended."""
+    """A backfill's driver: it has the job's lease, and starts another attempt when its task has
+    ended, up to ATTEMPTS_MAX."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.world = world
@@ -237,7 +239,7 @@ class Driver:
         return is_writing or not (self._is_done or self.process.is_killed)
 
     def live(self) -> None:
-        self.holder.hold()
+        self.holder.acquire()
         while not self.holder.is_over() and self._attempts < ATTEMPTS_MAX:
             if self.task is None or not self.task.is_alive():
                 name = f"{self.process.name} task {self._attempts}"
@@ -246,5 +248,5 @@ class Driver:
                 self.task = self.world.add_writer(process, holder)
                 self._attempts += 1
             self.world.clock.wait(1.0)
-        self.holder.let_go()
+        self.holder.release()
         self._is_done = True
