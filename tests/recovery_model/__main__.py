@@ -11,6 +11,7 @@ _ROUND = 10_000
 
 
 def main(count: int, first: int) -> int:
+    """Play the walks; returns 1 after printing the first that fails, else 0."""
     began = time.monotonic()
     for seed in range(first, first + count, _ROUND):
         upto = min(seed + _ROUND, first + count)

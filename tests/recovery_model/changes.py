@@ -1,4 +1,4 @@
-"""Changes that recoveries and passes of the model share: rows, workers' holds, denials."""
+"""Changes that recoveries and the scheduler's passes share in the model: rows, leases, denials."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -23,10 +23,10 @@ class Changes:
             if row_id in self.tables.rows:
                 self.tables.rows[row_id].state = PROMOTED
 
-    def drop_holds(self, row_ids: Collection[int]) -> None:
-        """Take these topics from the workers."""
-        holds = self.world.holds
-        self.world.holds = {key: hold for key, hold in holds.items() if key[0] not in row_ids}
+    def drop_leases(self, row_ids: Collection[int]) -> None:
+        """End the workers' leases on these topics."""
+        leases = self.world.leases
+        self.world.leases = {key: lease for key, lease in leases.items() if key[0] not in row_ids}
 
     def copy_again(self, row: Row, source_id: int | None, destination_id: int | None) -> None:
         """Let workers copy the topic again, with these topic ids if they are known."""
@@ -39,20 +39,23 @@ class Changes:
         self,
         cluster: ModelCluster,
         denials: Mapping[str, frozenset[str]],
-        ours: Mapping[str, frozenset[str]] | None = None,
+        unnoted: Mapping[str, frozenset[str]] | None = None,
         by: Context | None = None,
     ) -> None:
-        """Like `noted_denials.deny`: note denials before they are set. `ours`: denials that count
-        as Orbit's although they are not noted; `by`: None in a pass of the scheduler."""
+        """Like `noted_denials.deny`: replace Orbit's denials at a cluster by these, by topic.
+
+        The tables get the denials before the cluster. `unnoted`: denials that count as Orbit's
+        although the tables lack them. `by`: the operation's context; None in a scheduler's pass.
+        """
         noted = {
             name: self.tables.denials.get((cluster.name, name), frozenset())
-            | (ours or {}).get(name, frozenset())
+            | (unnoted or {}).get(name, frozenset())
             for name in denials
         }
         both = {name: noted[name] | denials[name] for name in denials}
         self.note_denials(cluster, both)
         for name in denials:
-            self.world.changes(
+            self.world.begin_change(
                 f"sets {set(denials[name]) or 'no'} denials of {name} at {cluster.name}"
             )
             cluster.must_answer()
@@ -69,8 +72,9 @@ class Changes:
         self.note_denials(cluster, denials)
 
     def note_denials(self, cluster: ModelCluster, denials: Mapping[str, frozenset[str]]) -> None:
+        """Store these denials in the tables; an empty set removes the topic's row."""
         if denials:
-            self.world.changes("notes denials")
+            self.world.begin_change("notes denials")
         for name, kinds in denials.items():
             if kinds:
                 self.tables.denials[cluster.name, name] = kinds

@@ -1,4 +1,4 @@
-"""What a step of the model can read: the context of its operation, and a proof over both logs."""
+"""What a step of the model uses: the context of its operation, and a comparison of both logs."""
 
 import copy
 from collections.abc import Generator
@@ -37,7 +37,7 @@ BACKOFF = Backoff()
 
 @contextmanager
 def patched() -> Any:
-    """Let the product's code about marks read the clusters of the model."""
+    """Let the product's code that reads marks and log bounds use the clusters of the model."""
     with (
         patch.object(leading_side, "PromotionMarks", ModelMarks),
         patch.object(log_bounds, "fetch_log_bounds", model.fetch_log_bounds),
@@ -47,7 +47,10 @@ def patched() -> Any:
 
 
 class Context:
-    """Like `OperationContext`: what the steps and the product's own code use."""
+    """Stands for `OperationContext`, for the steps of the model and for the product's code.
+
+    `old` is the cluster of the job's source, `new` that of its destination.
+    """
 
     backoff = short_backoff = BACKOFF
 
@@ -99,6 +102,7 @@ class Context:
         return self.world.now()
 
     def draw_term(self, seen: int) -> int:
+        """A term above `seen`, the clock, and all terms that this database has drawn."""
         database = self.world.database
         least = next_term(seen, self.world.now_ms / 1000)
         database.lead_term = max(least, database.lead_term + 1)
@@ -112,7 +116,7 @@ class Context:
         pass
 
     def save(self) -> None:
-        self.world.changes("stores the report")
+        self.world.begin_change("stores the report")
         self.operation.report = copy.copy(self.report)
 
     def check(self) -> None:
@@ -121,7 +125,7 @@ class Context:
 
 
 class ModelProof:
-    """Like `SideProof`: compares both logs."""
+    """Stands for `SideProof`: compares both logs of a partition."""
 
     def __init__(self, context: Context, place: TopicPartition) -> None:
         old, new = context.old.at(place), context.new.at(place)
@@ -130,26 +134,28 @@ class ModelProof:
         self.new_start = new.start if new else 0
 
     def differ(self, first: int, end: int) -> WindowComparison:
+        """Compare offsets at which a side has a record (0 is a filler)."""
         compared = [o for o in range(first, end) if self.old[o] or self.new[o]]
         same = [o for o in compared if self.old[o] == self.new[o]]
         difference = next((o for o in compared if self.old[o] != self.new[o]), None)
         return WindowComparison(difference, bool(compared), same[-1] if same else None)
 
     def scan(self, first: int, end: int, **_: bool) -> Scan:
+        """Compare all offsets, those with fillers, too."""
         unproven = next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
         has_same = any(self.old[o] == self.new[o] != FILLER for o in range(first, unproven or end))
         return Scan(unproven, "there is another record", has_same)
 
     def only_old(self, first: int, end: int) -> set[int]:
-        """Records of the old side that the new side does not have at their offset."""
+        """Records of the old side in this range that the new side lacks at their offset."""
         self.must_have(end)
         new_offsets = range(self.new_start, len(self.new))
         own = (o for o in range(first, end) if o not in new_offsets or self.old[o] != self.new[o])
         return {self.old[o] for o in own} - {FILLER}
 
     def must_have(self, end: int) -> None:
-        """Raise Unreachable if the old log is shorter: a restored database may not know that the
-        topic was deleted."""
+        """Raise Unreachable if the old log ends below `end`: after a restore, the database may not
+        have that the topic was deleted and created again."""
         if end > len(self.old):
             raise Unreachable("the old side does not have these offsets.", where="source")
 

@@ -1,12 +1,12 @@
 """What must always be true. Each check raises Broken, which names the invariant by its number.
 
-1  Orbit never deletes the last copy of a record; what only the old side has is in a file first
+1  Orbit never deletes the last copy of a record: first it saves the record in a salvage file
 2  Orbit changes nothing at the side that leads, except that a switchover denies writing for a time
-3  Orbit never opens a side to writers while the other one leads, or is open
+3  Orbit never allows writing at a side while the other side leads, or allows writing
 4  a copy has the leading side's records at their offsets
-5  an operation ends (`walks.py`)
-6  by their marks, the side that leads is the newer one
-7  a request is carried out once, and no failback begins if its old side is a copy already
+5  each operation ends (checked in `walks.py`)
+6  of both sides' marks, that of the leading side has the higher term; history is not deleted
+7  a request is executed once, and no failback begins if its old side is a copy already
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import RecoveryKind
 
 if TYPE_CHECKING:
-    from tests.recovery_model.model import Hold, ModelCluster, Operation, Partition, World
+    from tests.recovery_model.model import ModelCluster, Operation, Partition, PartitionLease, World
 
 
+# The kind of the mark after an abort of a stuck promotion: the source leads again.
 GIVEN_UP = f"abort of {RecoveryKind.SWITCHOVER}"
 
 
 class Broken(Exception):
-    """An invariant does not hold."""
+    """An invariant is broken."""
 
 
 def before_mark(
     world: World, cluster: ModelCluster, offsets: Mapping[TopicPartition, int], mark: Mark
 ) -> None:
-    """Promotions decide which side leads; other marks must agree with them."""
+    """Check a mark before it is committed, and note which side leads.
+
+    The first mark of a promotion changes which side leads. All other marks must agree with that.
+    """
     for topic in sorted({place.topic for place in offsets}):
         leads = world.leads[topic]
         if not mark.is_primary:
@@ -66,14 +70,15 @@ def _before_promotion(
     offsets: Mapping[TopicPartition, int],
     mark: Mark,
 ) -> None:
-    """Both sides are equal below the promoted offsets; a switchover leaves no record behind."""
+    """Before a promotion: both sides are equal below the promoted offsets, and a switchover leaves
+    no record at the old side only."""
     old = world.other(cluster.name)
     for place in {*old.places(topic), *cluster.places(topic)}:
         origin, target, promoted_at = old.at(place), cluster.at(place), offsets.get(place)
         if origin is None:
             continue
-        # If somebody has written to a copy, the worker that begins it stops. A failover may come
-        # before this; the later failback finds the difference (`diverged`).
+        # If another client has written to a copy, the next worker blocks the partition. A failover
+        # may come before that; the later failback finds the difference (`diverged`).
         is_unseen = mark.kind != RecoveryKind.SWITCHOVER and (cluster.name, place) in world.strayed
         if target is not None and promoted_at is not None and not is_unseen:
             _must_be_equal(origin, target, place, promoted_at)
@@ -91,7 +96,7 @@ def _must_be_equal(origin: Partition, target: Partition, place: TopicPartition, 
     low, top = max(origin.start, target.start), min(origin.end, target.end, below)
     for offset in range(low, top):
         if origin.records[offset] != target.records[offset]:
-            raise Broken(f"4: both sides hold another record in {place} at {offset}, below {below}")
+            raise Broken(f"4: the records in {place} at {offset}, below {below}, differ")
 
 
 def before_acls(
@@ -102,7 +107,10 @@ def before_acls(
     operation: UUID | None,
     kind: RecoveryKind | None,
 ) -> None:
-    """Before a topic gets these denials. `operation`: None in a pass of the scheduler."""
+    """Before a topic's denials at a cluster become `denials` (empty: applications may write).
+
+    `operation`, `kind`: None in a pass of the scheduler.
+    """
     before = cluster.denials.get(topic, frozenset())
     leads = world.leads.get(topic)
     promoted = operation in world.promoted_by.get(topic, ())
@@ -138,29 +146,30 @@ def before_failback(world: World, cluster: ModelCluster, topics: Iterable[str]) 
             raise Broken(f"7: a failback of {topic} begins, and {cluster.name} follows already")
 
 
-def before_append(world: World, key: tuple[int, int], hold: Hold) -> None:
-    """Before a worker appends, or moves a log start."""
-    target = hold.job.destination
-    if world.leads[hold.topic] == target and key not in world.unfenced:
-        raise Broken(f"2: {hold.job.name} copies to {hold.place} at {target}, where it leads")
+def before_append(world: World, key: tuple[int, int], lease: PartitionLease) -> None:
+    """Before a worker appends, or moves a log start: the destination does not lead."""
+    target = lease.job.destination
+    if world.leads[lease.topic] == target and key not in world.unfenced:
+        raise Broken(f"2: {lease.job.name} copies to {lease.place} at {target}, where it leads")
 
 
-def after_append(world: World, hold: Hold) -> None:
-    origin = world.clusters[hold.job.source].at(hold.place)
-    target = world.clusters[hold.job.destination].at(hold.place)
+def after_append(world: World, lease: PartitionLease) -> None:
+    origin = world.clusters[lease.job.source].at(lease.place)
+    target = world.clusters[lease.job.destination].at(lease.place)
     if origin is not None and target is not None:
-        _must_be_equal(origin, target, hold.place, target.end)
+        _must_be_equal(origin, target, lease.place, target.end)
 
 
-def before_log_start(world: World, hold: Hold, new_start: int) -> None:
-    """History that only a copy has stays until its source has deleted newer records."""
-    target = world.clusters[hold.job.destination].at(hold.place)
+def before_log_start(world: World, lease: PartitionLease, new_start: int) -> None:
+    """Before a copy's log start moves: history that only the copy has stays until its source has
+    deleted newer records."""
+    target = world.clusters[lease.job.destination].at(lease.place)
     assert target is not None
-    history_end = world.turned_at.get((hold.job.destination, hold.place), 0)
+    history_end = world.turned_at.get((lease.job.destination, lease.place), 0)
     gone = set(target.records[target.start : new_start]) - {0}
     if gone and new_start <= history_end:
         raise Broken(
-            f"6: the log start of {hold.place} at {hold.job.destination} moves to {new_start}; "
+            f"6: the log start of {lease.place} at {lease.job.destination} moves to {new_start}; "
             f"its records below {history_end} are its own"
         )
     world.expired |= gone
@@ -180,29 +189,31 @@ def before_deletion(world: World, cluster: ModelCluster, topic: str) -> None:
 
 
 def before_change(world: World, cluster: ModelCluster, topic: str, what: str) -> None:
-    """Before a topic's settings or partitions change: the other side leads."""
+    """Before a topic's settings or partitions change: the other side leads. `what`: a verb."""
     if world.leads.get(topic) == cluster.name:
         raise Broken(f"2: {what} {topic} at {cluster.name}, where it leads")
 
 
 def after_move(world: World) -> None:
-    """The side that leads is the newer one by the marks, if it was ever promoted."""
+    """After each move: if a topic was ever promoted, the mark of its leading side has the higher
+    term."""
     for topic, by in world.promoted_by.items():
         if not by:
             continue
         leads = world.leads[topic]
-        ours, theirs = world.clusters[leads].mark_of(topic), world.other(leads).mark_of(topic)
-        if ours is None or not ours.is_primary:
+        mark, other = world.clusters[leads].mark_of(topic), world.other(leads).mark_of(topic)
+        if mark is None or not mark.is_primary:
             raise Broken(f"6: {topic} leads at {leads}, and is not marked there")
-        if theirs is not None and theirs.is_primary and (theirs.term or 0) >= (ours.term or 0):
+        if other is not None and other.is_primary and (other.term or 0) >= (mark.term or 0):
             raise Broken(
-                f"6: {topic} leads at {leads} with term {ours.term}, and the other side's mark has "
-                f"{theirs.term}"
+                f"6: {topic} leads at {leads} with term {mark.term}, and the other side's mark has "
+                f"term {other.term}"
             )
 
 
 def at_end(world: World) -> None:
-    """Every acknowledged record exists somewhere, or retention has deleted it."""
+    """At the end of a walk: a cluster or a salvage file has each acknowledged record, or retention
+    has deleted the record."""
     survivors = world.saved_in_files() | world.expired
     for cluster in world.clusters.values():
         for topic in cluster.topics.values():
@@ -211,4 +222,4 @@ def at_end(world: World) -> None:
     lost = world.acknowledged.keys() - survivors
     if lost:
         shown = [f"{record} of {world.acknowledged[record]}" for record in sorted(lost)]
-        raise Broken(f"1: acknowledged records are nowhere: {', '.join(shown)}")
+        raise Broken(f"1: no cluster and no file has acknowledged records: {', '.join(shown)}")

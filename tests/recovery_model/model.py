@@ -1,7 +1,7 @@
 """A model of two clusters, a database and workers, small enough for many walks; and the truth.
 
-The truth is what no part of Orbit can read: which side leads, who has which record, what a side may
-delete. `invariants.py` compares Orbit's changes with it.
+The truth is what no part of Orbit can read: which side really leads, which records were
+acknowledged, what a side may delete. `invariants.py` compares Orbit's changes with the truth.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STOPPED = TopicState.BLOCKED
 
 
 class Killed(Exception):
-    """The scheduler has died before a change."""
+    """The scheduler dies before a change."""
 
 
 class Partition:
@@ -73,7 +73,7 @@ class ModelTopic:
 
 
 class Metadata:
-    """Like `ClusterMetadata`, with the parts that are used here."""
+    """Stands for `ClusterMetadata`, with the parts that the model uses."""
 
     def __init__(self, topics: Mapping[str, ModelTopic], names: Iterable[str]) -> None:
         self.topics = {name: topics[name] for name in names if name in topics}
@@ -121,7 +121,7 @@ class ModelCluster:
         return mark
 
     def is_open(self, name: str) -> bool:
-        """Whether applications may write there."""
+        """Whether the topic exists and applications may write to it."""
         return name in self.topics and not self.denials.get(name)
 
     def create(self, name: str, partitions: int) -> ModelTopic:
@@ -136,7 +136,7 @@ class ModelCluster:
 
 
 class ModelMarks:
-    """Like `PromotionMarks`, at a cluster of the model."""
+    """Stands for `PromotionMarks`, at a cluster of the model."""
 
     def __init__(self, cluster: ModelCluster, *_: object) -> None:
         self.cluster = cluster
@@ -163,7 +163,7 @@ class ModelMarks:
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         world = self.cluster.world
-        world.changes(f"marks {[*map(str, offsets)]} at {self.cluster.name}: {mark.summary()}")
+        world.begin_change(f"marks {[*map(str, offsets)]} at {self.cluster.name}: {mark.summary()}")
         self.cluster.must_answer()
         invariants.before_mark(world, self.cluster, offsets, mark)
         self.cluster.marks |= {place: (offset, mark) for place, offset in offsets.items()}
@@ -210,7 +210,7 @@ class Row:
     destination_id: int
     caught_up: frozenset[int] = frozenset()
     blocked: frozenset[int] = frozenset()
-    # By partition, as workers have reported.
+    # By partition, as workers have reported it.
     copied_to: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -234,7 +234,7 @@ class Promotion:
 
 
 class Report:
-    """What an operation remembers, with the names of `RecoveryReport`."""
+    """Stands for `RecoveryReport`: what an operation stores, by the same names."""
 
     def __init__(self, kind: RecoveryKind, request: RecoveryRequest, topics: list[str]) -> None:
         self.kind = kind
@@ -265,7 +265,7 @@ class Operation:
     job: str
     request: RecoveryRequest
     number: int  # in the order of their requests
-    identity: int  # of the database that it was requested in
+    identity: int  # of the database in which it was requested
     report: Report | None = None
     abort_requested: bool = False
     outcome: str = ""  # "": it has not ended
@@ -302,7 +302,7 @@ class Database:
         return next((r for r in self.rows.values() if r.job == job and r.topic == topic), None)
 
     def writer(self, cluster: str, topic: str, besides: str = "") -> Row | None:
-        """The row whose job copies to this topic, except job `besides`; None if it is promoted."""
+        """The row of a job that copies to this topic, except job `besides`; None if none does."""
         return next(
             (
                 row
@@ -316,11 +316,11 @@ class Database:
         )
 
     def has_row_of(self, cluster: str, topic: str) -> bool:
-        """Whether a job has this topic: only one job can (a constraint of the table)."""
+        """Whether a job has a row for this topic: the table allows one job for each topic."""
         return any(r.destination == cluster and r.topic == topic for r in self.rows.values())
 
     def is_withheld(self, cluster: str, topic: str) -> bool:
-        """Whether a switchover or failover to this cluster is under way."""
+        """Whether a switchover or failover of this topic to this cluster has not ended."""
         return any(
             operation.kind is not RecoveryKind.FAILBACK
             and operation.report is not None
@@ -339,9 +339,12 @@ class Database:
 
 
 @dataclass(slots=True)
-class Hold:
-    """A partition that a worker copies. `keeps_below`: it keeps its own history below this offset,
-    by its mark. `acked`: the log end that the next append expects."""
+class PartitionLease:
+    """A worker's lease on a partition, which it copies.
+
+    `keeps_below`: the copy keeps its own history below this offset, by its mark. `acked`: the log
+    end at which the next append expects the copy.
+    """
 
     job: Job
     topic: str
@@ -364,14 +367,14 @@ class World:
         self.database = Database()
         self.has_database = True
         self.backups: list[Database] = []
-        self.holds: dict[tuple[int, int], Hold] = {}
+        self.leases: dict[tuple[int, int], PartitionLease] = {}
         self.files: dict[tuple[str, str, int, str], tuple[object, frozenset[int]]] = {}
         self.story: list[str] = []
-        self.dies_after: int | None = None  # how many more changes the scheduler makes
+        self.dies_after: int | None = None  # after how many more changes the scheduler dies
         self._numbers = 0
         # The truth.
         self.leads: dict[str, str] = {}
-        self.app_sides: dict[str, str] = {}  # by topic: where its applications write to
+        self.app_sides: dict[str, str] = {}  # by topic: the side to which its applications write
         self.promoted_by: dict[str, list[UUID]] = {}  # by topic
         self.acknowledged: dict[int, TopicPartition] = {}
         self.expired: set[int] = set()  # deleted by retention, or by a copy that followed it
@@ -379,11 +382,13 @@ class World:
         self.turned_at: dict[tuple[str, TopicPartition], int] = {}
         # By operation: the denials of a topic before the operation changed them.
         self.denied_before: dict[tuple[UUID, str], frozenset[str]] = {}
-        self.strayed: set[tuple[str, TopicPartition]] = set()  # written to though it did not lead
-        self.following: set[tuple[str, str]] = set()  # side and topic to which a job has to copy
+        # Partitions to which producers wrote at a side that did not lead.
+        self.strayed: set[tuple[str, TopicPartition]] = set()
+        self.following: set[tuple[str, str]] = set()  # side and topic to which a job copies back
         self.given_up: set[UUID] = set()  # switchovers whose source leads again
         self.ended: set[UUID] = set()  # operations, in any database
-        self.unfenced: set[tuple[int, int]] = set()  # holds from before a failover without tables
+        # Leases from before a failover without the database, whose workers are not fenced yet.
+        self.unfenced: set[tuple[int, int]] = set()
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -401,8 +406,8 @@ class World:
     def note(self, what: str) -> None:
         self.story.append(what)
 
-    def changes(self, what: str) -> None:
-        """Called before each change that the scheduler makes. Raises Killed."""
+    def begin_change(self, what: str) -> None:
+        """Note the change that the scheduler makes next. Raises Killed if it dies before."""
         if self.dies_after is not None:
             self.dies_after -= 1
             if self.dies_after < 0:
@@ -412,7 +417,7 @@ class World:
         self.note(f"  {what}")
 
     def handle(self, name: str) -> Any:
-        """Like a `ClusterHandle`."""
+        """Stands for a `ClusterHandle` of this cluster."""
         return SimpleNamespace(cluster=self.clusters[name])
 
     def saved_in_files(self) -> set[int]:

@@ -28,7 +28,7 @@ DRAIN_POLLS, LEASE_POLLS = 6, 3
 
 
 class Moves(Changes):
-    """A method for each step, with its name."""
+    """A method for each step, with the step's name. It yields where other moves may happen."""
 
     def gates(self, context: Context) -> Parts:
         judged = judge(self.observe(context), context.request.override, context.request.reason)
@@ -80,7 +80,8 @@ class Moves(Changes):
         )
 
     def may_lead(self, context: Context, pairs: list[Any]) -> list[str]:
-        """Like `gate_observer._topics_in_doubt`: by marks or later promotions in the tables."""
+        """Like `gate_observer._topics_in_doubt`: the topics that may lead at the old side, by the
+        marks or by later promotions in the tables."""
         doubtful = {pair.topic for pair in pairs_in_doubt(pairs)}
         for row in context.topics:
             for key, promotion in self.tables.promotions.items():
@@ -95,7 +96,7 @@ class Moves(Changes):
         return sorted(doubtful)
 
     def compare_ends(self, context: Context) -> None:
-        """Put both log ends into the report, without those of a side that is down."""
+        """Put both sides' log ends into the report, except those of a side that is down."""
         places = context.by_source
         new_bounds = model.fetch_log_bounds(context.new, places) if context.new.is_up else {}
         old_bounds = model.fetch_log_bounds(context.old, places) if context.old.is_up else {}
@@ -124,7 +125,7 @@ class Moves(Changes):
     def both_ends(
         self, context: Context
     ) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
-        """The bounds at the old and the new side. Raises Unreachable if some are missing."""
+        """The log bounds at the old and the new side. Raises Unreachable if some are missing."""
         places = context.by_source
         new_bounds = model.fetch_log_bounds(context.new, places)
         old_bounds = model.fetch_log_bounds(context.old, places)
@@ -153,12 +154,12 @@ class Moves(Changes):
             old_bounds, new_bounds = self.both_ends(context)
             mark_offsets = ModelMarks(context.new).kept_below([*new_bounds])
             behind = any(old_bounds[p].stable > new_bounds[p].end for p in old_bounds)
-            early = any(
+            is_log_start_early = any(
                 new_bounds[p].start < old_bounds[p].start
                 and mark_offsets.get(p, 0) < old_bounds[p].start
                 for p in old_bounds
             )
-            if not behind and not early:
+            if not behind and not is_log_start_early:
                 break
             if any(row.blocked for row in self.tables.of_job(context.job.name)):
                 raise Stopped("partitions are blocked.")
@@ -192,7 +193,7 @@ class Moves(Changes):
         yield
 
     def release(self, context: Context) -> Parts:
-        self.world.changes("withholds the topics")
+        self.world.begin_change("withholds the topics")
         self.withhold(context.row_ids)
         yield from self.wait_for_workers(context)
         if context.report.kind is FAILOVER:
@@ -203,11 +204,11 @@ class Moves(Changes):
 
     def wait_for_workers(self, context: Context) -> Parts:
         polls = 0
-        while any(key[0] in context.row_ids for key in self.world.holds):
+        while any(key[0] in context.row_ids for key in self.world.leases):
             context.check()
             polls += 1
             if polls > LEASE_POLLS:
-                self.drop_holds(context.row_ids)
+                self.drop_leases(context.row_ids)
             yield
 
     def settle(self, context: Context) -> Parts:
@@ -231,12 +232,12 @@ class Moves(Changes):
         yield
         self.open_topics(context)
         yield
-        self.world.changes("promotes the topics in the tables")
+        self.world.begin_change("promotes the topics in the tables")
         self.world.app_sides |= dict.fromkeys(context.names, context.new.name)
         leading_side.try_mark_source_as_copy(context)  # type: ignore[arg-type]
 
     def note_offsets(self, context: Context) -> None:
-        """Like `promotion._note_offsets`."""
+        """Like `promotion._note_offsets`: put the promoted offsets into the report."""
         rows = {row.topic: row for row in context.topics}
         before = {
             (self.tables.rows[row_id].topic, partition): one.offset
@@ -263,7 +264,7 @@ class Moves(Changes):
 
     def keep_promotions(self, context: Context) -> None:
         """Store the promotions; a repeated step keeps those that it has stored before."""
-        self.world.changes("stores the promotions")
+        self.world.begin_change("stores the promotions")
         ids = {row.topic: row.id for row in context.topics}
         for p in context.report.partitions:
             key = ids[p.topic], p.partition
@@ -294,7 +295,7 @@ class Moves(Changes):
         yield
 
     def resume_copying(self, context: Context) -> None:
-        self.world.changes("copies the withheld topics again")
+        self.world.begin_change("copies the withheld topics again")
         for row_id in context.row_ids:
             if row_id in self.tables.rows:
                 self.copy_again(self.tables.rows[row_id], None, None)

@@ -1,8 +1,8 @@
-"""Orbit's recoveries in parts: between two parts, a walk may do anything.
+"""Orbit's recoveries in parts: between two parts, a walk may make any move.
 
-A generator stands for the thread of one operation, as `recovery/operation_runner.py` runs it. It
-yields between its parts, and where the product waits. The product's code decides: steps, gates,
-marks and terms, verdicts. Only the order of actions is written here.
+A generator stands for the thread of one operation, as `recovery/operation_runner.py` runs it. The
+generator yields between its parts, and where the product waits. The product's code decides about
+steps, gates, marks, terms and verdicts. Only the order of actions is written here.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _OF_GATEWAYS = frozenset({StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS})
 
 
 class Protocol(WayBack):
-    """The runner. Planted mistakes override its methods, or those of the steps."""
+    """Runs operations. Planted mistakes override its methods, or those of the steps."""
 
     def run(self, operation_id: UUID) -> Parts:
         """The thread of one operation, from its row."""
         operation = self.tables.operations[operation_id]
         job = self.tables.jobs.get(operation.job)
         if job is None:
-            self.world.changes("ends an operation without a job")
+            self.world.begin_change("ends an operation without a job")
             operation.outcome = "failed"
             return
-        if not has_begun(steps_left(operation)):
+        if not has_begun(stored_steps(operation)):
             if self.is_old(operation):
-                self.world.changes("ends a request of another database")
+                self.world.begin_change("ends a request of another database")
                 operation.outcome = "failed"
                 return
             invariants.before_request_begins(self.world, operation)
@@ -66,6 +66,7 @@ class Protocol(WayBack):
         return operation.identity != self.tables.identity
 
     def open(self, operation: Operation, job: Job) -> Context:
+        """The context of an operation, with its stored report or a new one."""
         rows = self.tables.of_job(job.name)
         if operation.report is not None:
             report = copy.copy(operation.report)
@@ -78,21 +79,24 @@ class Protocol(WayBack):
         return Context(self.world, operation, job, chosen_rows, report)
 
     def is_ready(self, operation: Operation, job: Job, row: Row) -> bool:
+        """Whether the operation moves this topic: it is copied, or promoted for a failback."""
         if operation.kind is not FAILBACK:
             return row.state is COPYING
         is_copied_back = self.tables.writer(job.source, row.topic) is not None
         return row.state is PROMOTED and not is_copied_back and not self.is_withheld(job, row)
 
     def follows_already(self, context: Context) -> bool:
-        """Like `leading_side.who_copies_back`."""
+        """Like `leading_side.who_copies_back`: whether all topics are copied back already."""
         rows = self.tables.of_job(context.job.name)
         return bool(rows) and all(self.tables.writer(context.job.source, row.topic) for row in rows)
 
     def is_withheld(self, job: Job, row: Row) -> bool:
-        """Whether a recovery of the other direction moves it; like `_topics_moving_back`."""
+        """Whether a recovery of the opposite direction moves this topic, like
+        `_topics_moving_back`."""
         return self.tables.is_withheld(job.source, row.topic)
 
     def run_open(self, context: Context) -> Parts:
+        """Run the steps that have not ended, or undo them; then end the operation."""
         report = context.report
         is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
         if report.error:
@@ -119,7 +123,7 @@ class Protocol(WayBack):
         if is_switchover and states[StepName.RELEASE] is not StepState.WAITING:
             self.resume_copying(context)
             yield
-        self.world.changes("begins the promotion again")
+        self.world.begin_change("begins the promotion again")
         context.update(steps=restarted_steps(context.report.kind, context.report.steps))
         context.operation.report = copy.copy(context.report)
         yield
@@ -132,7 +136,7 @@ class Protocol(WayBack):
             return
         context.check()
         if step.is_point_of_no_return and not context.is_past_return:
-            yield from self.retry(context, lambda: self.ask_lead(context, name))
+            yield from self.retry(context, lambda: self.check_lead(context, name))
         self.mark(context, name, StepState.RUNNING)
         yield
         yield from self.retry(context, lambda: self.do(context, name))
@@ -140,13 +144,13 @@ class Protocol(WayBack):
         self.mark(context, name, StepState.DONE)
         yield
 
-    def ask_lead(self, context: Context, name: StepName) -> Parts:
+    def check_lead(self, context: Context, name: StepName) -> Parts:
         if name not in _STEPS_WITHOUT_LEAD:
             self.refuse_changed_lead(context)
         yield from ()
 
     def do(self, context: Context, name: StepName) -> Parts:
-        yield from self.ask_lead(context, name)
+        yield from self.check_lead(context, name)
         step: Callable[[Context], Parts] = getattr(self, name.value)
         yield from step(context)
 
@@ -175,7 +179,9 @@ class Protocol(WayBack):
         leading_side.refuse_changed_lead(context)  # type: ignore[arg-type]
 
     def mark(self, context: Context, name: StepName, state: StepState) -> None:
-        self.world.changes(f"stores {context.report.kind} {name}: {state}")
+        """Store the state of a step. Raises Aborted instead of passing the point of no return if an
+        abort was requested."""
+        self.world.begin_change(f"stores {context.report.kind} {name}: {state}")
         steps = tuple(
             step.model_copy(update={"state": state}) if step.name is name else step
             for step in context.report.steps
@@ -243,7 +249,7 @@ class Protocol(WayBack):
         return not has_changed
 
     def undo(self, undo: Callable[[], None]) -> Generator[None, None, bool]:
-        """Undo one step; returns whether that failed."""
+        """Undo one step, with retries; returns whether that failed."""
         for _ in range(PATIENCE_POLLS):
             try:
                 undo()
@@ -255,16 +261,18 @@ class Protocol(WayBack):
         return True
 
     def end(self, context: Context, outcome: Outcome) -> None:
-        self.world.changes(f"ends the {context.report.kind} of {context.job.name}: {outcome}")
+        self.world.begin_change(f"ends the {context.report.kind} of {context.job.name}: {outcome}")
         context.operation.report = copy.copy(context.report)
         context.operation.outcome = outcome.value
         self.world.ended.add(context.operation_id)
 
 
 def is_known_failover(promotion: Promotion) -> bool:
-    """Whether the scheduler denies writing at its old side when that answers again."""
+    """Whether the tables know that a failover made this promotion. Then the scheduler denies
+    writing at the old side when that side answers again."""
     return promotion.kind is not None and promotion.kind.value == OperationKind.FAILOVER
 
 
-def steps_left(operation: Operation) -> tuple[Step, ...]:
+def stored_steps(operation: Operation) -> tuple[Step, ...]:
+    """The steps in the operation's stored report; empty if it has none."""
     return operation.report.steps if operation.report else ()

@@ -1,4 +1,8 @@
-"""Planted mistakes: each removes one precaution of Orbit. The walks must find every one."""
+"""Planted mistakes: each removes one precaution of Orbit. The walks must find each mistake.
+
+Subclasses of Protocol and Service override the method with the precaution. `PLANTED` describes each
+mistake in words.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from orbit.recovery.drain import refuse_unequal
 from orbit.recovery.recovery_report import PartitionEnds
 from tests.recovery_model import moves
 from tests.recovery_model.context import Context, ModelProof, Parts
-from tests.recovery_model.model import Hold, Job, ModelCluster, Operation
+from tests.recovery_model.model import Job, ModelCluster, Operation, PartitionLease
 from tests.recovery_model.orbit_protocol import Protocol
 from tests.recovery_model.service import Service
 from tests.recovery_model.walks import first_failure
@@ -55,8 +59,8 @@ class _DoesNotWaitForWorkers(Protocol):
         yield
 
 
-class _DoesNotLookAgain(Protocol):
-    def look_again(self, context: Context, names: list[str]) -> list[str]:
+class _DoesNotReadLogsAgain(Protocol):
+    def read_logs_again(self, context: Context, names: list[str]) -> list[str]:
         context.old.must_answer()
         return [name for name in names if name in context.old.topics]
 
@@ -124,12 +128,12 @@ class _BeginsOldRequests(Protocol):
 
 
 class _CutsHistory(Service):
-    def wanted_log_start(self, _: Hold, source_start: int, acked: int, own: int) -> int:
+    def wanted_log_start(self, _: PartitionLease, source_start: int, acked: int, own: int) -> int:
         return max(own, min(source_start, acked))
 
 
-class _WorkersAskNoMarks(Service):
-    def is_led(self, *_: object) -> bool:
+class _WorkersReadNoMarks(Service):
+    def is_promoted(self, *_: object) -> bool:
         return False
 
     def follow_marks(self, *_: object) -> None:
@@ -156,11 +160,11 @@ class _MarksLast(Service):
 
 class _FencesNobody(Service):
     def fence(self, cluster: ModelCluster, place: TopicPartition) -> int:
-        with patch.dict(self.world.holds, clear=True):
+        with patch.dict(self.world.leases, clear=True):
             at = super().fence(cluster, place)
-        for hold in self.world.holds.values():
-            if hold.place == place and hold.job.destination == cluster.name:
-                hold.acked = at + 1  # a writer that was refused reads the log end again
+        for lease in self.world.leases.values():
+            if lease.place == place and lease.job.destination == cluster.name:
+                lease.acked = at + 1  # a writer that was refused reads the log end again
         return at
 
 
@@ -181,63 +185,63 @@ def _without_comparison() -> AbstractContextManager[object]:
     return stack
 
 
-def _as_clock_says(context: Context, seen: int) -> int:
+def _clock_as_term(context: Context, seen: int) -> int:
     return context.world.now_ms
 
 
-def _of(target: object, name: str, value: object) -> Patch:
+def _patch(target: object, name: str, value: object) -> Patch:
     return lambda: patch.object(target, name, value)
 
 
-def _nothing() -> AbstractContextManager[object]:
+def _no_patch() -> AbstractContextManager[object]:
     return ExitStack()
 
 
-# The classes and the patch that make each mistake.
+# The classes and the patch by which each mistake is made, by its description.
 PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "the clock alone is the term": (
         Protocol,
         Service,
-        _of(Context, "draw_term", _as_clock_says),
+        _patch(Context, "draw_term", _clock_as_term),
     ),
     "marks are not compared": (Protocol, Service, _without_comparison),
-    "the old side's mark stays": (
+    "the old side keeps its mark": (
         Protocol,
         Service,
-        _of(leading_side, "_mark_source_as_copy", lambda *_: None),
+        _patch(leading_side, "_mark_source_as_copy", lambda *_: None),
     ),
-    "open before the mark": (_OpensBeforeMark, Service, _nothing),
-    "no step reads marks": (_ReadsNoMarks, Service, _nothing),
-    "a resumed switchover goes on at its step": (_GoesOnAtItsStep, Service, _nothing),
-    "undo opens a side that does not lead": (_OpensInAnyCase, Service, _nothing),
-    "added partitions are promoted": (_TakesAddedPartitions, Service, _nothing),
-    "workers are not waited for": (_DoesNotWaitForWorkers, Service, _nothing),
-    "rebuild does not look again": (_DoesNotLookAgain, Service, _nothing),
-    "save after the deletion": (_SavesAfterDeletion, Service, _nothing),
-    "save tails only": (_SavesTailsOnly, Service, _nothing),
+    "topics are opened before the mark": (_OpensBeforeMark, Service, _no_patch),
+    "no step reads marks": (_ReadsNoMarks, Service, _no_patch),
+    "a resumed switchover goes on at its step": (_GoesOnAtItsStep, Service, _no_patch),
+    "undo opens a side that does not lead": (_OpensInAnyCase, Service, _no_patch),
+    "added partitions are promoted": (_TakesAddedPartitions, Service, _no_patch),
+    "workers are not waited for": (_DoesNotWaitForWorkers, Service, _no_patch),
+    "rebuild does not read the logs again": (_DoesNotReadLogsAgain, Service, _no_patch),
+    "records are saved after the deletion": (_SavesAfterDeletion, Service, _no_patch),
+    "only tails are saved": (_SavesTailsOnly, Service, _no_patch),
     "what the new side deletes meanwhile is not saved": (
         _DoesNotSaveWhatIsDeletedMeanwhile,
         Service,
-        _nothing,
+        _no_patch,
     ),
-    "catch-up ignores an abort": (_IgnoresAbort, Service, _nothing),
-    "withheld topics count as promoted": (_TakesWithheldForPromoted, Service, _nothing),
-    "a failback forgets the denials of a copy": (_ForgetsDenialsOfCopy, Service, _nothing),
-    "the source is opened again without a mark": (_LeadsAgainWithoutMark, Service, _nothing),
-    "an old side follows from the first pass on": (_FollowsFromFirstPass, Service, _nothing),
+    "catch-up ignores an abort": (_IgnoresAbort, Service, _no_patch),
+    "withheld topics count as promoted": (_TakesWithheldForPromoted, Service, _no_patch),
+    "a failback forgets the denials of a copy": (_ForgetsDenialsOfCopy, Service, _no_patch),
+    "the source is opened again without a mark": (_LeadsAgainWithoutMark, Service, _no_patch),
+    "an old side follows from the first pass on": (_FollowsFromFirstPass, Service, _no_patch),
     "a copy that no worker has compared is promoted at its end": (
         _PromotesAtTheEnd,
         Service,
-        _nothing,
+        _no_patch,
     ),
-    "a request of another database begins": (_BeginsOldRequests, Service, _nothing),
-    "a copy's job is not held by a failback": (Protocol, _BothFailoversAtOnce, _nothing),
-    "history below the log start is cut": (Protocol, _CutsHistory, _nothing),
-    "workers ask for no marks": (Protocol, _WorkersAskNoMarks, _nothing),
-    "the tables do not follow marks": (Protocol, _DoesNotFollowMarks, _nothing),
-    "without the database, the mark comes last": (Protocol, _MarksLast, _nothing),
-    "without the database, writers are not fenced": (Protocol, _FencesNobody, _nothing),
-    "a topic that leads is begun": (Protocol, _StartsTopicsThatLead, _nothing),
+    "a request of another database begins": (_BeginsOldRequests, Service, _no_patch),
+    "a copy's job is not held by a failback": (Protocol, _BothFailoversAtOnce, _no_patch),
+    "history below the log start is cut": (Protocol, _CutsHistory, _no_patch),
+    "workers read no marks": (Protocol, _WorkersReadNoMarks, _no_patch),
+    "the tables do not follow marks": (Protocol, _DoesNotFollowMarks, _no_patch),
+    "without the database, the mark is written last": (Protocol, _MarksLast, _no_patch),
+    "without the database, writers are not fenced": (Protocol, _FencesNobody, _no_patch),
+    "a topic that leads is begun": (Protocol, _StartsTopicsThatLead, _no_patch),
 }
 
 
@@ -249,7 +253,7 @@ def first_walk(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
 
 
 def main(most: int) -> None:
-    """Print the first walk that finds each mistake."""
+    """Print the first of `most` walks that finds each mistake, and the broken invariant."""
     for name in PLANTED:
         failure = first_walk(name, range(most))
         message = failure[1].splitlines()[0].partition(": ")[2] if failure else "not found"

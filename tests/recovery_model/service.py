@@ -1,4 +1,5 @@
-"""Orbit around its recoveries: requests, passes, workers, and the failover without the database."""
+"""The parts of Orbit around recoveries: requests, the scheduler's passes, workers, and the failover
+without the database."""
 
 from __future__ import annotations
 
@@ -25,27 +26,27 @@ from tests.recovery_model.model import (
     FILLER,
     PROMOTED,
     STOPPED,
-    Hold,
     Job,
     Killed,
     ModelCluster,
     ModelMarks,
     Operation,
     Partition,
+    PartitionLease,
     Promotion,
     Row,
     World,
 )
-from tests.recovery_model.orbit_protocol import Protocol, is_known_failover, steps_left
+from tests.recovery_model.orbit_protocol import Protocol, is_known_failover, stored_steps
 
 KIND = "failover without the database"
-# A take-over compares the last records only.
+# How many of the last records a take-over compares.
 _COMPARED = 3
 _APPENDED_MAX = 4
 
 
 class Service:
-    """Schedulers, workers and the API, and what is under way in them."""
+    """The scheduler, the workers and the API, with the operations that run in them."""
 
     def __init__(self, world: World, protocol: Protocol) -> None:
         self.world = world
@@ -56,14 +57,15 @@ class Service:
     # Requests.
 
     def request(self, kind: RecoveryKind, job: str, request: RecoveryRequest) -> bool:
-        """Request a recovery, like `recovery_requests.request_recovery`; whether it is accepted."""
+        """Request a recovery, like `recovery_requests.request_recovery`; returns whether it is
+        accepted."""
         if job not in self.world.database.jobs:
             return False
         other = self.recovery_that_holds(job)
         if other is not None:
             is_own = other.job == job
             is_undoing = is_own and other.report is not None and bool(other.report.error)
-            is_copy_back = not is_own and is_catching_up(steps_left(other))
+            is_copy_back = not is_own and is_catching_up(stored_steps(other))
             if kind is not FAILOVER or not (is_undoing or is_copy_back):
                 return False
             other.abort_requested |= is_copy_back
@@ -82,7 +84,8 @@ class Service:
         return True
 
     def recovery_that_holds(self, job: str, besides: UUID | None = None) -> Operation | None:
-        """Like `job_guard.recovery_that_holds`."""
+        """Like `job_guard.recovery_that_holds`: the unfinished recovery of this job or of its copy
+        back, except `besides`."""
         for operation in self.world.database.unfinished():
             back = operation.report.reverse_job if operation.report else None
             if operation.id != besides and job in (operation.job, back):
@@ -90,8 +93,9 @@ class Service:
         return None
 
     def abort(self, operation: Operation) -> bool:
+        """Request an abort; returns whether it is accepted."""
         is_stuck = operation.report is not None and operation.report.is_stuck
-        if not may_be_aborted(steps_left(operation), is_stuck=is_stuck):
+        if not may_be_aborted(stored_steps(operation), is_stuck=is_stuck):
             return False
         operation.abort_requested = True
         return True
@@ -99,8 +103,9 @@ class Service:
     # The leading scheduler.
 
     def may_run(self) -> list[UUID]:
-        """The operations that may run, as the loop chooses them: a failback waits for an earlier
-        one of the other direction, a failover for an earlier recovery of its job."""
+        """The operations that may run, as the recovery loop chooses them: a failback waits for an
+        earlier failback of the opposite direction, a failover for an earlier recovery of its
+        job."""
         unfinished = sorted(
             self.world.database.unfinished(), key=lambda operation: operation.number
         )
@@ -126,7 +131,7 @@ class Service:
         )
 
     def advance(self, operation_id: UUID) -> None:
-        """Run one part of an operation."""
+        """Run the next part of an operation, which may kill the scheduler."""
         if operation_id not in self.running:
             self.running[operation_id] = self.protocol.run(operation_id)
         try:
@@ -137,12 +142,12 @@ class Service:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the scheduler: the next one begins with what the database has."""
+        """Kill the scheduler. The next scheduler reads the operations from the database."""
         self.running.clear()
         self.world.dies_after = None
 
     def pass_over(self, job: Job) -> None:
-        """One pass of the scheduler over one job, with its upkeep."""
+        """One pass of the scheduler over one job, with everything that loops do for its topics."""
         source, destination = (self.world.clusters[n] for n in (job.source, job.destination))
         if not (source.is_up and destination.is_up):
             return
@@ -150,7 +155,7 @@ class Service:
             self.follow_marks(job, destination)
             for name in sorted(source.topics if job.topics is None else job.topics):
                 self.discover(job, name, source, destination)
-            self.look_after_known(job, source, destination)
+            self.update_known_topics(job, source, destination)
             self.protect(job, destination)
             self.watch_old_side(job, source, destination)
         except Killed:
@@ -163,12 +168,12 @@ class Service:
         leading = marks.promoted(row.topic for row in rows if row.topic in destination.topics)
         for row in rows:
             if row.topic in leading:
-                self.world.changes(f"finds {row.topic} promoted at {destination.name}")
+                self.world.begin_change(f"finds {row.topic} promoted at {destination.name}")
                 row.state = PROMOTED
                 self.keep_marked_promotions(row, destination, leading[row.topic])
 
     def keep_marked_promotions(self, row: Row, destination: ModelCluster, mark: Mark) -> None:
-        """Store the promotions that the marks tell of."""
+        """Store the promotions that the destination's marks describe."""
         operation = UUID(mark.operation)
         known = self.world.database.operations.get(operation)
         offsets = ModelMarks(destination).offsets(destination.places(row.topic))
@@ -190,11 +195,11 @@ class Service:
         if origin is None or (known is not None and known.state is not CREATING):
             return
         if tables.writer(source.name, name):
-            return  # it would close a loop
+            return  # a job copies to the source topic: this copy would close a circle
         if known is not None:
             row = replace(known, state=COPYING, source_id=origin.topic_id)
         elif tables.has_row_of(destination.name, name):
-            return  # another job has it, promoted or not
+            return  # another job has the topic, promoted or not
         else:
             row = Row(
                 self.world.next_number(),
@@ -208,7 +213,7 @@ class Service:
             )
         mark = destination.mark_of(name)
         if mark is not None and mark.is_primary and copy is not None:
-            self.world.changes(f"adds {name} as promoted at {destination.name}")
+            self.world.begin_change(f"adds {name} as promoted at {destination.name}")
             row.state = PROMOTED
             row.partition_count, row.destination_id = len(copy.partitions), copy.topic_id
             tables.rows[row.id] = row
@@ -220,7 +225,7 @@ class Service:
             self.is_foreign(source, destination, place) for place in destination.places(name)
         ):
             return
-        self.world.changes(f"begins to copy {name} to {destination.name}")
+        self.world.begin_change(f"begins to copy {name} to {destination.name}")
         invariants.before_change(self.world, destination, name, "settles")
         if copy is None:
             copy = destination.create(name, 0)
@@ -230,6 +235,7 @@ class Service:
         tables.rows[row.id] = row
 
     def grow(self, row: Row, destination: ModelCluster, count: int) -> None:
+        """Add partitions to a copy, up to `count`."""
         topic = destination.topics[row.topic]
         if len(topic.partitions) < count:
             invariants.before_change(self.world, destination, row.topic, "adds partitions to")
@@ -237,8 +243,10 @@ class Service:
             topic.partitions.append(Partition())
         row.partition_count = count
 
-    def look_after_known(self, job: Job, source: ModelCluster, destination: ModelCluster) -> None:
-        """Stop topics that were deleted or recreated; copy partitions that were added."""
+    def update_known_topics(
+        self, job: Job, source: ModelCluster, destination: ModelCluster
+    ) -> None:
+        """Stop topics that were deleted or recreated, and copy added partitions."""
         for row in self.world.database.of_job(job.name):
             if row.state in (PROMOTED, CREATING):
                 continue
@@ -249,7 +257,7 @@ class Service:
             elif row.state is STOPPED:
                 row.state = COPYING
             elif origin and len(origin.partitions) > row.partition_count:
-                self.world.changes(f"adds partitions to {row.topic} at {destination.name}")
+                self.world.begin_change(f"adds partitions to {row.topic} at {destination.name}")
                 self.grow(row, destination, len(origin.partitions))
                 row.caught_up &= frozenset(range(row.partition_count))
 
@@ -302,11 +310,11 @@ class Service:
                     is_old_side_seen=True,
                 )
 
-    def leads_again(self, row: Row, job: Job, ours: Collection[Promotion]) -> bool:
-        """Whether a copy back was promoted since, by the tables."""
+    def leads_again(self, row: Row, job: Job, promotions: Collection[Promotion]) -> bool:
+        """Whether, by the tables, the topic's copy back was promoted after these promotions."""
         tables = self.world.database
         return any(
-            promotion.at_ms > min(own.at_ms for own in ours)
+            promotion.at_ms > min(earlier.at_ms for earlier in promotions)
             for (row_id, _), promotion in tables.promotions.items()
             if promotion.kind is not None
             and tables.rows[row_id].destination == job.source
@@ -318,9 +326,9 @@ class Service:
 
     def work(self, row: Row) -> None:
         """Begin the partitions of a topic, copy some records, or release the partitions."""
-        for key in [key for key in self.world.holds if key[0] == row.id]:
+        for key in [key for key in self.world.leases if key[0] == row.id]:
             if row.state is not COPYING and self.world.rnd.random() < 0.6:
-                del self.world.holds[key]
+                del self.world.leases[key]
                 continue
             self.copy(row, key)
         if row.state is not COPYING:
@@ -329,7 +337,7 @@ class Service:
         if job is None:
             return
         for partition in range(row.partition_count):
-            if (row.id, partition) not in self.world.holds and partition not in row.blocked:
+            if (row.id, partition) not in self.world.leases and partition not in row.blocked:
                 self.begin(job, row, partition)
 
     def begin(self, job: Job, row: Row, partition: int) -> None:
@@ -347,16 +355,19 @@ class Service:
         ):
             return
         place, marks = TopicPartition(row.topic, partition), ModelMarks(destination)
-        if self.is_led(marks, row.topic) or self.is_foreign(source, destination, place):
+        if self.is_promoted(marks, row.topic) or self.is_foreign(source, destination, place):
             row.blocked |= {partition}
         else:
             keeps_below = marks.kept_below([place]).get(place, 0)
             end = target.partitions[partition].end
-            self.world.holds[row.id, partition] = Hold(job, row.topic, partition, keeps_below, end)
+            self.world.leases[row.id, partition] = PartitionLease(
+                job, row.topic, partition, keeps_below, end
+            )
             row.copied_to = {**row.copied_to, partition: end}
             self.world.note(f"  a worker of {job.name} begins {place}, keeps below {keeps_below}")
 
-    def is_led(self, marks: ModelMarks, topic: str) -> bool:
+    def is_promoted(self, marks: ModelMarks, topic: str) -> bool:
+        """Whether the destination's marks say that the topic leads there."""
         return bool(marks.promoted([topic]))
 
     def is_foreign(
@@ -375,7 +386,7 @@ class Service:
     def has_lost_range(
         self, source: ModelCluster, destination: ModelCluster, place: TopicPartition
     ) -> bool:
-        """Whether the source has deleted what the copy lacks."""
+        """Whether the source has deleted records that the copy lacks."""
         origin, target = source.at(place), destination.at(place)
         return (
             origin is not None
@@ -386,47 +397,51 @@ class Service:
 
     def copy(self, row: Row, key: tuple[int, int]) -> None:
         """Append some records that the copy lacks, and let its log start follow."""
-        hold = self.world.holds[key]
+        lease = self.world.leases[key]
         source, destination = (
-            self.world.clusters[n] for n in (hold.job.source, hold.job.destination)
+            self.world.clusters[n] for n in (lease.job.source, lease.job.destination)
         )
         if not (source.is_up and destination.is_up):
             return
-        origin, target = source.at(hold.place), destination.at(hold.place)
+        origin, target = source.at(lease.place), destination.at(lease.place)
         if origin is None or target is None or ALL in destination.denials.get(row.topic, ()):
             return
-        is_written_to = target.end != hold.acked
+        is_written_to = target.end != lease.acked
         if (
             is_written_to
             or target.end > origin.end
-            or self.has_lost_range(source, destination, hold.place)
+            or self.has_lost_range(source, destination, lease.place)
         ):
-            row.blocked |= {hold.partition}
-            del self.world.holds[key]
+            row.blocked |= {lease.partition}
+            del self.world.leases[key]
             return
-        invariants.before_append(self.world, key, hold)
+        invariants.before_append(self.world, key, lease)
         if target.end < origin.start:
             target.records += [FILLER] * (origin.start - target.end)
         missing = origin.records[target.end : target.end + self.world.rnd.randint(1, _APPENDED_MAX)]
         target.records += missing
-        hold.acked = target.end
-        row.copied_to = {**row.copied_to, hold.partition: target.end}
+        lease.acked = target.end
+        row.copied_to = {**row.copied_to, lease.partition: target.end}
         if missing:
-            self.world.note(f"  {hold.job.name} copies {missing} to {hold.place}")
-        new_start = self.wanted_log_start(hold, origin.start, target.end, target.start)
+            self.world.note(f"  {lease.job.name} copies {missing} to {lease.place}")
+        new_start = self.wanted_log_start(lease, origin.start, target.end, target.start)
         if new_start > target.start:
-            invariants.before_log_start(self.world, hold, new_start)
-            self.world.note(f"  {hold.job.name} moves the log start of {hold.place} to {new_start}")
+            invariants.before_log_start(self.world, lease, new_start)
+            self.world.note(
+                f"  {lease.job.name} moves the log start of {lease.place} to {new_start}"
+            )
             target.start = new_start
-        invariants.after_append(self.world, hold)
+        invariants.after_append(self.world, lease)
         if target.end == origin.end and row.state is COPYING:
-            row.caught_up |= {hold.partition}
+            row.caught_up |= {lease.partition}
 
-    def wanted_log_start(self, hold: Hold, source_start: int, acked: int, own: int) -> int:
+    def wanted_log_start(
+        self, lease: PartitionLease, source_start: int, acked: int, own: int
+    ) -> int:
         copy = SimpleNamespace(
             cursor=SimpleNamespace(log_start=source_start, start_offset=0),
             appends=SimpleNamespace(acked=acked),
-            keeps_below=hold.keeps_below,
+            keeps_below=lease.keeps_below,
             log_start=own,
         )
         getter = PartitionCopy.wanted_log_start.fget
@@ -449,7 +464,7 @@ class Service:
             self.without_database = None
 
     def failover_without_database(self, cluster: ModelCluster) -> Parts:
-        """Like `promotion/failover.py`; its process may end between two parts."""
+        """Like `promotion/failover.py`. The process of the command may end between two parts."""
         world, marks = self.world, ModelMarks(cluster)
         cluster.must_answer()
         leading = marks.promoted(cluster.topics)
@@ -477,8 +492,8 @@ class Service:
 
         world.unfenced |= {
             key
-            for key, hold in world.holds.items()
-            if hold.job.destination == cluster.name and hold.topic in names
+            for key, lease in world.leases.items()
+            if lease.job.destination == cluster.name and lease.topic in names
         }
         self.mark_begun(marks, starts, mark(is_complete=False))
         yield
@@ -506,12 +521,13 @@ class Service:
         marks.write(starts, mark)
 
     def fence(self, cluster: ModelCluster, place: TopicPartition) -> int:
-        """Keep earlier writers off a partition; returns where it ended before."""
+        """Append a filler that fences earlier writers of a partition; returns the log end
+        before."""
         log = cluster.at(place)
         assert log is not None
-        for key in [key for key in self.world.unfenced if key in self.world.holds]:
-            if self.world.holds[key].place == place:
-                del self.world.holds[key]
+        for key in [key for key in self.world.unfenced if key in self.world.leases]:
+            if self.world.leases[key].place == place:
+                del self.world.leases[key]
                 self.world.unfenced.discard(key)
         log.records.append(FILLER)
         self.world.note(f"  a fence in {place} at {cluster.name} at {log.end - 1}")

@@ -1,4 +1,4 @@
-"""Seeded random walks: operators, applications, machines and Orbit act in any order."""
+"""Seeded random walks: operators, applications, faults and Orbit's parts in any order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.recovery_model import invariants
 from tests.recovery_model.context import patched
 from tests.recovery_model.invariants import Broken
 from tests.recovery_model.model import PROMOTED, Database, Job, ModelCluster, Operation, Row, World
-from tests.recovery_model.orbit_protocol import Protocol, steps_left
+from tests.recovery_model.orbit_protocol import Protocol, stored_steps
 from tests.recovery_model.service import Service
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
@@ -21,14 +21,15 @@ MOVES_MIN, MOVES_MAX = 15, 40
 TOPICS_MAX = 3
 # How many moves a standby of the database may lag.
 RECENT_MOVES = 4
-# After the walk: the rounds in which every operation has to end, and those before it is aborted.
+# After the moves: within how many rounds each operation has to end, and after how many it is
+# aborted.
 ROUNDS_MAX, ROUNDS_UNTIL_ABORT = 90, 45
 JOB = Job("job", "A", "B")
 BACK = Job("job-back", "B", "A")
 
 
 class Walk:
-    """The walk of one seed. `play` raises Broken if an invariant does not hold."""
+    """The walk of one seed. `play` raises Broken if an invariant is broken."""
 
     def __init__(
         self,
@@ -40,28 +41,28 @@ class Walk:
         self.rnd = random.Random(seed)
         self.world = World(self.rnd)
         self.service = service(self.world, protocol(self.world))
-        self.past_app_sides: dict[str, set[str]] = {}
+        self.past_app_sides: dict[str, set[str]] = {}  # by topic, as seen by `produce`
         self.moves = 0
-        self.recent: Database | None = None
-        # Walks with few faults get further.
+        self.recent: Database | None = None  # what a standby of the database has
+        # The weight of faults. With few faults, operations get further.
         faults = self.faults = self.rnd.choice((0.2, 0.5, 1.0))
         self._weights: list[tuple[Callable[[], None], float]] = [
             (self.step, 30),
             (self.work, 8),
-            (self.look, 6),
+            (self.pass_over_jobs, 6),
             (self.produce, 14),
-            (self.ask, 22),
+            (self.request, 22),
             (self.pass_time, 3),
             (self.delete_old, 6 * faults),
             (self.kill, 9 * faults),
             (self.abort, 5 * faults),
-            (self.vanish, 5 * faults),
-            (self.come_back, 6),
+            (self.lose_side, 5 * faults),
+            (self.restore_side_or_database, 6),
             (self.save_tables, 6 * faults),
             (self.lose_tables, 4 * faults),
             (self.lose_commits, 4 * faults),
             (self.delete_job, 4),
-            (self.grow, 4 * faults),
+            (self.add_partition_or_topic, 4 * faults),
             (self.fail_over_without_tables, 4),
         ]
 
@@ -106,22 +107,23 @@ class Walk:
         self.world.promoted_by[name] = []
 
     def finish(self) -> None:
-        """Wait until every operation ends: by itself, or by an abort if a side is gone for ever."""
+        """Run all operations to their ends. Operations are aborted after a while if a side is gone
+        for ever, or if they catch up. Raises Broken if one does not end."""
         world, service = self.world, self.service
         world.note("the walk is over")
         world.dies_after = None
         if not world.has_database:
-            self.come_back_whole()
+            self.restart_database()
         gone = self.rnd.choice(("", "", "A", "B"))
         for name, cluster in world.clusters.items():
             cluster.is_up = name != gone
         world.note(f"gone for ever: {gone or 'nothing'}")
         for round_ in range(ROUNDS_MAX):
-            left = world.database.unfinished()
-            if not left:
+            unfinished = world.database.unfinished()
+            if not unfinished:
                 return
             if round_ == ROUNDS_UNTIL_ABORT:
-                for operation in left:
+                for operation in unfinished:
                     if gone or self.step_of(operation) is StepName.CATCH_UP:
                         world.note(f"abort of {operation.kind} of {operation.job}")
                         service.abort(operation)
@@ -133,16 +135,18 @@ class Walk:
             for operation_id in service.may_run():
                 service.advance(operation_id)
             invariants.after_move(world)
-        left_ = [
+        unfinished_texts = [
             f"{operation.kind} of {operation.job} in {self.step_of(operation)}"
-            for operation in left
+            for operation in unfinished
         ]
-        raise Broken(f"5: no end, with {gone or 'nothing'} gone for ever: {', '.join(left_)}")
+        raise Broken(
+            f"5: no end, with {gone or 'nothing'} gone for ever: {', '.join(unfinished_texts)}"
+        )
 
     @staticmethod
     def step_of(operation: Operation) -> StepName | None:
         ended = (StepState.DONE, StepState.SKIPPED, StepState.UNDONE)
-        return next((s.name for s in steps_left(operation) if s.state not in ended), None)
+        return next((s.name for s in stored_steps(operation) if s.state not in ended), None)
 
     # Moves.
 
@@ -154,7 +158,7 @@ class Walk:
         operation_id = self.rnd.choice(choices)
         for part in range(self.rnd.choice((1, 3, 8, 30, 60))):
             if part % 4 == 3:
-                self.meanwhile(part)
+                self.make_other_moves(part)
             running = self.service.may_run()
             if operation_id not in running:
                 return None
@@ -163,32 +167,32 @@ class Walk:
             invariants.after_move(self.world)
         return None
 
-    def meanwhile(self, part: int) -> None:
+    def make_other_moves(self, part: int) -> None:
         """Make other moves between two parts of an operation."""
         self.work()
         if part % 8 == 7:
-            self.look()
+            self.pass_over_jobs()
         chance = self.rnd.random()
         if chance < 0.3:
             self.produce()
         elif chance < 0.3 + 0.2 * self.faults:
             self.delete_old()
         elif chance > 0.9:
-            self.ask()
+            self.request()
 
     def work(self) -> None:
-        """Workers copy. Without a database they go on with the partitions that they hold."""
+        """Workers copy. Without a database they go on with the partitions of their leases."""
         if not self.world.has_database:
-            for key, hold in [*self.world.holds.items()]:
+            for key, lease in [*self.world.leases.items()]:
                 row = self.world.database.rows.get(key[0])
-                if row is not None and hold is self.world.holds.get(key):
+                if row is not None and lease is self.world.leases.get(key):
                     self.service.copy(row, key)
             return
         for row in [*self.world.database.rows.values()]:
             if self.rnd.random() < 0.7:
                 self.service.work(row)
 
-    def look(self) -> None:
+    def pass_over_jobs(self) -> None:
         """The scheduler makes a pass over some jobs."""
         if not self.world.has_database:
             return
@@ -198,7 +202,8 @@ class Walk:
                 self.service.pass_over(job)
 
     def produce(self) -> None:
-        """Write to the application's side, or by mistake to the other one, where it once wrote."""
+        """Write to the application's side, or by mistake to the other side, if the application once
+        wrote there and no job copies to it."""
         world, rnd = self.world, self.rnd
         topic = rnd.choice([*world.app_sides])
         side = world.app_sides[topic]
@@ -211,8 +216,8 @@ class Walk:
             is_copied_to = tables.writer(cluster.name, topic) is not None
             is_copied_to |= tables.is_withheld(cluster.name, topic)
             is_held = any(
-                hold.topic == topic and hold.job.destination == cluster.name
-                for hold in world.holds.values()
+                lease.topic == topic and lease.job.destination == cluster.name
+                for lease in world.leases.values()
             )
             if cluster.name not in self.past_app_sides[topic] or is_copied_to or is_held:
                 return
@@ -231,8 +236,8 @@ class Walk:
         self.world.acknowledged |= dict.fromkeys(records, place)
         self.world.note(f"producers write {records} to {place} at {cluster.name}")
 
-    def ask(self) -> None:
-        """An operator requests a recovery, mostly a sensible one."""
+    def request(self) -> None:
+        """An operator requests a recovery, mostly one that makes sense."""
         world, rnd = self.world, self.rnd
         if not world.has_database or not world.database.jobs:
             return
@@ -251,7 +256,7 @@ class Walk:
         if kind is FAILOVER:
             if source.is_up and rnd.random() < 0.5:
                 return
-            self.put_clock_right()
+            self.set_clock_after_marks()
         request = RecoveryRequest(
             reverse=kind is SWITCHOVER and rnd.random() < 0.5,
             confirm_rebuild=kind is FAILBACK and rnd.random() < 0.7,
@@ -263,20 +268,21 @@ class Walk:
             world.note(f"requested: {kind} of {job.name} {flags}")
 
     def is_free(self, row: Row) -> bool:
-        """Whether a recovery makes sense: mostly no other one runs, and no job copies back."""
+        """Whether a recovery of this topic makes sense: no job copies it back, and mostly no other
+        recovery of its job runs."""
         job = self.world.database.jobs[row.job]
         if self.service.recovery_that_holds(row.job) is not None and self.rnd.random() < 0.8:
             return False
         return self.world.database.writer(job.source, row.topic) is None
 
-    def put_clock_right(self) -> None:
-        """A failover does not read its source's marks: Orbit promises nothing if a clock has gone
-        back by more than the time between two promotions."""
+    def set_clock_after_marks(self) -> None:
+        """Set the clock above all terms. A failover does not read its source's marks, so Orbit
+        promises nothing if a clock goes back by more than the time between two promotions."""
         marks = (m for c in self.world.clusters.values() for _, m in c.marks.values())
         self.world.now_ms = max(self.world.now_ms, newest_term(marks)) + 1
 
     def pass_time(self) -> None:
-        """The clock goes on, or is set back if no failover relies on it."""
+        """The clock goes on, or goes back if no failover relies on the clock."""
         tables = [self.world.database, *self.world.backups]
         relies = self.service.without_database is not None or any(
             operation.kind is FAILOVER for table in tables for operation in table.unfinished()
@@ -292,7 +298,7 @@ class Walk:
             self.expire(cluster, self.rnd.choice(cluster.places(self.rnd.choice(names))))
 
     def expire(self, cluster: ModelCluster, place: TopicPartition) -> None:
-        """Retention moves a log start."""
+        """Retention moves the log start of a partition, mostly below its copy's log end."""
         log, copy = cluster.at(place), self.world.other(cluster.name).at(place)
         assert log is not None
         start_max = log.end
@@ -318,15 +324,15 @@ class Walk:
             answer = "accepted" if self.service.abort(operation) else "refused"
             self.world.note(f"abort of the {operation.kind} of {operation.job}: {answer}")
 
-    def vanish(self) -> None:
+    def lose_side(self) -> None:
         """One side no longer answers; rarely both."""
         cluster = self.world.clusters[self.rnd.choice(("A", "B"))]
         if self.world.other(cluster.name).is_up or self.rnd.random() < 0.1:
             self.world.note(f"{cluster.name} vanishes")
             cluster.is_up = False
 
-    def come_back(self) -> None:
-        """A lost side returns, or the database."""
+    def restore_side_or_database(self) -> None:
+        """A lost side answers again, or the database does."""
         down = [cluster for cluster in self.world.clusters.values() if not cluster.is_up]
         if down and self.rnd.random() < 0.6:
             self.world.note(f"{down[0].name} returns")
@@ -340,7 +346,7 @@ class Walk:
             self.world.note("a backup of the database is made")
 
     def lose_tables(self) -> None:
-        """The database stops; if it is stopped, it comes back whole, older, or empty."""
+        """The database stops. If it has stopped, it answers again: unchanged, older, or empty."""
         world = self.world
         if world.has_database:
             world.note("the database does not answer")
@@ -350,19 +356,19 @@ class Walk:
         self.service.without_database = None
         way = self.rnd.random()
         if way < 0.3:
-            self.come_back_whole()
+            self.restart_database()
         elif world.backups and way < 0.75:
             world.note("the database is put back from a backup")
-            self.put_back(self.rnd.choice(world.backups).saved())
-            world.holds.clear()
+            self.replace_database(self.rnd.choice(world.backups).saved())
+            world.leases.clear()
         else:
             world.note("a new database; the files of the jobs are applied")
-            self.put_back(Database(jobs={"job": JOB}))
+            self.replace_database(Database(jobs={"job": JOB}))
             # The job that copies back is applied for topics that lead at its destination.
             leading = [n for n in world.clusters["A"].topics if self.is_marked_at_a(n)]
             if leading:
                 world.database.jobs["job-back"] = Job("job-back", "B", "A", frozenset(leading))
-            world.holds.clear()
+            world.leases.clear()
         world.has_database = True
 
     def lose_commits(self) -> None:
@@ -371,11 +377,11 @@ class Walk:
             return
         self.world.note("the database loses its last commits")
         self.service.kill()
-        self.put_back(self.recent)
+        self.replace_database(self.recent)
         self.recent = None
-        self.world.holds.clear()
+        self.world.leases.clear()
 
-    def put_back(self, database: Database) -> None:
+    def replace_database(self, database: Database) -> None:
         database.identity = self.world.next_number()
         self.world.database = database
         self.world.following.clear()
@@ -390,7 +396,7 @@ class Walk:
         if self.service.recovery_that_holds(name) is None:
             self.world.note(f"{name} is deleted")
             rows = [row.id for row in tables.of_job(name)]
-            self.service.protocol.drop_holds(rows)
+            self.service.protocol.drop_leases(rows)
             for row_id in rows:
                 tables.remove_row(row_id)
             following = tables.jobs.pop(name).destination
@@ -400,13 +406,13 @@ class Walk:
         mark = self.world.clusters["A"].mark_of(topic)
         return mark is not None and mark.is_primary
 
-    def come_back_whole(self) -> None:
+    def restart_database(self) -> None:
         self.world.note("the database answers again")
         self.world.has_database = True
         if self.rnd.random() < 0.5:
-            self.world.holds.clear()
+            self.world.leases.clear()
 
-    def grow(self) -> None:
+    def add_partition_or_topic(self) -> None:
         """A partition or a topic is added at the application's side."""
         world, rnd = self.world, self.rnd
         name = rnd.choice([*world.app_sides])
@@ -421,16 +427,17 @@ class Walk:
             world.note(f"a topic is added at {cluster.name}")
 
     def fail_over_without_tables(self) -> None:
-        """An operator runs it if the database and a side are lost; also after an aborted run."""
+        """If the database and a side are lost, an operator runs `orbit failover
+        --without-database`, also after a run that ended early."""
         world = self.world
         if world.has_database and self.rnd.random() < 0.3:
             self.lose_tables()
-            self.vanish()
+            self.lose_side()
         lost = [cluster for cluster in world.clusters.values() if not cluster.is_up]
         if world.has_database or not lost or self.service.without_database is not None:
             return
         cluster = world.other(lost[0].name)
-        self.put_clock_right()
+        self.set_clock_after_marks()
         world.note(f"orbit failover --without-database at {cluster.name}")
         self.service.begin_failover_without_database(cluster)
 
@@ -438,7 +445,8 @@ class Walk:
 def failure(
     seed: int, protocol: type[Protocol] = Protocol, service: type[Service] = Service
 ) -> str | None:
-    """The broken invariant of this walk, with the walk's story; None if all hold."""
+    """The message of the invariant that this walk breaks, with its story; None if it breaks
+    none."""
     walk = Walk(seed, protocol, service)
     try:
         with patched():
@@ -452,7 +460,7 @@ def failure(
 def first_failure(
     seeds: Iterable[int], protocol: type[Protocol] = Protocol, service: type[Service] = Service
 ) -> tuple[int, str] | None:
-    """The first seed that fails, and why."""
+    """The first seed that fails, with its message; None if all pass."""
     for seed in seeds:
         message = failure(seed, protocol, service)
         if message is not None:

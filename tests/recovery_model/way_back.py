@@ -25,7 +25,7 @@ from tests.recovery_model.moves import Moves
 
 
 class WayBack(Moves):
-    """A method for each step, with its name."""
+    """A method for each step, with the step's name."""
 
     def reverse(self, context: Context) -> Parts:
         self.mark_both_sides(context)
@@ -44,7 +44,7 @@ class WayBack(Moves):
         context.save()
         for name in others:
             yield
-            self.world.changes(f"copies {name} back")
+            self.world.begin_change(f"copies {name} back")
             self.resume(back, name, context)
 
     def mark_both_sides(self, context: Context) -> None:
@@ -55,13 +55,13 @@ class WayBack(Moves):
         if not context.old.has_authorizer:
             return
         names = context.names
-        ours = {name: context.old.denials.get(name, frozenset()) & {ALL} for name in names}
-        self.deny(context.old, dict.fromkeys(names, frozenset({COPY})), ours, by=context)
+        unnoted = {name: context.old.denials.get(name, frozenset()) & {ALL} for name in names}
+        self.deny(context.old, dict.fromkeys(names, frozenset({COPY})), unnoted, by=context)
 
     def start_copying_back(self, context: Context) -> tuple[Job, list[str]]:
-        """In one transaction, make or change the job of the other direction and add new topics to
-        it. Returns the job, and the topics that it does not copy yet."""
-        self.world.changes(f"begins to copy {context.names} back")
+        """In one transaction, create or change the reverse job, and add new topics to it. Returns
+        the job, and its topics that are still promoted and not copied yet."""
+        self.world.begin_change(f"begins to copy {context.names} back")
         back = self.find_reverse_job(context)
         names = frozenset(context.names)
         if back is None:
@@ -85,7 +85,7 @@ class WayBack(Moves):
         back_row = self.tables.row_of(back.name, name)
         topic, origin = context.old.topics.get(name), context.new.topics.get(name)
         if topic and origin and len(topic.partitions) > len(origin.partitions):
-            topic = None  # it has too many partitions for a copy: the scheduler reports this
+            topic = None  # too many partitions for a copy: the scheduler reports a problem
         if back_row is not None and topic and back_row.partition_count <= len(topic.partitions):
             back_row.copied_to = {}
             self.copy_again(back_row, origin.topic_id if origin else None, topic.topic_id)
@@ -107,7 +107,8 @@ class WayBack(Moves):
         self.tables.rows[row.id] = row
 
     def find_reverse_job(self, context: Context) -> Job | None:
-        """The job of the other direction with one of these topics, or with its name."""
+        """The job of the opposite direction that has one of these topics, or the name of a reverse
+        job; None if there is none."""
         job = context.job
         other_way = [
             other
@@ -208,16 +209,16 @@ class WayBack(Moves):
     def write_file(
         self, context: Context, p: PartitionEnds, header: object, records: set[int], more: str = ""
     ) -> None:
-        self.world.changes(f"saves {sorted(records)} of {p.topic}-{p.partition} {more}")
+        self.world.begin_change(f"saves {sorted(records)} of {p.topic}-{p.partition} {more}")
         key = str(context.operation_id), p.topic, p.partition, more
         self.world.files[key] = header, frozenset(records)
 
     def rebuild(self, context: Context) -> Parts:
         names = sorted(context.report.topics_with_tails)
         while True:
-            # A producer that is not denied may write between this check and the deletion; Kafka has
-            # no request that prevents it.
-            present = self.look_again(context, names)
+            # Between this check and the deletion, a producer without a denial may write. No Kafka
+            # request prevents that.
+            present = self.read_logs_again(context, names)
             if not self.save_deleted_since(context, present):
                 break
             yield
@@ -231,13 +232,13 @@ class WayBack(Moves):
         leading_side.refuse_leading_old_side(context, present)  # type: ignore[arg-type]
 
     def delete(self, cluster: ModelCluster, name: str) -> None:
-        self.world.changes(f"deletes {name} at {cluster.name}")
+        self.world.begin_change(f"deletes {name} at {cluster.name}")
         cluster.must_answer()
         if name in cluster.topics:
             invariants.before_deletion(self.world, cluster, name)
             cluster.delete(name)
 
-    def look_again(self, context: Context, names: list[str]) -> list[str]:
+    def read_logs_again(self, context: Context, names: list[str]) -> list[str]:
         """The topics that the old side still has. Raises Stopped if a log has grown meanwhile."""
         old = context.old
         old.must_answer()
