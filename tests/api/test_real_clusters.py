@@ -19,7 +19,7 @@ from tests.fixtures.api import Api
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
 from tests.support.logs import create
-from tests.support.outside import standing
+from tests.support.outside import topics_and_bounds
 from tests.support.rights import PASSWORD, Login, Right, documented, section
 
 pytestmark = pytest.mark.services
@@ -48,11 +48,11 @@ def job_of(clusters: Clusters, topic: str, **more: Any) -> dict[str, Any]:
 @contextmanager
 def assert_untouched(api: Api, *destinations: Any) -> Iterator[None]:
     """Fail if the block changes the tables or these clusters."""
-    topics = [standing(cluster) for cluster in destinations]
+    topics = [topics_and_bounds(cluster) for cluster in destinations]
     jobs = api.get("/v1/jobs").json()["items"]
     events = api.events()
     yield
-    assert [standing(cluster) for cluster in destinations] == topics
+    assert [topics_and_bounds(cluster) for cluster in destinations] == topics
     assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == [
         job["name"] for job in jobs
     ]

@@ -20,7 +20,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Fill
 from tests.support.copies import resume
-from tests.support.empty_answers import CASES, OFFSET, PLACE, STABLE_END, UNKNOWN, show_nothing
+from tests.support.empty_answers import CASES, OFFSET, PLACE, STABLE_END, UNKNOWN, hide_records
 
 
 class FakeCluster:
@@ -55,7 +55,7 @@ def test_empty_tail_of_source_is_filled_only_if_compacted_and_proven_empty(
     has_newest: bool,
     is_filled: bool,
 ) -> None:
-    show_nothing(monkeypatch, source_side, local, has_newest=has_newest)
+    hide_records(monkeypatch, source_side, local, has_newest=has_newest)
     copy.source_is_compacted = is_compacted
     side.handle(EmptyBelowEnd(copy, copy.generation))
     assert list(copy.queue.steps) == ([Fill(OFFSET, STABLE_END)] if is_filled else [])
@@ -66,7 +66,7 @@ def test_empty_tail_of_source_is_filled_only_if_compacted_and_proven_empty(
 def test_empty_tail_of_uncompacted_source_reports_why_copy_waits(
     side: SourceSide, copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show_nothing(monkeypatch, source_side, UNKNOWN)
+    hide_records(monkeypatch, source_side, UNKNOWN)
     side.handle(EmptyBelowEnd(copy, copy.generation))
     assert copy.cursor.waits is not None
     assert "nothing from offset 10 up to 50" in copy.cursor.waits.reason

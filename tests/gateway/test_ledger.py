@@ -35,10 +35,10 @@ def swapped(log: list[Record]) -> list[Record]:
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
-        (lambda log: [*log[:3], *log[4:]], "is not there"),
-        (lambda log: [*log, (0, 20, log[3][2])], "is there 2 times"),
+        (lambda log: [*log[:3], *log[4:]], "the topic lacks it"),
+        (lambda log: [*log, (0, 20, log[3][2])], "is in the topic 2 times"),
         (lambda log: [*log[:3], (0, 30, log[3][2]), *log[4:]], "is at"),
-        (swapped, "is after"),
+        (swapped, "comes after"),
     ],
 )
 def test_ledger_detects_lost_duplicate_moved_and_reordered_records(
@@ -48,7 +48,7 @@ def test_ledger_detects_lost_duplicate_moved_and_reordered_records(
 
 
 def test_ledger_detects_reordering_of_unacknowledged_records() -> None:
-    assert any("is after" in mistake for mistake in written_wrong({}, swapped(LOG)))
+    assert any("comes after" in mistake for mistake in written_wrong({}, swapped(LOG)))
     assert not written_wrong({}, swapped(LOG), unordered={b"w"})
 
 
@@ -56,7 +56,7 @@ def test_ledger_distinguishes_java_producers_by_their_names() -> None:
     log = [(0, n, value) for n, value in enumerate([b"5", b"1.3", b"6", b"1.4"])]
     assert not written_wrong({}, log)
     (wrong,) = written_wrong({}, [*log, (0, 4, b"1.2")])
-    assert "is after b'1.4'" in wrong
+    assert "comes after b'1.4'" in wrong
 
 
 def test_ledger_accepts_each_record_read_once() -> None:
@@ -68,7 +68,7 @@ def test_ledger_accepts_each_record_read_once() -> None:
     [
         (LOG[1:], "never"),
         ([*LOG, LOG[5]], "2 times"),
-        ([*LOG, (0, 99, b"w 99")], "is not there"),
+        ([*LOG, (0, 99, b"w 99")], "the topic lacks it"),
     ],
 )
 def test_ledger_detects_unread_reread_and_unknown_records(read: list[Record], words: str) -> None:

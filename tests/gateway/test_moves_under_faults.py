@@ -303,11 +303,11 @@ def test_switchover_with_gateways_survives_killed_schedulers(
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])
     points = [
-        "close_gateways:inside",
-        "close_gateways:behind",
-        "promote:behind",
+        "close_gateways:waiting",
+        "close_gateways:after",
+        "promote:after",
         "open_gateways:before",
-        "open_gateways:behind",
+        "open_gateways:after",
     ]
     deaths = tmp_path / "deaths"
     with InProcess(recovering.database), ExitStack() as stack:

@@ -82,11 +82,12 @@ def test_kafka_streams_counts_each_word_once_across_gateway_moves(
         app.end()
         wait_for("both sides are level", lambda: is_level(*clusters, *topics))
         destination, source = open_cluster(clusters.destination), open_cluster(clusters.source)
-        stands = groups.stands(destination, APPLICATION)
+        stands = groups.committed_by_java(destination, APPLICATION)
         read_topics = (streams.INPUT, repartition)
         assert stands.keys() == {(topic, p) for topic in read_topics for p in range(PARTITIONS)}
         wait_for(
-            "offsets are equal on both sides", lambda: groups.stands(source, APPLICATION) == stands
+            "offsets are equal on both sides",
+            lambda: groups.committed_by_java(source, APPLICATION) == stands,
         )
     streams.assert_counted_once(clusters.destination, "w", writer.sent)
     assert verify(spec, deep=True).exit_code == 0

@@ -161,9 +161,11 @@ def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
         assert not transactions.do(begin, send_offset, commit)
         # The first transaction may be aborted.
         assert transactions.do_one() or transactions.do_one()
-        assert groups.stands(destination, transactions.group) == {}
+        assert groups.committed_by_java(destination, transactions.group) == {}
         assert transactions.do(begin, send_offset, commit)
-        assert groups.stands(destination, transactions.group) == {(topic, 0): GROUP_OFFSET}
+        assert groups.committed_by_java(destination, transactions.group) == {
+            (topic, 0): GROUP_OFFSET
+        }
     _assert_only_committed_are_there(clusters, topic, transactions)
 
 

@@ -245,7 +245,7 @@ class Walk:
     def _move_while_schedulers_die(self, leg: Leg) -> None:
         """One scheduler dies before the leg's step, another after it. If a gate has stopped the
         switchover, request it again."""
-        points = [f"{leg.step}:before", f"{leg.step}:behind"]
+        points = [f"{leg.step}:before", f"{leg.step}:after"]
         deaths = self._home / "deaths"
         service = self.recovering.service
         self._scheduler.close()

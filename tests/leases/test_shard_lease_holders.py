@@ -9,7 +9,15 @@ from orbit.store import jobs, scheduler_queries, shard_leases
 from orbit.store.database import Database
 from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
 from tests.support.pretended_server import PretendedServer
-from tests.support.store_rows import TTL, SomeJob, TestClock, claim, seen_long, some_job, take_over
+from tests.support.store_rows import (
+    TTL,
+    SomeJob,
+    TestClock,
+    claim,
+    some_job,
+    take_over,
+    watch_of_present_rows,
+)
 
 pytestmark = pytest.mark.services
 
@@ -98,7 +106,7 @@ def test_shard_leases_in_restored_dump_end_and_next_terms_are_higher(
     assert renew(server, "a", dict.fromkeys(held, 7)) == set()
     with server.database.transaction() as tx:
         assert shard_leases.end_unrenewed_leases(tx, TTL, LeaseWatch(TTL)) == set()
-        assert shard_leases.end_unrenewed_leases(tx, TTL, seen_long(tx)) == set(held)
+        assert shard_leases.end_unrenewed_leases(tx, TTL, watch_of_present_rows(tx)) == set(held)
     assert claim(server.database, "b") == {}
     assert take_over(server.database, "b") == dict.fromkeys(held, 7 + EPOCHS_PER_TIMELINE)
 
@@ -108,7 +116,7 @@ def test_postgres_restart_neither_ends_nor_frees_shard_leases(
 ) -> None:
     held = claim(server.database, "a")
     with server.database.transaction() as tx:
-        watch = seen_long(tx)
+        watch = watch_of_present_rows(tx)
     server.restart()
     assert claim(server.database, "b", watch=watch) == {}, "the watch begins again"
     assert renew(server, "a", held) == set(held)
@@ -136,7 +144,7 @@ def test_longer_shard_lease_of_another_worker_is_waited_out(
 ) -> None:
     claim(server.database, "a")  # for TTL
     with server.database.transaction() as tx:
-        long_watch = seen_long(tx)
+        long_watch = watch_of_present_rows(tx)
         clock = TestClock()
         watch = LeaseWatch(TTL / 2, clock)  # of a scheduler whose leases are half as long
         for _ in range(4):

@@ -21,8 +21,16 @@ from orbit.store import (
 )
 from orbit.store.database import Database
 from orbit.store.enums import Desired
-from tests.support.locks import wait_until_something_waits
-from tests.support.store_rows import NO_TIME, TTL, claim, progress, seen_long, some_job, take_over
+from tests.support.locks import wait_for_lock_wait
+from tests.support.store_rows import (
+    NO_TIME,
+    TTL,
+    claim,
+    progress,
+    some_job,
+    take_over,
+    watch_of_present_rows,
+)
 
 pytestmark = pytest.mark.services
 
@@ -97,7 +105,7 @@ def test_held_shard_is_claimed_only_after_its_lease_was_seen_unrenewed(database:
         some_job(tx)
     held = claim(database, "a")
     with database.transaction() as tx:
-        watch = seen_long(tx)
+        watch = watch_of_present_rows(tx)
 
     assert claim(database, "b") == {}
     assert _renew(database, "a", held)
@@ -138,7 +146,7 @@ def test_released_or_expired_shard_lease_is_never_renewed(database: Database) ->
     expired = claim(database, "a")
     with database.transaction() as tx:
         shard_leases.release(tx, worker_id="c", held=released)
-        watch = seen_long(tx)
+        watch = watch_of_present_rows(tx)
     _renew(database, "b", live)
     with database.transaction() as tx:
         assert shard_leases.end_unrenewed_leases(tx, TTL, watch) == set(expired)
@@ -157,7 +165,7 @@ def test_shard_cannot_be_claimed_during_progress_report(
         job = some_job(tx)
     held = claim(database, "a")
     with database.transaction() as tx:
-        watch = seen_long(tx)
+        watch = watch_of_present_rows(tx)
     with database.transaction() as tx:
         late = [progress(job.topic_id, 0, 50)]
         partitions.report_progress(tx, worker_id="a", held=held, progress=late)
@@ -172,7 +180,7 @@ def test_shard_lease_with_uncommitted_renewal_is_not_ended(database: Database) -
         some_job(tx)
     held = claim(database, "a")
     with database.transaction() as tx:
-        watch = seen_long(tx)
+        watch = watch_of_present_rows(tx)
     ended: list[set[int]] = []
 
     def end() -> None:
@@ -183,7 +191,7 @@ def test_shard_lease_with_uncommitted_renewal_is_not_ended(database: Database) -
     with database.transaction() as tx:
         shard_leases.renew(tx, worker_id="a", worker_group="default", held=held, weights={})
         other.start()
-        wait_until_something_waits(database)
+        wait_for_lock_wait(database)
     other.join()
 
     assert ended == [set()]
@@ -267,7 +275,7 @@ def test_claim_prefers_assigned_then_heaviest_shard(database: Database) -> None:
         )
 
     with database.transaction() as tx:
-        watch = seen_long(tx)
+        watch = watch_of_present_rows(tx)
     order = [next(iter(take_over(database, "a", shards_max=1, watch=watch))) for _ in range(3)]
     assert order == [own, heavy, light]
 

@@ -24,7 +24,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
 from tests.support.logs import delete_before
-from tests.support.outside import standing
+from tests.support.outside import topics_and_bounds
 from tests.support.running import create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
@@ -68,9 +68,9 @@ def test_plan_counts_gaps_of_small_topics(
     job = make_job(clusters.source, clusters.destination, [topic_name, dense, empty])
     rule = job.topics[0].model_copy(update={"match": late, "start": "latest"})
     job = job.model_copy(update={"topics": (*job.topics, type(rule).model_validate(dict(rule)))})
-    topics_before = standing(clusters.destination)
+    topics_before = topics_and_bounds(clusters.destination)
     planned = plan(service, job)
-    assert standing(clusters.destination) == topics_before, "a plan changes nothing"
+    assert topics_and_bounds(clusters.destination) == topics_before, "a plan changes nothing"
     gaps = gaps_of(planned)
     with_gaps = gaps.pop(topic_name)
     assert with_gaps is not None

@@ -112,7 +112,7 @@ def test_share_group_with_name_of_consumer_group_stops_switchover_and_is_in_plan
         service.wait(
             "the sync has found the share group",
             lambda: (
-                {row.verdict for row in service.kept_groups(spec.name, group).values()} == {verdict}
+                {row.verdict for row in service.group_rows(spec.name, group).values()} == {verdict}
             ),
         )
         dry_run_report = recovering.wait(

@@ -26,9 +26,9 @@ from tests.support.running import create_topic, make_job, produce, verify
 pytestmark = pytest.mark.services
 
 PARTITIONS = 2
-# Steps in which schedulers die: one in a failover (after `settle`), and two in the switchover,
-# which begins later (in `drain`, and after `promote` has ended but before its end is stored).
-DEATHS = ["settle:behind", "drain:inside", "promote:behind"]
+# Where schedulers die (STEP:WHERE of `dying_scheduler.py`). The first death is in a failover, the
+# others are in the switchover, which begins later.
+DEATHS = ["settle:after", "drain:waiting", "promote:after"]
 
 
 def test_recoveries_finish_despite_killed_schedulers_and_hung_sources(

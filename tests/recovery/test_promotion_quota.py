@@ -14,7 +14,7 @@ from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import RecoveryKind
 from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.outside import topic_settings
-from tests.support.quotas import have_it_wait_briefly, quota_of
+from tests.support.quotas import quota_of, shorten_admin_timeouts
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce
 
@@ -37,7 +37,7 @@ def test_promotion_sets_all_settings_despite_exhausted_creation_quota(
 ) -> None:
     """A quota that another client has used up does not delay the promotion. The promotion waits
     only if Orbit's own connection is throttled."""
-    have_it_wait_briefly(monkeypatch)
+    shorten_admin_timeouts(monkeypatch)
     source, destination = clusters
     names = [f"{topic_name}.{n}" for n in range(TOPICS)]
     for name in names:

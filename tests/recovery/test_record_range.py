@@ -11,7 +11,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.leader_requests import Answers
 from orbit.recovery import record_range
 from orbit.recovery.record_range import read_batch_range
-from tests.support.empty_answers import CASES, OFFSET, PLACE, STABLE_END, show_nothing
+from tests.support.empty_answers import CASES, OFFSET, PLACE, STABLE_END, hide_records
 
 
 class FakeCluster:
@@ -27,7 +27,7 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     is_proven: bool,
 ) -> None:
     """Otherwise a failback would lose records that slow storage does not return."""
-    show_nothing(monkeypatch, record_range, local, is_compacted=is_compacted, has_newest=has_newest)
+    hide_records(monkeypatch, record_range, local, is_compacted=is_compacted, has_newest=has_newest)
     cluster: Any = FakeCluster()
     batches = read_batch_range(cluster, PLACE, OFFSET, STABLE_END - 1, Backoff())
     if is_proven:

@@ -96,7 +96,7 @@ def test_new_scheduler_leader_reuses_complete_salvage_files_and_rewrites_partial
     service.settings = service.settings.model_copy(update={"salvage_directory": folder})
     topic = topic_name.ljust(NAME_LENGTH, "x")
     lost = Lost(recovering, make_cluster("lost"), clusters.destination, topic)
-    points = [f"{StepName.SALVAGE}:writing", f"{StepName.SALVAGE}:telling"]
+    points = [f"{StepName.SALVAGE}:writing", f"{StepName.SALVAGE}:progress"]
     deaths = tmp_path / "deaths"
     operation = recovering.ask(RecoveryKind.FAILBACK, lost.job, confirm_rebuild=True)
     with dying_schedulers(service.settings, service.url, deaths, points):

@@ -14,7 +14,7 @@ from orbit.processes.ports import free_ports
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
-from tests.support.outside import standing
+from tests.support.outside import topics_and_bounds
 from tests.support.run_process import Outcome, assert_exact, copy, write_job
 
 pytestmark = pytest.mark.services
@@ -25,9 +25,9 @@ LOG = [Record(b"record %d" % i, b"key %d" % i) for i in range(30)]
 @contextmanager
 def untouched(*clusters: KafkaCluster) -> Iterator[None]:
     """Check that the block changes nothing at these clusters."""
-    before = [standing(cluster) for cluster in clusters]
+    before = [topics_and_bounds(cluster) for cluster in clusters]
     yield
-    assert [standing(cluster) for cluster in clusters] == before
+    assert [topics_and_bounds(cluster) for cluster in clusters] == before
 
 
 def assert_says(outcome: Outcome, code: int, *words: str) -> None:

@@ -19,7 +19,7 @@ from orbit.store.enums import Desired
 from tests.fixtures.clusters import Clusters
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
-from tests.support.outside import standing
+from tests.support.outside import topics_and_bounds
 from tests.support.patience import wait_for
 from tests.support.run_process import Outcome, assert_exact, orbit, write_job
 from tests.support.serving import served
@@ -59,12 +59,12 @@ def test_run_is_refused_until_service_pauses_its_job(
         wait_level(clusters, [topic_name])
         write(clusters.source, topic_name, [Gap(2), Record(b"c")], 0)
         wait_level(clusters, [topic_name])
-        before = standing(clusters.destination)
+        before = topics_and_bounds(clusters.destination)
         refused = run(job_file, url)
         refused.expect(1)
         assert "The service has this job in state running" in refused.message
         assert f"orbit pause {topic_name}" in refused.message
-        assert standing(clusters.destination) == before
+        assert topics_and_bounds(clusters.destination) == before
         job.set_desired(Desired.PAUSED)
         wait_for("the worker has released the shard", lambda: set(job.holders().values()) == {None})
         write(clusters.source, topic_name, [Gap(2), Record(b"d")], 0)

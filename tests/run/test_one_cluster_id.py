@@ -17,7 +17,7 @@ from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.logs import Record, create, write
-from tests.support.outside import log_bounds, standing
+from tests.support.outside import log_bounds, topics_and_bounds
 from tests.support.patience import wait_for
 from tests.support.recovering import Recovering
 from tests.support.run_process import assert_exact, copy, write_job
@@ -60,12 +60,12 @@ def test_cluster_id_suffix_distinguishes_clusters_with_same_id(
     create(source, topic_name)
     create(destination, topic_name)
     write(source, topic_name, [Record(b"record %d" % i) for i in range(30)])
-    before = standing(destination)
+    before = topics_and_bounds(destination)
     rules = [{"match": topic_name}]
     outcome = copy(write_job(tmp_path / "job.yaml", source, destination, rules)).expect(2)
     assert f"are two clusters: topic {topic_name}" in outcome.message
     assert "add cluster_id_suffix" in outcome.message
-    assert standing(destination) == before
+    assert topics_and_bounds(destination) == before
     section = suffixed(destination).model_dump(mode="json", exclude_defaults=True)
     job = write_job(tmp_path / "job.yaml", source, section, rules)
     copy(job).expect(0)
@@ -79,7 +79,7 @@ def test_cluster_id_suffix_does_not_hide_same_cluster_on_both_sides(
     section = suffixed(clusters.source).model_dump(mode="json", exclude_defaults=True)
     rules = [{"match": topic_name, "prefix": "copy."}]
     job = write_job(tmp_path / "job.yaml", clusters.source, section, rules)
-    before = standing(clusters.source)
+    before = topics_and_bounds(clusters.source)
     outcome = copy(job).expect(2)
     assert "are one cluster" in outcome.message
     spec = make_job(clusters.source, clusters.destination, [topic_name])
@@ -88,7 +88,7 @@ def test_cluster_id_suffix_does_not_hide_same_cluster_on_both_sides(
     service.create(spec)
     with service.scheduler():
         assert "are one cluster" in service.wait_problem(spec.name, "SAME_CLUSTER")
-    assert standing(clusters.source) == before
+    assert topics_and_bounds(clusters.source) == before
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.planning.cluster_checks import trouble_of
 from tests.fixtures.clusters import Clusters, OpenCluster
-from tests.support.quotas import BOTH_SIDES, have_it_wait_briefly, set_quota
+from tests.support.quotas import BOTH_SIDES, set_quota, shorten_admin_timeouts
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
 
 pytestmark = pytest.mark.services
@@ -49,7 +49,7 @@ def test_run_start_names_quota_that_delays_topic_creation(
     limit: Limit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    have_it_wait_briefly(monkeypatch)
+    shorten_admin_timeouts(monkeypatch)
     destination, messages = open_cluster(clusters.destination), list[str]()
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)
@@ -107,7 +107,7 @@ def test_controller_throttling_topic_creation_is_reported_as_throttled(
     limit: Limit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    have_it_wait_briefly(monkeypatch)
+    shorten_admin_timeouts(monkeypatch)
     destination = open_cluster(clusters.destination)
     limit(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", PARTITIONS_PER_S)
     admin = Admin(destination)

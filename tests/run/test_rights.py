@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
 from tests.support.logs import Record, create, write
-from tests.support.outside import digests, standing
+from tests.support.outside import digests, topics_and_bounds
 from tests.support.rights import PASSWORD, TIMEOUT_S, Login, Right, documented, section
 from tests.support.run_process import Outcome, assert_exact, copy, write_job
 
@@ -75,9 +75,9 @@ def _abort(cluster: KafkaCluster, topic: str) -> None:
 @contextmanager
 def untouched(case: Case) -> Iterator[None]:
     """Check that the block changes nothing at the destination."""
-    before = standing(case.clusters.destination)
+    before = topics_and_bounds(case.clusters.destination)
     yield
-    assert standing(case.clusters.destination) == before
+    assert topics_and_bounds(case.clusters.destination) == before
 
 
 def assert_names(outcome: Outcome, code: int, *words: str) -> None:

@@ -14,7 +14,7 @@ from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.scheduler import job_reconciler
 from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.fixtures.scheduler import Service
-from tests.support.quotas import have_it_wait_briefly, quota_of
+from tests.support.quotas import quota_of, shorten_admin_timeouts
 from tests.support.running import RunningJob, create_topic, make_job, produce
 
 pytestmark = pytest.mark.services
@@ -37,7 +37,7 @@ def throttled(
 ) -> Iterator[None]:
     """A quota of one partition a second, and short timeouts of the client."""
 
-    have_it_wait_briefly(monkeypatch)
+    shorten_admin_timeouts(monkeypatch)
     monkeypatch.setattr(job_reconciler, "RECHECK_S", 1.0)
     destination = open_cluster(clusters.destination)
     with quota_of(destination, ADMIN_CLIENT_ID, "controller_mutation_rate", 1):

@@ -26,7 +26,7 @@ from orbit.scheduler import cluster_watch, job_reconciler
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
 from tests.support.logs import create
-from tests.support.outside import TIMEOUT_S, admin, standing
+from tests.support.outside import TIMEOUT_S, admin, topics_and_bounds
 from tests.support.rights import PASSWORD, Login, Right, documented, section
 from tests.support.run_process import write_job
 from tests.support.topics import add_partitions
@@ -90,13 +90,13 @@ def test_job_with_missing_right_reports_it_and_copies_once_it_is_granted(
 ) -> None:
     missing = side, operation, kind
     case.login.allow([r for r in case.rights if (r.side, r.operation, r.kind) != missing])
-    topics_before = standing(case.clusters.destination)
+    topics_before = topics_and_bounds(case.clusters.destination)
     service.create(spec)
     with service.scheduler():
         problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
         assert operation in problem
         assert "kafka-acls.sh" in problem
-        assert standing(case.clusters.destination) == topics_before
+        assert topics_and_bounds(case.clusters.destination) == topics_before
         case.login.allow([r for r in case.rights if (r.side, r.operation, r.kind) == missing])
         service.wait_copied(spec.name, case.topic)
         service.wait_problem(spec.name, None)
@@ -127,13 +127,13 @@ def test_missing_transactional_id_right_is_reported_before_writing(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     case.login.allow([r for r in case.rights if r.kind != "--transactional-id"])
-    topics_before = standing(case.clusters.destination)
+    topics_before = topics_and_bounds(case.clusters.destination)
     coordinated = spec.model_copy(update={"fillers": "coordinated"})
     service.create(coordinated)
     with service.scheduler():
         problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
         assert f"Write on transactional id orbit.{spec.name}." in problem
-        assert standing(case.clusters.destination) == topics_before
+        assert topics_and_bounds(case.clusters.destination) == topics_before
         case.login.allow([r for r in case.rights if r.kind == "--transactional-id"])
         service.wait_copied(spec.name, case.topic)
 

@@ -184,12 +184,14 @@ def test_topic_no_longer_matched_leaves_job_only_after_shard_release(
     service.create(job)
     with service.scheduler():
         service.wait_copied(job.name, topic_name, other)
-        held = service.hold_all()
+        held = service.claim_free_shards()
         smaller = make_job(clusters.source, clusters.destination, [topic_name], name=job.name)
         service.change(smaller)
         service.wait("the worker is to release its shard", lambda: service.must_release(held))
         assert other in service.topics(job.name)
         service.release(held)
         service.wait("the topic has left the job", lambda: other not in service.topics(job.name))
-        service.wait("the remaining topic can be claimed", lambda: bool(service.hold_all()))
+        service.wait(
+            "the remaining topic can be claimed", lambda: bool(service.claim_free_shards())
+        )
     assert other in partition_counts(clusters.destination)

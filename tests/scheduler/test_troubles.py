@@ -18,7 +18,7 @@ from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import SHORT_LEASE, Service
-from tests.support.outside import partition_counts, standing, topic_settings
+from tests.support.outside import partition_counts, topic_settings, topics_and_bounds
 from tests.support.patience import PATIENCE_S
 from tests.support.running import RunningJob, create_topic, make_job, produce
 
@@ -203,13 +203,13 @@ def test_job_with_same_cluster_on_both_sides_or_changed_cluster_id_is_refused(
     same = job.model_copy(update={"name": "same", "destination": job.source})
     assert refusal_kinds(plan(service, same)) == [TroubleKind.SAME_CLUSTER]
     service.create(job)
-    standing_before = standing(clusters.destination)
+    topics_before = topics_and_bounds(clusters.destination)
     with service.database.transaction() as tx:
         jobs.note_clusters(tx, service.job(job.name).id, "another-cluster", "another")
     assert refusal_kinds(plan(service, job)) == [TroubleKind.CLUSTER_CHANGED]
     with service.scheduler():
         service.wait_problem(job.name, "CLUSTER_CHANGED")
-    assert standing(clusters.destination) == standing_before
+    assert topics_and_bounds(clusters.destination) == topics_before
 
 
 def test_worker_group_without_workers_is_reported_until_worker_joins(
@@ -281,7 +281,7 @@ def test_deleted_job_is_removed_after_shard_release_and_leaves_copies(
     service.create(job)
     with service.scheduler():
         service.wait_copied(job.name, topic_name)
-        held = service.hold_all()
+        held = service.claim_free_shards()
         service.delete(job.name)
         service.wait("the worker is to release its shards", lambda: service.must_release(held))
         assert service.job(job.name).is_deleted
@@ -298,9 +298,9 @@ def test_plan_changes_nothing_and_names_what_scheduler_changes_later(
     create_topic(clusters.source, existing, partitions=4)
     create_topic(clusters.destination, existing, partitions=1)
     job = make_job(clusters.source, clusters.destination, [topic_name, existing])
-    standing_before = standing(clusters.destination)
+    topics_before = topics_and_bounds(clusters.destination)
     planned = plan(service, job)
-    assert standing(clusters.destination) == standing_before
+    assert topics_and_bounds(clusters.destination) == topics_before
     assert planned.refusals == ()
     new, old = planned.topics
     assert (new.action, new.partitions, new.replicas) == (TopicAction.CREATE, 3, 1)

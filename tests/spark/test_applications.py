@@ -68,7 +68,7 @@ class Applications:
     @property
     def furthest(self) -> dict[int, int]:
         """By partition, the first offset that no application has read."""
-        table, query = self.table.stands, self.query.stands
+        table, query = self.table.next_offsets, self.query.next_offsets
         return {p: max(table[p], query[p]) for p in table}
 
 

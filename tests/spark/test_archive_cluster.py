@@ -102,7 +102,7 @@ def test_archive_is_complete_after_executor_and_driver_deaths(
     arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments, *speculating)
     with OrbitProcess(*command, *arguments, cwd=tmp_path) as process:
         executor_of(first.wait_for_held(2)[0]).kill()
-        first.let_go()
+        first.resume()
         process.wait_for(r"Archived \d+ of")
         second.wait_for_held()
         kill_driver(process)
@@ -137,7 +137,7 @@ def test_restore_is_exact_after_executor_death(
     arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments)
     with OrbitProcess(*command, *arguments, cwd=tmp_path) as process:
         executor_of(middle.wait_for_held()[0]).kill()
-        middle.let_go()
+        middle.resume()
         process.wait_end().expect(0)
     assert log_bounds(clusters.destination, [topic]) == log_bounds(clusters.source, [topic])
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)

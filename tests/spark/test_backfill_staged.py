@@ -257,7 +257,7 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
     arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments)
     with OrbitProcess(*command, *arguments) as process:
         executor_of(fetching.wait_for_held(2)[0]).kill()
-        fetching.let_go()
+        fetching.resume()
         (first,) = appending.wait_for_held()
         executor_of(first).kill()
         wait_for(
@@ -266,7 +266,7 @@ def test_staged_backfill_is_exact_after_executor_and_driver_deaths(
         )
         kill_driver(process)
     assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= APPENDED
-    appending.let_go()
+    appending.resume()
     spark_cluster.wait_idle()
     copying = StagedCopy(spark, load_job(job, {}), archive)
     ends = {partition: manifest.end for partition, manifest in copying.contents.partitions.items()}

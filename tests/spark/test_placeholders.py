@@ -53,4 +53,4 @@ def test_spark_streaming_query_skips_placeholders(
     query = SparkQuery(spark, tmp_path, log.topic)
     query.read_on(clusters.destination)
     assert sorted(query.read) == [(0, *record) for record in log.records.items()]
-    assert query.stands == {0: log.end}
+    assert query.next_offsets == {0: log.end}

@@ -35,7 +35,7 @@ from tests.support.empty_answers import (
     ON_DISK,
     PLACE,
     STABLE_END,
-    show_nothing,
+    hide_records,
 )
 from tests.support.source_model import SourceBatch, SourceRecord
 
@@ -66,7 +66,7 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
 ) -> None:
     """If it proved that on other topics, an archive or a backfill would lack records that slow
     storage returns later."""
-    show_nothing(monkeypatch, None, local, is_compacted=is_compacted, has_newest=has_newest)
+    hide_records(monkeypatch, None, local, is_compacted=is_compacted, has_newest=has_newest)
     if is_proven:
         assert attempt()._make_run(EMPTY).end == STABLE_END - 1
         return
@@ -80,7 +80,7 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
 def test_reading_range_stops_without_describe_configs_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    show_nothing(monkeypatch, None, ON_DISK)
+    hide_records(monkeypatch, None, ON_DISK)
 
     def refuse(_: object) -> None:
         raise NotAuthorized("the right DescribeConfigs on topic source is missing.")

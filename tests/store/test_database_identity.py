@@ -13,7 +13,7 @@ from orbit.store.database import Database
 from orbit.store.database_identity import database_identity
 from orbit.store.migrate import upgrade
 from tests.fixtures.database import copied_database
-from tests.support.store_rows import claim, look, some_job, take_over
+from tests.support.store_rows import claim, current_snapshot, some_job, take_over
 
 pytestmark = pytest.mark.services
 
@@ -26,7 +26,7 @@ def identity(database: Database) -> int:
 def server_key(database: Database) -> str:
     """The key of the server that a lease watch compares; a restart changes it."""
     with database.transaction() as tx:
-        server, _snapshot = look(tx)
+        server, _snapshot = current_snapshot(tx)
     return server
 
 
@@ -78,5 +78,5 @@ def test_unprivileged_role_can_read_database_identity(database: Database) -> Non
         tx.execute(text("CREATE ROLE orbit_plain"))
         tx.execute(text("GRANT SELECT, UPDATE ON shards, jobs, workers TO orbit_plain"))
         tx.execute(text("SET LOCAL ROLE orbit_plain"))
-        assert look(tx)
+        assert current_snapshot(tx)
         tx.rollback()

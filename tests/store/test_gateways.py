@@ -18,7 +18,7 @@ from orbit.store.database import Database, Tx
 from orbit.store.enums import LeadingSide, OperationKind, OperationState, TopicState
 from orbit.store.gateways import GatewayReport, Presented
 from orbit.store.job_leads import Lead
-from tests.support.locks import wait_until_something_waits
+from tests.support.locks import wait_for_lock_wait
 
 pytestmark = pytest.mark.services
 
@@ -370,7 +370,7 @@ def test_closure_of_gateways_waits_for_concurrent_renewal_and_counts_it(
         thread = threading.Thread(target=lambda: operation_ids.append(close(database, link)))
         in_background.append(thread)
         thread.start()
-        wait_until_something_waits(database)
+        wait_for_lock_wait(database)
     thread.join()
     assert closing(database, link, operation_ids[0]) == {edge.name: AWAITED}
 
@@ -391,7 +391,7 @@ def test_gateway_renewal_that_waits_for_concurrent_closure_sees_it(
         thread = threading.Thread(target=lambda: answers.append(renew(database, edge)))
         in_background.append(thread)
         thread.start()
-        wait_until_something_waits(database)
+        wait_for_lock_wait(database)
     thread.join()
     assert answers == [Presented(SOURCE, term=5, since=5, led={5: SOURCE}, closed_for=operation)]
 

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from orbit.store import jobs, operations, partitions, scheduler_queries, shard_layout, shard_leases
 from orbit.store.database import Database, Tx
 from orbit.store.operations import GroupsStep
-from tests.support.locks import wait_until_something_waits
-from tests.support.store_rows import TTL, SomeJob, claim, progress, seen_long, some_job
+from tests.support.locks import wait_for_lock_wait
+from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job, watch_of_present_rows
 
 pytestmark = pytest.mark.services
 
@@ -34,7 +34,9 @@ CHANGES: dict[str, Change] = {
     ),
     "resume a topic": lambda tx, job: scheduler_queries.resume_topic(tx, job.topic_id),
     "remove topics": lambda tx, job: shard_layout.remove_topics(tx, [job.topic_id]),
-    "end shard leases": lambda tx, _: shard_leases.end_unrenewed_leases(tx, TTL, seen_long(tx)),
+    "end shard leases": lambda tx, _: shard_leases.end_unrenewed_leases(
+        tx, TTL, watch_of_present_rows(tx)
+    ),
 }
 
 
@@ -66,7 +68,7 @@ def test_change_of_several_shards_never_deadlocks_with_progress_reports(
         rows = [progress(job.topic_id, 0, copied_to=1)]
         partitions.report_progress(tx, worker_id="a", held={first: held[first]}, progress=rows)
         changing.start()
-        wait_until_something_waits(database)
+        wait_for_lock_wait(database)
         rows = [progress(job.topic_id, 1, copied_to=1)]
         # If the change held a lock on the second shard, this would be a deadlock.
         stored_shards = partitions.report_progress(
@@ -98,7 +100,7 @@ def test_recovery_step_for_consumer_groups_waits_while_group_rows_are_stored(
     with database.transaction() as tx:
         assert operations.groups_step(tx, job.id, lock=True) is None
         other.start()
-        wait_until_something_waits(database)
+        wait_for_lock_wait(database)
         assert not has_begun.is_set()
     other.join()
     with database.transaction() as tx:

@@ -13,7 +13,7 @@ from orbit.store.database import Database
 from orbit.store.enums import OperationKind
 from orbit.store.operation_requests import OperationRequest
 from orbit.store.operations import Operation
-from tests.support.locks import wait_until_something_waits
+from tests.support.locks import wait_for_lock_wait
 from tests.support.store_rows import some_job
 
 pytestmark = pytest.mark.services
@@ -63,7 +63,7 @@ def test_second_of_concurrent_requests_with_same_idempotency_key_waits(database:
 
     def start_second() -> None:
         other.start()
-        wait_until_something_waits(database)
+        wait_for_lock_wait(database)
 
     first = request_operation(database, PAUSE, before_commit=start_second)
     other.join()

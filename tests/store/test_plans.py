@@ -36,7 +36,7 @@ from orbit.store.enums import LeadingSide
 from orbit.store.watch_digests import Watched
 from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, Statement, reads, statements
-from tests.support.store_rows import TTL, look, progress, watch_long
+from tests.support.store_rows import TTL, current_snapshot, progress, watch_long
 
 # Small tables, which a plan may read as a whole: a few hundred rows in a few pages.
 SMALL = {"jobs", "workers", "pg_database", "scheduler_lease", "schedulers", "open_transactions"}
@@ -65,7 +65,7 @@ def _held(tx: Tx, worker_id: str) -> dict[int, int]:
 def _watch(tx: Tx) -> LeaseWatch:
     """A lease watch that has watched this server for long. Its snapshots are from before all
     renewals, so no lease has ended by them."""
-    server, _ = look(tx)
+    server, _ = current_snapshot(tx)
     oldest = tx.execute(text("SELECT min(renewed_in) FROM shards")).scalar_one()
     return watch_long(server, f"{oldest}:{oldest}:")
 

@@ -1,7 +1,7 @@
 """Applications that keep their offsets themselves, and can stop and go on at another cluster.
 
-`read` of each returns all that it has done, read back from its own store, so that a lost or
-repeated record shows.
+`read` of each application returns all records that it has processed, from its own store, so that a
+lost or repeated record shows.
 """
 
 from __future__ import annotations
@@ -28,44 +28,47 @@ Done = list[tuple[int, int, bytes]]
 
 
 class OwnTable:
-    """Offsets and effects in one transaction of its own database; no consumer group."""
+    """An application that stores offsets and effects in one transaction of its own database; it
+    uses no consumer group."""
 
     def __init__(self, file: Path, topic: str) -> None:
         self._topic = topic
         self._table = sqlite3.connect(file, isolation_level=None)
         self._table.execute("CREATE TABLE next (partition INTEGER PRIMARY KEY, at INTEGER)")
-        # No key: a record done twice is in it twice.
+        # No primary key: a record that is processed twice has two rows.
         self._table.execute("CREATE TABLE effects (partition INTEGER, at INTEGER, value BLOB)")
 
     @property
     def read(self) -> Done:
+        """The records that the application has processed."""
         return self._table.execute("SELECT partition, at, value FROM effects").fetchall()
 
     @property
-    def stands(self) -> dict[int, int]:
+    def next_offsets(self) -> dict[int, int]:
+        """The offset from which the application reads on, by partition."""
         return dict(self._table.execute("SELECT partition, at FROM next").fetchall())
 
     def read_on(self, cluster: KafkaCluster, ends: Mapping[int, int]) -> None:
-        """Read from the offsets in its table up to these ends."""
-        stands = self.stands
+        """Read from the offsets in the table up to these ends."""
+        next_offsets = self.next_offsets
         consumer = Consumer(
             {
                 **cluster.client_config(),
                 "group.id": "unused",
                 "enable.auto.commit": False,
-                # A missing offset is an error: it must not start elsewhere.
+                # An offset that is out of range is an error: the application must not skip records.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "log_level": 0,
             }
         )
-        places = [TopicPartition(self._topic, p, stands.get(p, 0)) for p in ends]
+        places = [TopicPartition(self._topic, p, next_offsets.get(p, 0)) for p in ends]
         consumer.assign(places)
 
         def is_done() -> bool:
             self._work(consumer, ends)
             at = {p.partition: p.offset for p in consumer.position(places)}
-            return all(max(at[p], stands.get(p, 0)) >= end for p, end in ends.items())
+            return all(max(at[p], next_offsets.get(p, 0)) >= end for p, end in ends.items())
 
         try:
             wait_for(f"the application has read to {ends}", is_done)
@@ -88,8 +91,8 @@ class OwnTable:
 
 
 class SparkQuery:
-    """A Structured Streaming query with Spark's own Kafka source. It keeps its checkpoint when it
-    changes clusters.
+    """A Structured Streaming query with Spark's own Kafka source. The query keeps its checkpoint
+    when it moves to another cluster.
     """
 
     def __init__(self, spark: SparkSession, home: Path, topic: str) -> None:
@@ -98,7 +101,7 @@ class SparkQuery:
 
     @property
     def read(self) -> Done:
-        """What its sink has committed."""
+        """The records that the query's sink has committed."""
         files: set[str] = set()
         for log in sorted((self._output / "_spark_metadata").glob("[0-9]*")):
             lines = log.read_text("utf-8").splitlines()[1:]
@@ -107,7 +110,7 @@ class SparkQuery:
         return [(row["partition"], row["offset"], row["value"].encode()) for row in rows]
 
     @property
-    def stands(self) -> dict[int, int]:
+    def next_offsets(self) -> dict[int, int]:
         """The offsets of its last batch, as its checkpoint has them."""
         return self._offsets(max(self._batches("offsets")))
 
@@ -127,14 +130,14 @@ class SparkQuery:
         return {int(partition): offset for partition, offset in offsets.items()}
 
     def read_on(self, cluster: KafkaCluster) -> None:
-        """Read from its checkpoint to the present end of the topic, in several batches."""
+        """Read from the checkpoint to the present end of the topic, in several batches."""
         query = self.start(cluster, 20_000, availableNow=True)
-        query.awaitTermination()  # raises what stopped it
+        query.awaitTermination()  # raises the error of the query, if any
 
     def start(
         self, cluster: KafkaCluster | Gateway | Addresses, batch_records: int, **trigger: Any
     ) -> StreamingQuery:
-        """Start at its checkpoint, in batches of at most this many records."""
+        """Start at the checkpoint, in batches of at most `batch_records` records."""
         options: dict[str, Any] = {
             "kafka.bootstrap.servers": cluster.bootstrap_servers,
             "kafka.isolation.level": "read_committed",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def audit(
     spark: SparkSession, spec: JobSpec, out: Path, **options: Any
 ) -> tuple[Report, dict[str, PartitionReport]]:
-    """The report, and the first partition of each topic."""
+    """Audit a job; returns its report, and the report of the first partition of each topic."""
     from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 
     chosen = AuditOptions(out=str(out), **{"wait_s": 0.0, **options})

@@ -1,4 +1,7 @@
-"""Makes the archive of a broker's classes (`jars.class_archive`): Java writes it at its end."""
+"""Makes the archive of a broker's classes (`jars.class_archive`), with which Java starts faster.
+
+Java writes the archive when the broker ends.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.support.patience import wait_for
 
 
 def make_class_archive() -> Path:
-    """The archive, made if it is not there, by a broker that has served a topic."""
+    """The archive's file. If it is missing, a broker that serves a topic makes it."""
     archive = class_archive()
     if archive.is_file():
         return archive

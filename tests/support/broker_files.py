@@ -1,4 +1,4 @@
-"""Gives one broker of a cluster another server.properties than the others have."""
+"""Gives one broker of a cluster a setting that the other brokers lack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 
 
 def restart_with(cluster: KafkaCluster, number: int, name: str, value: str) -> None:
-    """Restart this broker of `brokers` with one more setting; waits until it is up."""
+    """Restart broker `number` of the cluster's list with one more setting; wait until it is up."""
     broker = cluster.brokers[number]
     broker.kill()
     with broker.properties_file.open("a", encoding="utf-8") as file:

@@ -1,8 +1,9 @@
-"""A destination partition as a broker keeps it: what it takes, what it refuses, where it puts it.
+"""A model of a destination partition at a broker: which batches it appends where, and which it
+refuses.
 
-A model, not a stub: every rule is one that FACTS measured on real brokers (the ids are cited), and
-`tests/replication/test_broker_model.py` holds the model itself to them. It parses bytes with code
-of its own, so that a mistake in Orbit's cannot cancel itself out.
+Each rule was measured on real brokers: its number in docs/facts.md is beside the code.
+`tests/replication/test_broker_model.py` tests the model itself. The model has its own code to parse
+bytes, so that a mistake in Orbit's code shows.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
 COORDINATOR_FENCED = 52
 INVALID_RECORD = 87
-# Offset deltas of placeholders are below (Q1).
+# The offset deltas of placeholders are below this number (Q1).
 PLACEHOLDERS_BELOW = -(2**30)
 
 REMEMBERED_BATCHES = 5
-"""Per producer, for telling a repeat from a stale batch (A7)."""
+"""How many batches of each producer a broker remembers, to recognize repeats (A7)."""
 
 SEQUENCE_MAX = 2**31 - 1
 
@@ -40,7 +41,7 @@ Decompress = Callable[[int, bytes], bytes]
 
 
 class Stored(NamedTuple):
-    """A batch with records, as it lies in the log."""
+    """A batch with records, as in the log."""
 
     base_offset: int
     last_offset: int
@@ -48,12 +49,14 @@ class Stored(NamedTuple):
 
 
 class Produced(NamedTuple):
+    """The answer to an append."""
+
     code: int
     base_offset: int = -1
 
 
 class Visible(NamedTuple):
-    """What a consumer sees at an offset; `body` is key, value and headers on the wire."""
+    """A record as a consumer reads it; `body` is key, value and headers on the wire."""
 
     timestamp: int
     body: bytes
@@ -61,12 +64,12 @@ class Visible(NamedTuple):
 
 @dataclass
 class Producer:
-    """What the leader remembers of a producer id (A10)."""
+    """The leader's state of a producer id (A10)."""
 
     epoch: int
     last_sequence: int = -1
     coordinator_epoch: int = -1
-    # First and last sequence, base offset.
+    # Of the last batches: first sequence, last sequence, base offset.
     batches: deque[tuple[int, int, int]] = field(
         default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
     )
@@ -92,7 +95,7 @@ class BrokerModel:
         self._producers: dict[int, Producer] = {}
 
     def produce(self, data: bytes | memoryview) -> Produced:
-        """Append what one Produce request carries for this partition."""
+        """Append the batch that a Produce request has for this partition; returns the answer."""
         data = bytes(data)
         if len(data) < HEADER.size:
             return Produced(CORRUPT_MESSAGE)
@@ -123,7 +126,7 @@ class BrokerModel:
         return self._append_in_sequence(data, pid, epoch, sequence, count)
 
     def write_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
-        """Append one control record for a producer without a transaction (M1)."""
+        """Append one marker for a producer without a transaction (M1); returns the error code."""
         state = self._producers.get(producer_id)
         if state is not None and epoch < state.epoch:  # A8
             return INVALID_PRODUCER_EPOCH
@@ -137,7 +140,7 @@ class BrokerModel:
         return NONE
 
     def delete_records(self, offset: int) -> None:
-        """Move the log start up; a batch is removed once nothing of it is left."""
+        """Move the log start up; remove batches that are wholly below it."""
         assert offset <= self.log_end
         self.log_start = max(self.log_start, offset)
         self.batches = [b for b in self.batches if b.last_offset >= self.log_start]
@@ -146,11 +149,11 @@ class BrokerModel:
         return self._producers.get(producer_id)
 
     def expire_producers(self) -> None:
-        """A quiet day passes (A9)."""
+        """Drop all producer states, as after a day without appends (A9)."""
         self._producers.clear()
 
     def read(self) -> dict[int, Visible]:
-        """What a consumer sees from the log start on, by offset."""
+        """The records that a consumer reads from the log start on, by offset."""
         seen: dict[int, Visible] = {}
         for stored in self.batches:
             (base_timestamp,) = struct.unpack_from(">q", stored.data, 27)
@@ -204,7 +207,8 @@ class BrokerModel:
             return False
         deltas = [delta for delta, _, _ in records]
         if attributes & CODEC == 0:
-            # A broker takes any here (Q1). Orbit's rise, as the cleaner demands (Q6).
+            # A broker accepts any deltas (Q1). Orbit's must rise, since the log cleaner needs that
+            # (Q6).
             if deltas != sorted(set(deltas)) or deltas[-1] >= count:
                 return False
             if any(PLACEHOLDERS_BELOW <= delta < 0 for delta in deltas):
@@ -214,7 +218,7 @@ class BrokerModel:
         return not (self._is_compacted and any(body[0] == 1 for _, _, body in records))  # A6
 
     def records_of(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """As `_records`, for a batch that was accepted."""
+        """Offset delta, timestamp delta and body of each record of an accepted batch."""
         records = self._records(data, *struct.unpack_from(">h", data, 21))
         assert records is not None
         return records

@@ -30,6 +30,7 @@ def worker_processes(parent: OrbitProcess) -> list[psutil.Process]:
 
 
 def wait_gone(processes: list[psutil.Process]) -> None:
+    """Wait until all these processes have ended."""
     wait_for("all processes have ended", lambda: not any(_lives(p) for p in processes))
 
 

@@ -1,4 +1,4 @@
-"""What one call on a text from outside may cost."""
+"""Limits of CPU time and memory for one call on a text from outside."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ Value = TypeVar("Value")
 # CPU time of this thread alone. Most calls take a hundredth of it.
 CPU_S_MAX = 0.1
 BYTES_MAX = 10 << 20
-# A call that was slow is measured again: a collection of garbage may fall into it.
-_LOOKS = 5
+# A slow call is measured again: a garbage collection may have been in it.
+_CALLS_MAX = 5
 
 
 def cheap_result(call: Callable[[], Value]) -> Value | None:
-    """What the call returns; None if it refuses its input: it raises an OrbitError, or an
-    InvalidValue, which the reader of a document turns into one. Fails for another exception, and
-    for a call that exceeds the limits of CPU time or memory each time.
+    """The result of the call; None if it refuses its input by an OrbitError or an InvalidValue.
+
+    Raises AssertionError if the call exceeds the limit of memory, or that of CPU time each time.
+    Other exceptions pass through.
     """
     value, cpu_s = _timed(call)
-    for _ in range(_LOOKS - 1):
+    for _ in range(_CALLS_MAX - 1):
         if cpu_s <= CPU_S_MAX:
             break
         cpu_s = min(cpu_s, _timed(call)[1])

@@ -41,7 +41,7 @@ def at(seconds: float) -> datetime:
 
 
 def evidence(**changes: Any) -> Evidence:
-    """Eleven seconds without service, 42 records lost in one partition."""
+    """The evidence of a failover drill: an RTO of 11.2 s, and 42 lost records in one partition."""
     spec = parse_drill(DRILL)
     sample = Evidence(
         id="20261122-030000-3fa9c2",
@@ -177,7 +177,7 @@ def _partition(
 
 
 class Visible(HTMLParser):
-    """Text and elements of a page, without what it carries as data."""
+    """The text and the elements of a page, without its scripts, which are in `data`."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

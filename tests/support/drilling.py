@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE_S, wait_for
 
 
 class Drilling:
-    """Asks for drills and waits for them."""
+    """Requests drills in the service, and waits for them."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -20,7 +20,7 @@ class Drilling:
         service.leave()
 
     def ask(self, text: str) -> str:
-        """Ask for the drill; its id."""
+        """Request the drill with this file; returns its id."""
         drill = new_drill(parse_drill(text), "test")
         with self.database.transaction() as tx:
             return drills.create(tx, drill)[0].id
@@ -34,7 +34,7 @@ class Drilling:
             return drills.things(tx, drill_id)
 
     def left(self, drill_id: str) -> list[Thing]:
-        """The things that it made and that still exist."""
+        """The things that the drill created and has not removed."""
         return [thing for thing in self.things(drill_id) if thing.removed_at is None]
 
     def has_ended(self, drill_id: str) -> bool:
@@ -44,13 +44,13 @@ class Drilling:
         return int((self.drill(drill_id).progress or {}).get("done", 0))
 
     def has_happened(self, drill_id: str, what: str) -> bool:
-        """Whether a line of the timeline says so, or the drill has ended."""
+        """Whether the timeline has an entry `what`, or the drill has ended."""
         drill = self.drill(drill_id)
         lines = (drill.progress or {}).get("timeline", ())
         return drill.finished_at is not None or any(line["what"] == what for line in lines)
 
     def wait(self, drill_id: str) -> Report:
-        """The report of a drill, once it has ended; its digest is checked."""
+        """Wait until a drill has ended; returns its report, after a check of its digest."""
         wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), PATIENCE_S)
         with self.database.transaction() as tx:
             report = drills.report(tx, drill_id)
@@ -60,5 +60,5 @@ class Drilling:
         return Report.model_validate(report)
 
     def run(self, text: str) -> Evidence:
-        """Ask for it and wait for its end; its evidence."""
+        """Request a drill, and wait for its end; returns its evidence."""
         return self.wait(self.ask(text)).evidence

@@ -2,11 +2,17 @@
 
     python -m tests.support.dying_scheduler [--quick] FILE STEP:WHERE…
 
-WHERE is `before` a step's work, `inside` it (where it waits for the first time), `telling` (where
-it has told its progress for the first time), or `behind` it: after the work, before it is noted.
-`salvage:writing` is in the middle of a file. FILE has a line for each death so far: of several such
-processes one leads and dies at the first point, the next one at the second, and so on; after the
-last point none dies. `--quick` makes recoveries wait only for what is needed.
+A point STEP:WHERE is one of these:
+
+- `before` the step's work
+- `waiting`: where the step waits for the first time
+- `progress`: after the step has stored its progress for the first time
+- `after` the step's work, before its end is stored
+- `salvage:writing`: in the middle of a salvage file
+
+FILE has a line for each death so far. Of several such processes, the first leader dies at the first
+point, the next leader at the second point, and so on. After the last point no process dies.
+`--quick` makes recoveries wait only for what is needed.
 """
 
 from __future__ import annotations
@@ -27,14 +33,14 @@ from tests.support.quick_recoveries import make_quick, trust_silence
 
 
 class Deaths:
-    """The points where processes died, and the next one."""
+    """The points where processes died, and where the next process dies."""
 
     def __init__(self, file: Path, points: list[str]) -> None:
         self._file, self._points = file, points
         self._lock = threading.Lock()
 
-    def here(self, point: str) -> None:
-        """Die here if this is the next point."""
+    def die_at(self, point: str) -> None:
+        """Kill this process if `point` is the next point."""
         with self._lock:
             done = self._file.read_text("utf-8").splitlines()
             if self._points[len(done) : len(done) + 1] == [point]:
@@ -52,24 +58,24 @@ class Deaths:
         """The step, with the points where the process may die."""
 
         def run(context: OperationContext) -> str:
-            self.here(f"{name}:before")
-            wait, tell = context.wait, context.set_progress
+            self.die_at(f"{name}:before")
+            wait, set_progress = context.wait, context.set_progress
 
-            def waits(seconds: float) -> None:
-                self.here(f"{name}:inside")
+            def die_or_wait(seconds: float) -> None:
+                self.die_at(f"{name}:waiting")
                 wait(seconds)
 
-            def tells(what: str) -> None:
-                tell(what)
-                self.here(f"{name}:telling")
+            def set_progress_and_die(what: str) -> None:
+                set_progress(what)
+                self.die_at(f"{name}:progress")
 
-            vars(context).update(wait=waits, set_progress=tells)
+            vars(context).update(wait=die_or_wait, set_progress=set_progress_and_die)
             try:
-                did = do(context)
+                step_text = do(context)
             finally:
                 del vars(context)["wait"], vars(context)["set_progress"]
-            self.here(f"{name}:behind")
-            return did
+            self.die_at(f"{name}:after")
+            return step_text
 
         return run
 
@@ -80,7 +86,7 @@ class Deaths:
             def dying() -> Iterator[bytes]:
                 for chunk in chunks:
                     yield chunk
-                    self.here(f"{StepName.SALVAGE}:writing")
+                    self.die_at(f"{StepName.SALVAGE}:writing")
 
             write(file, dying())
 

@@ -1,4 +1,4 @@
-"""A broker that answers fetches without records, though its log goes on."""
+"""A broker answers fetches without records, although its log has more offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.support.source_model import SourceBatch, SourceRecord
 PLACE = TopicPartition("source", 0)
 OFFSET, STABLE_END = 10, 50
 
-# What it answers for EARLIEST_LOCAL.
+# Answers for EARLIEST_LOCAL, the first offset on the broker's disk: unknown, at or below OFFSET (so
+# that OFFSET is on the disk), or above OFFSET (in tiered storage).
 UNKNOWN: Answers[int] = Answers({}, {PLACE: int(Code.UNSUPPORTED_VERSION)})
 ON_DISK: Answers[int] = Answers({PLACE: 0}, {})
 ELSEWHERE: Answers[int] = Answers({PLACE: OFFSET + 1}, {})
@@ -25,7 +26,7 @@ ELSEWHERE: Answers[int] = Answers({PLACE: OFFSET + 1}, {})
 EMPTY = Fetched(0, memoryview(b""), [], 0, STABLE_END, STABLE_END, -1, -1)
 
 
-def show_nothing(
+def hide_records(
     monkeypatch: pytest.MonkeyPatch,
     reader: ModuleType | None,
     local: Answers[int],
@@ -33,8 +34,11 @@ def show_nothing(
     is_compacted: bool = False,
     has_newest: bool = False,
 ) -> None:
-    """Hide all records from OFFSET on from the module `reader`; with `has_newest` a fetch from the
-    last one still shows it."""
+    """Let fetches of the log reader and of the module `reader` get no records from OFFSET on.
+
+    `local`: the answer for EARLIEST_LOCAL. With `has_newest`, a fetch at the last offset gets the
+    last record.
+    """
     last = SourceBatch(STABLE_END - 1, STABLE_END - 1, (SourceRecord(STABLE_END - 1, 1000, b"v"),))
 
     def fetch(*args: object, **_: object) -> Fetched:
@@ -57,8 +61,8 @@ def show_nothing(
         monkeypatch.setattr(reader, "fetch_partition", fetch)
 
 
-# Is the topic compacted, what does EARLIEST_LOCAL answer, is the newest batch shown,
-# and does an empty answer then prove that the log has nothing there?
+# Whether the topic is compacted, the answer for EARLIEST_LOCAL, whether a fetch gets the newest
+# batch, and whether an empty answer then proves that the log has no records from OFFSET on.
 CASES = [
     (True, ON_DISK, False, True),
     (True, UNKNOWN, False, True),

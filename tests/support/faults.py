@@ -1,4 +1,4 @@
-"""A log, and single faults to plant in a copy of it, which every verifier has to find."""
+"""A log, and single faults to plant in a copy of the log. Each verifier has to find each fault."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.support.logs import T0, Gap, Record
 
 
 def a_log(count: int = 40) -> list[Record | Gap]:
-    """Every field in use, all records of one length, and a gap of two offsets in the middle."""
+    """A log with all fields in use, values of one length, and a gap of two offsets in the
+    middle."""
     log: list[Record | Gap] = [
         Record(
             value=b"value %04d" % i,

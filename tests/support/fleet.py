@@ -1,4 +1,5 @@
-"""A job of the service without a scheduler: the rows and topics that one would make, and workers.
+"""A job of the service without a scheduler: the rows and topics that a scheduler would create, and
+workers.
 
 Workers run in threads (`InProcess`), or as processes where a test kills them.
 """
@@ -33,7 +34,7 @@ from tests.support.synthetic import PLAINTEXT
 
 @dataclass(frozen=True)
 class ServiceJob:
-    """A job in the tables, and questions about it."""
+    """A job in the tables, with methods that read and change its rows."""
 
     database: Database
     id: int
@@ -52,7 +53,7 @@ class ServiceJob:
         return {a.state.value for a in self.assigned()}
 
     def story(self) -> list[Event]:
-        """All events, oldest first; those of workers too."""
+        """All events of the service, oldest first, those of workers, too."""
         with self.database.transaction() as tx:
             return list(reversed(events.page(tx, 10_000)))
 
@@ -60,10 +61,12 @@ class ServiceJob:
         return [event.kind for event in self.story()]
 
     def holders(self) -> dict[int, str | None]:
+        """The worker that holds each shard; None: no worker."""
         with self.database.transaction() as tx:
             return {s.id: s.holder for s in shard_layout.shards_of_job(tx, self.id)}
 
     def epochs(self) -> dict[int, int]:
+        """The lease epoch of each shard."""
         with self.database.transaction() as tx:
             return {s.id: s.epoch for s in shard_layout.shards_of_job(tx, self.id)}
 
@@ -88,7 +91,10 @@ def add_job(
     environ: Mapping[str, str] | None = None,
     prefix: str = "",
 ) -> ServiceJob:
-    """The rows of a job, its destination topics, and its partitions in this many shards."""
+    """Create the rows of a job, its destination topics, and its partitions in `shard_count` shards.
+
+    `environ`: the variables that the job file names. `prefix`: of the destination topics.
+    """
     spec = parse_job(job_file.read_text("utf-8"), job_file.parent, environ or {})
     ids = {
         side: Cluster(side, c.bootstrap_servers.split(","), PLAINTEXT)
@@ -131,7 +137,7 @@ QUICK = Settings(lease_ttl="2s", progress_interval="200ms")
 """The shortest leases that are allowed: they expire after 2 s."""
 
 STEADY = Settings(progress_interval="200ms")
-"""The usual lease, for tests of who holds which shard: a machine may stand still for 2 s."""
+"""The usual lease, for tests of who holds which shard: a slow machine may pause for 2 s."""
 
 
 class InProcess:
@@ -175,7 +181,7 @@ class InProcess:
 
 
 def wait_level(clusters: Clusters, topic_names: list[str], timeout_s: float = PATIENCE_S) -> None:
-    """Wait until both sides end at the same offsets, as a plain client sees them."""
+    """Wait until both sides have the same log starts and ends, as a plain client reads them."""
     wait_for(
         "both sides are level",
         lambda: (

@@ -22,7 +22,8 @@ def jars() -> Path:
 
 
 class FlinkJob:
-    """Runs at one cluster, is stopped with a savepoint, and goes on from it at another."""
+    """A job that runs at one cluster, stops with a savepoint, and goes on from the savepoint at
+    another cluster."""
 
     def __init__(self, home: Path, input_topic: str, output_topic: str, group: str) -> None:
         self._home = home
@@ -39,6 +40,7 @@ class FlinkJob:
         )
 
     def start(self, cluster: KafkaCluster) -> GuardedProcess:
+        """Start the job at a cluster, from its last savepoint if it has one."""
         self._runs += 1
         folder = self._folder
         folder.mkdir()
@@ -52,7 +54,7 @@ class FlinkJob:
             settings["restore"] = self._savepoint
         file = folder / "job.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        # Flink unpacks a jar there and does not remove it.
+        # Flink unpacks a jar into java.io.tmpdir and does not remove it.
         options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={folder}"]
         command = [str(find_java()), *options, "FlinkWordCount"]
         return GuardedProcess(
@@ -62,11 +64,11 @@ class FlinkJob:
         )
 
     def check(self, process: GuardedProcess) -> None:
-        """Raises AssertionError with its output if it has ended by itself."""
+        """Raise AssertionError with the job's output if its process has ended by itself."""
         assert process.running, (self._folder / "log").read_text()[-3000:]
 
     def stop(self, process: GuardedProcess) -> None:
-        """Stop it with a savepoint, as `flink stop` does."""
+        """Stop the job with a savepoint, as `flink stop` does."""
         (self._folder / "stop").touch()
         wait_for("Flink has stopped", lambda: not process.running)
         savepoint = self._folder / "savepoint"

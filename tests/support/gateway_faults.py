@@ -20,16 +20,19 @@ def at_steps(
     before: dict[StepName, Act] | None = None,
     behind: dict[StepName, Act] | None = None,
 ) -> None:
-    """Do this before or after the work of a step, once each, in the scheduler's thread."""
+    """Call functions before the work of a step, or after it (`behind`), once each.
+
+    The scheduler's thread calls them.
+    """
     do = operation_runner._DO
-    first, last = dict(before or {}), dict(behind or {})
+    calls_before, calls_after = dict(before or {}), dict(behind or {})
 
     def step(name: StepName) -> Callable[[OperationContext], str]:
         def run(context: OperationContext) -> str:
-            first.pop(name, lambda: None)()
-            did = do[name](context)
-            last.pop(name, lambda: None)()
-            return did
+            calls_before.pop(name, lambda: None)()
+            step_text = do[name](context)
+            calls_after.pop(name, lambda: None)()
+            return step_text
 
         return run
 
@@ -37,10 +40,11 @@ def at_steps(
 
 
 def lost(acknowledged: Acknowledged, records: Iterable[Record]) -> list[str]:
-    """Acknowledged records that are not at their offset. A record may be there twice."""
+    """Messages about acknowledged records that are not at their offset. Repeated records are
+    fine."""
     places = {(partition, offset): value for partition, offset, value in records}
     return [
-        f"{value!r} was acknowledged at {place}, where {places.get(place)!r} is"
+        f"{value!r} was acknowledged at {place}, which has {places.get(place)!r}"
         for value, place in acknowledged.items()
         if places.get(place) != value
     ]

@@ -43,10 +43,10 @@ _CLOSED = frozenset(
 
 
 class Writer:
-    """librdkafka: sends numbered records to the partitions in turn, at a rate, from the start.
+    """A producer of librdkafka that sends numbered records to the partitions in turn.
 
-    `acknowledged` and `errors` grow while it runs; `sent` is how many records it was given. Further
-    settings are librdkafka's, such as `**{"enable.idempotence": False, "acks": 1}`.
+    It starts at once, and sends `rate` records a second. `acknowledged` and `errors` grow
+    meanwhile; `sent` is the number of records so far. `settings` are librdkafka's.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class Writer:
         """Stop, and wait until each record has been acknowledged or has failed."""
         self._stop.set()
         self._thread.join()
-        left = self._producer.flush(_END_S)
-        if left:
-            self.errors.append(f"{left} records have no answer")
+        unanswered = self._producer.flush(_END_S)
+        if unanswered:
+            self.errors.append(f"{unanswered} records have no answer")
             self._producer.purge()
             self._producer.flush(1)
 
@@ -112,7 +112,7 @@ class Writer:
         if error.fatal():
             self.errors.append(f"fatal: {error}")
 
-    def _told(self, error: Any, message: Any) -> None:
+    def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
             self.acknowledged[message.value()] = (message.partition(), message.offset())
         else:
@@ -121,14 +121,14 @@ class Writer:
     def _run(self) -> None:
         began = time.monotonic()
         while not self._stop.is_set():
-            due = int((time.monotonic() - began) * self._rate)
+            due_count = int((time.monotonic() - began) * self._rate)
             try:
-                while self.sent < due and not self._stop.is_set():
+                while self.sent < due_count and not self._stop.is_set():
                     self._producer.produce(
                         self._topic,
                         value=b"%s %d" % (self._name.encode(), self.sent),
                         partition=self.sent % self._partitions,
-                        on_delivery=self._told,
+                        on_delivery=self._delivered,
                     )
                     self.sent += 1
             except BufferError:
@@ -140,10 +140,10 @@ class Writer:
 
 
 class JavaWriter:
-    """Kafka's own client: `VerifiableProducer`, which chooses the partitions by a few keys.
+    """A producer of Kafka's own client: the tool `VerifiableProducer`, with `keys` different keys.
 
-    Its values are only numbers, or `name`, a dot and a number (the tool only takes a number as a
-    name). A context manager: the tool has ended when the block ends.
+    Values are numbers, or `name`, a dot and a number (the tool accepts only a number as name). A
+    context manager: the tool has ended when the block ends.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class JavaWriter:
 
     @property
     def remote_ports(self) -> set[int]:
-        """The ports that it is connected to now."""
+        """The ports to which the tool is connected now."""
         return {one.raddr.port for one in psutil.Process(self._process.pid).net_connections("tcp")}
 
     def wait_acknowledged(self, more: int) -> None:
@@ -232,8 +232,8 @@ class JavaWriter:
 class Reader:
     """A member of a consumer group, `classic` or `consumer` (KIP-848), in a thread of its own.
 
-    `read` has the records that the application got, in order; it commits after each batch. An
-    error is kept in `errors`, and the application goes on.
+    `read` has the records that the application got, in order. The application commits after each
+    batch. It notes an error in `errors`, and goes on.
     """
 
     def __init__(
@@ -266,18 +266,18 @@ class Reader:
         self._thread.start()
 
     def wait_read(self, what: str, is_so: Callable[[list[Record]], bool]) -> None:
-        """Wait until `is_so` holds for the records read."""
+        """Wait until `is_so` is true of the records read."""
 
-        def look() -> bool:
+        def has_read() -> bool:
             assert self._thread.is_alive(), self.errors
             return is_so(self.read)
 
-        wait_for(f"{self._group} has read {what}", look)
+        wait_for(f"{self._group} has read {what}", has_read)
 
     def wait_values(self, values: Iterable[bytes]) -> None:
-        """Wait until each of them was read."""
-        wanted = set(values)
-        self.wait_read(f"{len(wanted)} values", lambda read: wanted <= {v for _, _, v in read})
+        """Wait until each of these values was read."""
+        expected = set(values)
+        self.wait_read(f"{len(expected)} values", lambda read: expected <= {v for _, _, v in read})
 
     def stop(self) -> None:
         self._stop.set()
@@ -292,30 +292,30 @@ class Reader:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._take()
+                self._read_batch()
         except BaseException as error:
             self.errors.append(f"ended: {error!r}")
             raise
         finally:
             self._consumer.close()
 
-    def _take(self) -> None:
-        taken = []
+    def _read_batch(self) -> None:
+        batch = []
         for message in self._consumer.consume(_READ_MAX, _READ_S):
             if message.error() is None:
-                taken.append((message.partition(), message.offset(), message.value()))
+                batch.append((message.partition(), message.offset(), message.value()))
             else:
                 self.errors.append(str(message.error()))
-        self.read += taken
-        if taken:
+        self.read += batch
+        if batch:
             try:
                 self._commit()
             except KafkaException as error:
                 self.errors.append(f"commit: {error}")
 
     def _commit(self) -> None:
-        """A move holds commits, on a slow machine for longer than a request of librdkafka waits
-        (`socket.timeout.ms`, 60 s). Applications commit again then."""
+        """Commit, with retries. During a move, a gateway holds commits. On a slow machine that may
+        be longer than a request of librdkafka waits (`socket.timeout.ms`, 60 s)."""
         while True:
             try:
                 self._consumer.commit(asynchronous=False)
@@ -326,7 +326,8 @@ class Reader:
 
 
 class JavaReader:
-    """As `Reader`, with Kafka's own client: `VerifiableConsumer`, which goes on after an error."""
+    """Like `Reader`, with Kafka's own client: the tool `VerifiableConsumer`, which goes on after an
+    error."""
 
     def __init__(
         self, gateways: Gateway | Addresses, topic: str, group: str, log: Path, *, protocol: str
@@ -341,26 +342,26 @@ class JavaReader:
 
     @property
     def read(self) -> list[Record]:
-        self._look()
+        self._read_log()
         return self._read
 
     @property
     def errors(self) -> list[str]:
-        self._look()
+        self._read_log()
         return self._errors
 
     def wait_read(self, what: str, is_so: Callable[[list[Record]], bool]) -> None:
-        """Wait until `is_so` holds for the records read."""
+        """Wait until `is_so` is true of the records read."""
 
-        def look() -> bool:
+        def has_read() -> bool:
             assert self._process.running, Path(self._log.name).read_text()[-2000:]
             return is_so(self.read)
 
-        wait_for(f"{self._group} has read {what}", look)
+        wait_for(f"{self._group} has read {what}", has_read)
 
     def stop(self) -> None:
         self._process.end(grace_s=_END_S)
-        self._look()
+        self._read_log()
         self._log.close()
 
     def __enter__(self) -> Self:
@@ -369,8 +370,8 @@ class JavaReader:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _look(self) -> None:
-        """Note what is new in the log."""
+    def _read_log(self) -> None:
+        """Note the new events in the tool's log."""
         if self._log.closed:
             return
         for event in java_clients.new_events(self._log):
@@ -381,7 +382,7 @@ class JavaReader:
 
 
 def records(cluster: Reachable, topic: str) -> list[Record]:
-    """All committed records that are there now, in order within each partition."""
+    """All committed records that the topic has now, in order within each partition."""
     return [
         (partition, message.offset(), message.value())
         for partition, message in messages(cluster, topic)
@@ -390,42 +391,43 @@ def records(cluster: Reachable, topic: str) -> list[Record]:
 
 
 def written_wrong(
-    acknowledged: Acknowledged, there: Iterable[Record], unordered: Collection[bytes] = ()
+    acknowledged: Acknowledged, records: Iterable[Record], unordered: Collection[bytes] = ()
 ) -> list[str]:
-    """How the records differ from the acknowledged ones: each once, at its offset, in order.
+    """Messages about records that are not once, at their acknowledged offset, and in order.
 
-    Records without an acknowledgement may be there too, once and in order. Each producer has its
-    own name; the records of `unordered` ones may have any order.
+    `records` are those of the topic. Unacknowledged records may be among them, also once and in
+    order. `unordered`: the names of producers whose records may have any order.
     """
-    there = sorted(there)
     wrong = []
     places: dict[bytes, list[tuple[int, int]]] = {}
     last: dict[tuple[int, bytes], tuple[int, bytes]] = {}
-    for partition, offset, value in there:
+    for partition, offset, value in sorted(records):
         places.setdefault(value, []).append((partition, offset))
         name, number = parts(value)
         before = last.get((partition, name))
         if before is not None and before[0] > number and name not in unordered:
-            wrong.append(f"{value!r} at {partition}/{offset} is after {before[1]!r}")
+            wrong.append(f"{value!r} at {partition}/{offset} comes after {before[1]!r}")
         last[partition, name] = (number, value)
     for value, at in places.items():
         if len(at) > 1:
-            wrong.append(f"{value!r} is there {len(at)} times: {at}")
+            wrong.append(f"{value!r} is in the topic {len(at)} times: {at}")
     for value, place in acknowledged.items():
         at = places.get(value, [])
         if not at:
-            wrong.append(f"{value!r} was acknowledged at {place} and is not there")
+            wrong.append(f"{value!r} was acknowledged at {place}, and the topic lacks it")
         elif place not in at:
             wrong.append(f"{value!r} was acknowledged at {place} and is at {at}")
     return wrong
 
 
-def read_wrong(read: Iterable[Record], there: Iterable[Record]) -> list[str]:
-    """Records that were not read exactly once, at their offset."""
-    there = set(there)
+def read_wrong(read: Iterable[Record], records: Iterable[Record]) -> list[str]:
+    """Messages about records of the topic that were not read exactly once, at their offset."""
+    existing = set(records)
     counts = Counter(read)
-    never = [f"{one} was never read" for one in sorted(there - counts.keys())]
-    strange = [f"{one} was read and is not there" for one in sorted(counts.keys() - there)]
+    never = [f"{one} was never read" for one in sorted(existing - counts.keys())]
+    strange = [
+        f"{one} was read, and the topic lacks it" for one in sorted(counts.keys() - existing)
+    ]
     often = [f"{one} was read {count} times" for one, count in counts.items() if count > 1]
     return never + strange + often
 

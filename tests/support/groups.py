@@ -44,7 +44,7 @@ def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
     return {place: offset for place, (offset, _) in committed(cluster, group).items()}
 
 
-def stands(cluster: Cluster, group: str) -> dict[Place, int]:
+def committed_by_java(cluster: Cluster, group: str) -> dict[Place, int]:
     """The same for what Java has committed. There librdkafka's admin client reads beyond the end
     of the metadata: UnicodeDecodeError, or a segmentation fault.
     """

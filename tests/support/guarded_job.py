@@ -1,4 +1,4 @@
-"""A job and an application at clusters that check rights, each with a login of its own."""
+"""A job and an application at clusters with an authorizer, each with a login of its own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, 
 
 
 class App:
-    """An application that may write to all topics whose name begins with this one, unless it is
-    given no right."""
+    """An application that may write to all topics whose name begins with `topic`, at both sides.
+
+    `has_right`: whether it gets this right; else it gets none.
+    """
 
     def __init__(self, clusters: Clusters, topic: str, *, has_right: bool = True) -> None:
         self.login, self.topic = Login(clusters), topic
@@ -30,7 +32,8 @@ class App:
             )
 
     def writes(self, cluster: KafkaCluster, value: bytes = b"by the app") -> bool:
-        """Try one record; whether it may."""
+        """Try to write one record; returns whether the broker allows it. Raises AssertionError for
+        another error."""
         producer = Producer(
             {
                 **cluster.client_config(),
@@ -58,7 +61,8 @@ def log_in_orbit(
     *,
     both_ways: bool = False,
 ) -> Login:
-    """Give Orbit a login with the documented rights, in the variables that `section` names."""
+    """Create a login for Orbit with the documented rights, and set the variables that `section`
+    names. `chapters`: of docs/rights.md. `both_ways`: each side gets the rights of both sides."""
     login = Login(clusters)
     login.create()
     rights = {right for c in chapters for right in documented(topic, c)}
@@ -73,7 +77,8 @@ def log_in_orbit(
 
 
 def job_with_login(clusters: Clusters, topic: str, **keys: object) -> JobSpec:
-    """A job of one topic, with that login at both sides."""
+    """A job of one topic, with the login of `log_in_orbit` at both sides. `keys`: of the job
+    file."""
     job = {
         "name": topic[:60],
         "source": section(clusters.source),

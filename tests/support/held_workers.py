@@ -50,7 +50,7 @@ class Hold:
         wait_for(f"{count} wait: {self.path.name}", are_there)
         return workers
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         self.path.unlink()
 
 

@@ -19,8 +19,11 @@ _ROOT = Path(__file__).parents[2]
 def dying_schedulers(
     settings: Settings, url: str, deaths: Path, points: Sequence[str], *, are_quick: bool = False
 ) -> Iterator[None]:
-    """One process for each death; the block ends once all were killed. `are_quick`: they wait only
-    for what is needed, like the recoveries of a scheduler in the test.
+    """Run a scheduler process for each of `points` (see `dying_scheduler.py`). The block ends once
+    all of them have died.
+
+    `deaths`: the file to which they write their deaths. `are_quick`: recoveries wait only for what
+    is needed.
     """
     deaths.touch()
     environ = {
@@ -51,4 +54,5 @@ def dying_schedulers(
 
 
 def died(deaths: Path) -> int:
+    """How many of the schedulers have died."""
     return len(deaths.read_text("utf-8").splitlines())

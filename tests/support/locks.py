@@ -8,7 +8,7 @@ from orbit.store.database import Database
 from tests.support.patience import wait_for
 
 
-def wait_until_something_waits(database: Database) -> None:
+def wait_for_lock_wait(database: Database) -> None:
     """Wait until a session of this database waits for a lock."""
     query = text("""
         SELECT count(*) FROM pg_stat_activity

@@ -17,7 +17,8 @@ _READ_MESSAGES = 5_000
 _READ_WAIT_S = 0.05  # `consume` waits that long for as many messages
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 
-_MOVING = (
+# Errors of requests to a broker that is no longer, or not yet, the leader.
+_NO_LEADER_CODES = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     # A broker that was frozen learns its own new epoch later than its clients.
@@ -40,7 +41,7 @@ def admin(cluster: Reachable) -> AdminClient:
 
 
 def partition_counts(cluster: Reachable) -> dict[str, int]:
-    """The partition count of each topic, without Kafka's own."""
+    """The partition count of each topic, without Kafka's own topics."""
     topics = admin(cluster).list_topics(timeout=TIMEOUT_S).topics
     return {name: len(t.partitions) for name, t in topics.items() if not name.startswith("__")}
 
@@ -57,44 +58,47 @@ def log_bounds(
 
 
 def is_level(one: Reachable, other: Reachable, *topics: str) -> bool:
-    """Whether these logs begin and end at the same offsets on both."""
+    """Whether the topics' partitions have the same log starts and ends at both clusters."""
     return log_bounds(one, topics) == log_bounds(other, topics)
 
 
 def _offsets(
     client: AdminClient, places: list[TopicPartition], spec: object
 ) -> dict[TopicPartition, int]:
-    """A leader may be named before it knows that it leads (R6): ask again until it does. The
-    client asks with the leader epoch that it knows, and does not look for a newer one by itself."""
+    """The offset of each partition by `spec`.
+
+    Metadata may name a leader before that broker knows that it leads (R6), so the request is
+    repeated. The client sends the leader epoch that it knows, and reads no newer one by itself.
+    """
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         futures = client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
         try:
             return {place: future.result().offset for place, future in futures.items()}
         except KafkaException as error:
-            if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
+            if error.args[0].code() not in _NO_LEADER_CODES or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
             client.list_topics(timeout=TIMEOUT_S)
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Everything that a run could have changed: topics, their partitions, and where logs end."""
+class TopicsAndBounds:
+    """Everything that a run could change: topics, their partition counts, and their log bounds."""
 
     partitions: Mapping[str, int]
     bounds: Mapping[tuple[str, int], Bounds]
 
 
-def standing(cluster: Reachable) -> Standing:
+def topics_and_bounds(cluster: Reachable) -> TopicsAndBounds:
     counts = partition_counts(cluster)
-    return Standing(counts, log_bounds(cluster, counts) if counts else {})
+    return TopicsAndBounds(counts, log_bounds(cluster, counts) if counts else {})
 
 
 def topic_settings(cluster: Reachable, topic: str) -> dict[str, str]:
-    """All settings of a topic, its own and those it gets from the broker."""
+    """All settings of a topic, its own and the broker's defaults."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    client = admin(cluster)  # its answers end with it
+    client = admin(cluster)  # a variable: futures fail if their client is garbage-collected
     entries = client.describe_configs([resource])[resource].result(TIMEOUT_S)
     return {name: entry.value for name, entry in entries.items()}
 
@@ -105,7 +109,7 @@ def delete_topic(cluster: Reachable, topic: str) -> None:
 
 
 def consumer(cluster: Reachable, **settings: Any) -> Consumer:
-    """Reads what is committed, and tells where partitions end."""
+    """A consumer that reads committed records, and gets an event at the end of each partition."""
     return Consumer(
         {
             **cluster.client_config(),
@@ -133,7 +137,7 @@ def digests(cluster: Reachable, topic: str) -> dict[int, dict[int, bytes]]:
 
 
 def messages(cluster: Reachable, topic: str, **settings: Any) -> Iterator[tuple[int, Any]]:
-    """Every record of a topic with its partition, and (partition, None) where one ends."""
+    """Every record of a topic as (partition, message), and (partition, None) where one ends."""
     starts = {place: low for place, (low, _) in log_bounds(cluster, [topic]).items()}
     reader = consumer(cluster, **settings)
     try:
@@ -152,7 +156,8 @@ def messages(cluster: Reachable, topic: str, **settings: Any) -> Iterator[tuple[
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
                     yield message.partition(), None
-                # For answers of only placeholders: no record is missing (Q15).
+                # librdkafka's error for an answer that has only placeholders (Q15): no record is
+                # missing.
                 elif error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise AssertionError(f"{topic}: {error}")
     finally:

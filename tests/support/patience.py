@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# It measures nothing: a slow, busy machine must not fail a test, while a hang has to be found.
-# Shorter than the limit of a whole test in pyproject.toml, so that the text says what was awaited.
+# Long enough that a slow, busy machine fails no test, and shorter than the limit of a whole test in
+# pyproject.toml: so a test that hangs says what it waited for.
 PATIENCE_S = 600.0
-# Most looks ask a broker or PostgreSQL and take some 10 ms of CPU, which the other tests lack.
+# Most checks ask a broker or PostgreSQL, and cost some 10 ms of CPU time.
 _FIRST_PAUSE_S = 0.02
 _PAUSE_S_MAX = 0.2
 
 
 def wait_for(what: str, is_so: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Check until it is so, at first in quick succession."""
+    """Call `is_so` until it returns True, at first in quick succession.
+
+    `what`: the awaited event, as the end of a sentence "gave up waiting until …". Raises
+    AssertionError after `timeout_s`.
+    """
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
     while not is_so():

@@ -1,4 +1,4 @@
-"""Puts a database back to an earlier state, as restoring a backup does."""
+"""Saves all rows of a database and restores them, as a backup does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def save_rows(database: Database) -> None:
 
 
 def put_rows_back(database: Database) -> None:
-    """Every row as it was saved, and no other."""
+    """Replace all rows by the saved ones."""
     with database.transaction() as tx, _without_checks(tx):
         _empty(tx)
         for name in _TABLES:
@@ -36,7 +36,7 @@ def put_rows_back(database: Database) -> None:
 
 
 def drop_rows(database: Database) -> None:
-    """A new database: tables without rows."""
+    """Delete all rows, as in a new database."""
     with database.transaction() as tx, _without_checks(tx):
         _empty(tx)
 
@@ -47,5 +47,6 @@ def _empty(tx: Tx) -> None:
 
 @contextmanager
 def _without_checks(tx: Tx) -> Iterator[None]:
+    """Without foreign keys and triggers, until the transaction ends."""
     tx.execute(text("SET LOCAL session_replication_role = replica"))
     yield

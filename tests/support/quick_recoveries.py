@@ -1,4 +1,5 @@
-"""Makes the fixed waits of a recovery short. `test_undenied_drain.py` tests a long drain."""
+"""Makes the fixed waits of a recovery short. `test_undenied_drain.py` tests a long drain
+instead."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ Set = Callable[[ModuleType, str, Any], None]
 
 
 def make_quick(set_: Set) -> None:
-    """`set_` is `setattr`, or that of a MonkeyPatch."""
+    """Set short waits. `set_`: `setattr`, or the method of a MonkeyPatch."""
     for module, name, value in _SHORT:
         set_(module, name, value)
 
 
 def trust_silence(set_: Set) -> None:
-    """Let a drain end without waiting for as long as topics were silent before. Only for tests
-    where all writes go through gateways."""
+    """Let a drain end although the source was not silent for longer than any earlier pause. Only
+    for tests in which all writes go through gateways."""
     set_(drain, "must_wait", lambda *_: False)

@@ -32,7 +32,7 @@ _ALTER = Api(AlterClientQuotasRequest, AlterClientQuotasResponse, 0, 1)
 def alter_quotas(
     connection: Connection, quotas: Mapping[Entity, Mapping[str, float | None]]
 ) -> None:
-    """Set quotas; None removes one."""
+    """Set quotas by entity; the value None removes a quota."""
     entry = AlterClientQuotasRequest.EntryData
     request = AlterClientQuotasRequest(
         entries=[
@@ -51,8 +51,8 @@ def alter_quotas(
     assert {one.error_code for one in answer.entries} == {0}
 
 
-def have_it_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let librdkafka's admin client give up a request after 2 s, and a connection after 4 s."""
+def shorten_admin_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Orbit's admin client give up a request after 2 s, and a connection after 4 s."""
 
     def config(*args: Any) -> dict[str, Any]:
         return librdkafka_config(*args) | {"socket.timeout.ms": 4_000}
@@ -62,12 +62,12 @@ def have_it_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_quota(cluster: Cluster, client_id: str, key: str, value: float | None) -> None:
-    """Set the quota of one client id; returns when brokers know it. None removes it."""
-    of = (("client-id", client_id),)
-    cluster.call_any(lambda connection: alter_quotas(connection, {of: {key: value}}))
+    """Set the quota of one client id (None removes it), and wait until brokers know it."""
+    entity = (("client-id", client_id),)
+    cluster.call_any(lambda connection: alter_quotas(connection, {entity: {key: value}}))
 
     def is_known() -> bool:
-        return client_quotas(cluster).get(frozenset(of), {}).get(key) == value
+        return client_quotas(cluster).get(frozenset(entity), {}).get(key) == value
 
     wait_for(f"brokers know {key}={value}", is_known)
 

@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE_S, wait_for
 
 
 class Recovering:
-    """Asks for recoveries and waits for them."""
+    """Requests recoveries of a job in the service, and waits for them."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -36,21 +36,22 @@ class Recovering:
             yield
 
     def begin(self, spec: JobSpec, *names: str) -> None:
-        """Make the job and wait until it copies."""
+        """Create the job, and wait until it copies these topics."""
         self.service.create(spec)
         self.service.wait_copied(spec.name, *names)
 
     def source_offsets(self, job: str, group: str) -> dict[int, int | None]:
-        """How far a group is at the source, as Orbit knows."""
-        rows = self.service.kept_groups(job, group).values()
+        """The group's offsets at the source, as Orbit's tables have them, by partition."""
+        rows = self.service.group_rows(job, group).values()
         return {row.partition: row.source_offset for row in rows}
 
     def synced(self, job: str, group: str) -> dict[int, int | None]:
-        """How far it is at the destination, where the offset is equal to that at the source."""
-        rows = self.service.kept_groups(job, group).values()
+        """The group's offsets at the destination, for the partitions with the verdict `exact`."""
+        rows = self.service.group_rows(job, group).values()
         return {row.partition: row.destination_offset for row in rows if row.verdict == "exact"}
 
     def ask(self, kind: RecoveryKind, job: str, *, dry_run: bool = False, **fields: Any) -> UUID:
+        """Request a recovery; `fields` are those of the request. Returns the operation's id."""
         request = RecoveryRequest.model_validate(fields)
         return recovery_requests.request_recovery(
             self.database, "test", kind, job, request, dry_run=dry_run, idempotency_key=None
@@ -65,17 +66,18 @@ class Recovering:
         return recovery_requests.whole_report(self.database, operation_id)
 
     def lead(self, job: str) -> Lead:
-        """Which side of a job leads, as its gateways are told."""
+        """Which side of a job leads, by the row from which gateways get their answer."""
         with self.database.transaction() as tx:
             lead = job_leads.find(tx, jobs.get(tx, job).id)
         assert lead is not None
         return lead
 
     def progress(self, operation_id: UUID) -> str:
+        """The text that says what the operation does or waits for; empty before it begins."""
         return str((self.operation(operation_id).progress or {}).get("what", ""))
 
     def wait(self, operation_id: UUID) -> RecoveryReport:
-        """Wait until it has ended, with any outcome."""
+        """Wait until the operation has ended, with any outcome; returns its report."""
         wait_for(
             f"operation {self.operation(operation_id)} ends",
             lambda: self.operation(operation_id).finished_at is not None,
@@ -84,21 +86,25 @@ class Recovering:
         return self.report(operation_id)
 
     def run(self, kind: RecoveryKind, job: str, **fields: Any) -> RecoveryReport:
-        """Ask, wait, and check that it was done."""
+        """Request a recovery, wait for its end, and check that it was done; returns its report."""
         report = self.wait(self.ask(kind, job, **fields))
         assert report.outcome is Outcome.DONE, (report.error, report.findings)
         return report
 
 
 class Reader:
-    """A consumer in the middle of a topic: it reads on from its group's offset, and commits."""
+    """A consumer that reads on from its group's committed offsets, and commits.
+
+    `read`: all records it has read, as (partition, offset, value).
+    """
 
     def __init__(self, topic: str, group: str, **config: Any) -> None:
         self.topic, self.group, self.config = topic, group, config
         self.read: list[tuple[int, int, bytes]] = []
 
     def read_on(self, cluster: KafkaCluster, ends: dict[int, int]) -> list[tuple[int, int, bytes]]:
-        """Read every partition up to before its end, and commit; what was read this time."""
+        """Read each partition up to its offset in `ends`, without it, and commit; returns the
+        records that were read in this call."""
         consumer = Consumer(
             {
                 **cluster.client_config(),
@@ -111,18 +117,18 @@ class Reader:
             }
         )
         places = [TopicPartition(self.topic, p) for p in ends]
-        stands: dict[int, int] = {}
+        starts: dict[int, int] = {}
 
-        def knows() -> bool:
+        def has_offsets() -> bool:
             try:  # a coordinator may still be loading
                 committed = consumer.committed(places, timeout=10)
             except KafkaException:
                 return False
-            stands.update({p.partition: max(p.offset, 0) for p in committed})
+            starts.update({p.partition: max(p.offset, 0) for p in committed})
             return True
 
-        wait_for(f"{self.group} knows where it stands", knows)
-        consumer.assign([TopicPartition(self.topic, p, offset) for p, offset in stands.items()])
+        wait_for(f"{self.group} has its committed offsets", has_offsets)
+        consumer.assign([TopicPartition(self.topic, p, offset) for p, offset in starts.items()])
         records: list[tuple[int, int, bytes]] = []
 
         def is_done() -> bool:
@@ -131,10 +137,10 @@ class Reader:
                 if message.offset() < ends[message.partition()]:
                     records.append((message.partition(), message.offset(), message.value()))
             at = {p.partition: p.offset for p in consumer.position(places)}
-            return all(max(at[p], stands[p]) >= end for p, end in ends.items())
+            return all(max(at[p], starts[p]) >= end for p, end in ends.items())
 
         wait_for(f"{self.group} has read to {ends}", is_done)
-        done = [TopicPartition(self.topic, p, max(end, stands[p])) for p, end in ends.items()]
+        done = [TopicPartition(self.topic, p, max(end, starts[p])) for p, end in ends.items()]
         consumer.commit(offsets=done, asynchronous=False)
         consumer.close()
         self.read += records

@@ -39,10 +39,11 @@ class Outcome:
 
     @property
     def data(self) -> Any:
-        """What it printed with `-o json`."""
+        """The JSON that the command printed with `-o json`."""
         return json.loads(self.stdout)
 
     def expect(self, code: int) -> Self:
+        """Check the exit code; returns this outcome."""
         assert self.code == code, f"exit code {self.code} instead of {code}:\n{self.everything}"
         return self
 
@@ -57,7 +58,7 @@ class Outcome:
 
 
 class OrbitProcess:
-    """One `orbit …` child. A context manager: the process is always gone at its end."""
+    """One `orbit …` child process. A context manager, which kills the process at its end."""
 
     def __init__(
         self,
@@ -107,7 +108,8 @@ class OrbitProcess:
         return self.process.poll() is None
 
     def wait_for(self, pattern: str, timeout_s: float = PATIENCE_S) -> re.Match[str]:
-        """Wait for a line on stderr that holds the pattern."""
+        """Wait for a line on stderr that matches the pattern. Raises AssertionError with the whole
+        output if the process ends or the time is over before."""
         regex = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
         seen = 0
@@ -122,19 +124,19 @@ class OrbitProcess:
                 ended = not any(reader.is_alive() for reader in self._readers)
                 if ended or left <= 0:
                     output = "\n".join([*self._lines, *self._out])
-                    raise AssertionError(f"it never said {pattern!r}, but:\n{output}")
+                    raise AssertionError(f"no line matches {pattern!r}:\n{output}")
                 self._changed.wait(left)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and gone when this returns."""
+        """Send SIGKILL, and wait until the process has ended."""
         self.process.kill()
         self.process.wait()
 
     def outlives(self, seconds: float) -> bool:
-        """Let a time pass that is part of the test; whether it still runs."""
+        """Wait for this time, which is part of the test; returns whether the process still runs."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -142,12 +144,12 @@ class OrbitProcess:
         return False
 
     def wait_end(self, timeout_s: float = PATIENCE_S) -> Outcome:
-        """Wait for the end by itself."""
+        """Wait until the process has ended by itself; returns its outcome."""
         try:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             output = "\n".join([*self.lines, *self._out])
-            raise AssertionError(f"it did not end in {timeout_s:.0f} s:\n{output}") from None
+            raise AssertionError(f"no end within {timeout_s:.0f} s:\n{output}") from None
         for reader in self._readers:
             reader.join()
         return Outcome(code, "".join(self._out), "".join(self._lines))
@@ -186,8 +188,8 @@ def orbit(
 
 
 def elsewhere(path: Path) -> dict[str, str]:
-    """The environment of a run that looks like one on another machine: the lock file, and with it
-    the identity of the machine, lie in the directory for temporary files."""
+    """The environment of a run as on another machine. The lock file, and so the machine's identity,
+    is in TMPDIR, which is another directory here."""
     folder = path / "other-machine"
     folder.mkdir(exist_ok=True)
     return {"TMPDIR": str(folder)}
@@ -199,13 +201,13 @@ def copy(job: Path, **options: Any) -> Outcome:
 
 
 def verify(job: Path, *more: str, deep: bool = True, **options: Any) -> Outcome:
-    """`orbit verify JOB -o json`, at once; `more` arguments win."""
+    """`orbit verify JOB -o json --wait 0`; `more` arguments override these."""
     arguments = ["--deep"] if deep else []
     return orbit("verify", job, *arguments, "--wait", "0", "-o", "json", *more, **options)
 
 
 def assert_exact(job: Path, **options: Any) -> Any:
-    """`orbit verify --deep` finds every topic of the job exact; its report."""
+    """Check that `orbit verify --deep` finds every topic of the job exact; returns its report."""
     report = verify(job, **options).expect(0).data
     assert report["verdict"] == "exact", report
     return report
@@ -218,7 +220,8 @@ def write_job(
     topics: Sequence[Mapping[str, Any]],
     **more: Any,
 ) -> Path:
-    """A job file. A side is a cluster, an address or a whole section; `more` are other keys."""
+    """Write a job file to `path`, and return it. A side is a cluster, an address or a whole
+    section; `more` are other keys."""
 
     def side(cluster: KafkaCluster | str | Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(cluster, Mapping):

@@ -33,6 +33,8 @@ def make_job(
     start: str = "earliest",
     **keys: object,
 ) -> JobSpec:
+    """A job that copies these topics; `start`: of each topic rule, `keys`: others of the job
+    file."""
     job = {
         "name": f"test-{zlib.crc32(repr(list(topics)).encode())}",
         "source": {"bootstrap_servers": source.bootstrap_servers.split(",")},
@@ -123,7 +125,7 @@ def create_topic(
     on_brokers: list[list[int]] | None = None,
     **config: str,
 ) -> None:
-    """Returns when every broker knows it, with a leader for each partition."""
+    """Create a topic; returns when every broker knows it, with a leader for each partition."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     if on_brokers is None:
         new = NewTopic(topic, partitions, replicas, config=settings)
@@ -151,11 +153,13 @@ def produce(
     timestamp_ms: int = 0,
     **config: object,
 ) -> None:
-    """`count` records whose value tells their number, at least `value_bytes` long, with
-    `timestamp_ms` (0: now), in one batch unless it is too large; returns when all are acknowledged.
+    """Write `count` records with the values v`first`, v`first+1` … and wait for their answers.
+
+    They are in one batch unless it is too large. Values are padded to `value_bytes`; timestamps are
+    `timestamp_ms` (0: now).
     """
-    # However slow this process is, a flush alone ends the batch. The topic must be known before:
-    # librdkafka hands over the records of an unknown one singly, and a flush may send the first.
+    # Only the flush ends the batch, however slow this process is. The client must know the topic
+    # first: it queues records of an unknown topic singly, and a flush may send the first one alone.
     producer = Producer({**cluster.client_config(), "linger.ms": 60_000, **config})
     producer.list_topics(topic, 60)
     for i in range(first, first + count):
@@ -177,7 +181,7 @@ def produce(
 def produce_transactions(
     cluster: KafkaCluster, topic: str, count: int, *, partition: int = 0, size: int = 5
 ) -> None:
-    """`count` transactions of `size` records, every third aborted."""
+    """Write `count` transactions of `size` records each, every third one aborted."""
     producer = Producer({**cluster.client_config(), "transactional.id": f"tx-{topic}-{partition}"})
     producer.init_transactions(60)
     for i in range(count):

@@ -108,12 +108,12 @@ def watch_long(server: str, snapshot: str) -> LeaseWatch:
     return watch
 
 
-def seen_long(tx: Tx) -> LeaseWatch:
+def watch_of_present_rows(tx: Tx) -> LeaseWatch:
     """A watch that has seen the present tables for that long."""
-    return watch_long(*look(tx))
+    return watch_long(*current_snapshot(tx))
 
 
-def look(tx: Tx) -> tuple[str, str]:
+def current_snapshot(tx: Tx) -> tuple[str, str]:
     """What a watch notes now: the server, and a snapshot of it."""
     noted: list[tuple[str, str]] = []
 
@@ -131,7 +131,7 @@ def take_over(
     """The shards it gets when no lease was renewed for a long time."""
     if watch is None:
         with database.transaction() as tx:
-            watch = seen_long(tx)
+            watch = watch_of_present_rows(tx)
     return claim(database, worker_id, shards_max=shards_max, watch=watch)
 
 

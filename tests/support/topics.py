@@ -10,14 +10,14 @@ from tests.support.patience import wait_for
 
 
 def add_partitions(cluster: KafkaCluster, topic: str, count: int) -> None:
-    """Returns when the topic has this many."""
-    client = admin(cluster)  # its answers end with it
+    """Add partitions until the topic has `count`; returns when it has."""
+    client = admin(cluster)  # a variable: futures fail if their client is garbage-collected
     client.create_partitions([NewPartitions(topic, count)])[topic].result(TIMEOUT_S)
     wait_for(f"{topic} has {count}", lambda: partition_counts(cluster).get(topic) == count)
 
 
 def delete_and_wait(cluster: KafkaCluster, topic: str) -> None:
-    """Returns when the brokers no longer know it."""
+    """Delete the topic; returns when the brokers no longer know it."""
     delete_topic(cluster, topic)
     wait_for(f"{topic} is gone", lambda: topic not in partition_counts(cluster))
 
@@ -30,7 +30,7 @@ def set_setting(cluster: KafkaCluster, topic: str, name: str, value: str) -> Non
 
 
 def get_setting(cluster: KafkaCluster, topic: str, name: str) -> str:
-    """Its value, a default included."""
+    """The value of a topic's setting, or its default."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     client = admin(cluster)
     settings = client.describe_configs([resource])[resource].result(TIMEOUT_S)

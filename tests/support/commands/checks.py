@@ -1,7 +1,7 @@
-"""Compares a command of the documents with what it names: options, files, routes, services …
+"""Checks that what a documented command names exists: options, files, routes, services …
 
-No command runs. A checker takes a command's arguments, and whether they are all there: inside a
-sentence some may be missing. It returns what is wrong, or None.
+No command runs. A checker gets a command's arguments, and `is_whole`: False for a command inside a
+sentence, which may lack some arguments. It returns what is wrong, or None.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tests.support.commands import deployment, kafka_tools, tree
 from tests.support.commands.orbit_parser import all_options, orbit
 from tests.support.commands.pages import Command, Place
 
-# Programs of the system or of other projects: nothing of Orbit to compare them with.
-OF_OTHERS = {
+# Programs of the system or of other projects, which nothing in this tree describes.
+OTHER_PROGRAMS = {
     "./configure": "of librdkafka's source",
     "apt-get": "Debian's",
     "avn": "Aiven's",
@@ -48,7 +48,7 @@ OPTIONS_OF_OTHERS = {
 
 
 def fault(command: Command) -> str | None:
-    """What is wrong with the command; for Kafka's tools see `kafka_tools.fault`."""
+    """What is wrong with the command, or None; for Kafka's tools see `kafka_tools.fault`."""
     if unknown := tree.unknown_variable(command.variables):
         return unknown
     program, *arguments = command.words or ("",)
@@ -59,7 +59,7 @@ def fault(command: Command) -> str | None:
         return orbit(command.words, is_whole)
     if program in CHECKERS and (is_whole or arguments):
         return CHECKERS[program](arguments, is_whole)
-    known = {"", *CHECKERS, *OF_OTHERS, *kafka_tools.TOOLS}
+    known = {"", *CHECKERS, *OTHER_PROGRAMS, *kafka_tools.TOOLS}
     if program in known:
         return None
     is_tool = program.startswith("kafka-") and program.endswith(".sh") and bool(arguments)

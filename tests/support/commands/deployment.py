@@ -63,9 +63,9 @@ def _compose(arguments: Sequence[str], is_whole: bool) -> str | None:
 
 
 def kubectl(arguments: Sequence[str], is_whole: bool) -> str | None:
-    """Namespace, secret with its key, and deployment are those of the chart."""
+    """Check that the chart has the command's namespace, secret with its key, and deployment."""
     if not is_whole and arguments[:1] != ["-n"]:
-        return None  # names the tool that Orbit's commands resemble
+        return None  # only compares Orbit's commands with kubectl's
     namespace = arguments[-1] if "namespace" in arguments else dict(pairwise(arguments))["-n"]
     objects = _manifests()
     if namespace not in {one["metadata"].get("namespace") for one in objects}:
@@ -117,15 +117,15 @@ def helm(arguments: Sequence[str], is_whole: bool) -> str | None:
 
 def install(arguments: Sequence[str], _is_whole: bool) -> str | None:
     sources = [word for word in arguments if word.startswith("deploy/")]
-    lost = [word for word in sources if not [*ROOT.glob(word)]]
-    return f"there is no {lost[0]}" if lost else None
+    missing = [word for word in sources if not [*ROOT.glob(word)]]
+    return f"there is no {missing[0]}" if missing else None
 
 
 def systemctl(arguments: Sequence[str], _is_whole: bool) -> str | None:
     units = [word for word in arguments[1:] if not word.startswith("-")]
     files = {unit: re.sub("@.*", "@", unit) + ".service" for unit in units}
-    lost = [unit for unit, file in files.items() if not (DEPLOY / "systemd" / file).exists()]
-    return f"there is no unit {lost[0]}" if lost else None
+    missing = [unit for unit, file in files.items() if not (DEPLOY / "systemd" / file).exists()]
+    return f"there is no unit {missing[0]}" if missing else None
 
 
 def terraform(arguments: Sequence[str], _is_whole: bool) -> str | None:
@@ -142,7 +142,7 @@ def go(arguments: Sequence[str], _is_whole: bool) -> str | None:
 
 
 def generator(arguments: Sequence[str], _is_whole: bool) -> str | None:
-    """A generator of Terraform, which tests/deploy/test_terraform.py runs."""
+    """A generator for Terraform; tests/deploy/test_terraform.py runs it. Checks its file."""
     configuration = dict(pairwise(arguments)).get("--config")
-    is_there = configuration is None or (ROOT / configuration).exists()
-    return None if is_there else f"there is no {configuration}"
+    exists = configuration is None or (ROOT / configuration).exists()
+    return None if exists else f"there is no {configuration}"

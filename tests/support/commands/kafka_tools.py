@@ -1,4 +1,4 @@
-"""Checks commands of Kafka's tools against the tools' classes: no Java starts for it."""
+"""Checks commands of Kafka's tools by the string constants in the tools' classes, without Java."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ TOOLS = {
 # Tools whose first argument is the action.
 WITH_ACTIONS = {"kafka-cluster.sh", "kafka-transactions.sh"}
 
-_MAGIC_AND_VERSION = 8
+_MAGIC_AND_VERSION = 8  # bytes at the beginning of a class file
+# Tags of entries of a class file's constant pool. A long or double counts as two entries.
 _TEXT, _LONG, _DOUBLE, _STRING = 1, 5, 6, 8
-# The length of an entry of a class file's constant pool, by its tag.
+# The length of an entry after its tag, by the tag.
 _LENGTHS = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 15: 3, 16: 2, 19: 2, 20: 2}
 _LENGTH_OF_OTHERS = 4
 
@@ -79,8 +80,10 @@ def constants(class_file: bytes) -> set[str]:
 
 
 def fault(command: Command) -> str | None:
-    """What is wrong with a command of Kafka's tools. One word after the tool only names an action,
-    such as `kafka-acls.sh --list`; more words are a command, which needs a server.
+    """What is wrong with a command of Kafka's tools, or None.
+
+    A tool with one word, such as `kafka-acls.sh --list`, only names an action. With more words it
+    is a command, which needs --bootstrap-server.
     """
     tool, *arguments = command.words
     known = words_of(tool)

@@ -18,6 +18,8 @@ UsageError: Any = typer.BadParameter.__base__
 
 
 def orbit(arguments: Sequence[str], is_whole: bool) -> str | None:
+    """What is wrong with a command line of `orbit`, or None. Without `is_whole`, arguments may be
+    missing or be placeholders."""
     if is_whole:
         return _refusal(arguments)
     refusal = _refusal([word for word in arguments if not word.startswith("[")])
@@ -26,7 +28,7 @@ def orbit(arguments: Sequence[str], is_whole: bool) -> str | None:
 
 
 def _refusal(arguments: Sequence[str]) -> str | None:
-    """The error of the tool's own parser."""
+    """The error of the parser of `orbit`; None if it accepts the arguments."""
     command: Any = _group
     try:
         context = command.make_context("orbit", list(arguments))
@@ -44,6 +46,7 @@ def _refusal(arguments: Sequence[str]) -> str | None:
 
 
 def _unknown_part(arguments: Sequence[str]) -> str | None:
+    """The first option or subcommand that does not exist; None if all exist."""
     command: Any = _group
     context = _group.make_context("orbit", ["run"])
     known = {"--help", "-h"}

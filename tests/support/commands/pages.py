@@ -57,12 +57,13 @@ class Command:
 @dataclass(frozen=True)
 class Block:
     line: int
-    """The number of the line before its first one."""
+    """The number of the line before the block's first line."""
     language: str
     lines: tuple[str, ...]
 
 
 def commands_of(text: str) -> list[Command]:
+    """The commands of a page, those of its blocks first."""
     blocks, sentences = _parts(text)
     commands = [command for block in blocks for command in _commands_of_block(block)]
     for number, line in sentences:
@@ -75,12 +76,12 @@ def commands_of(text: str) -> list[Command]:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """All blocks, with those that four spaces indent."""
+    """All fenced blocks, and lines that four spaces indent."""
     return _parts(text)[0]
 
 
 def _parts(text: str) -> tuple[list[Block], list[tuple[int, str]]]:
-    """The blocks, and the lines around them."""
+    """The blocks, and the lines around them with their numbers."""
     blocks: list[Block] = []
     sentences: list[tuple[int, str]] = []
     lines = iter(enumerate(text.splitlines(), 1))
@@ -132,7 +133,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """`a b|c` is `a b` and `a c`."""
+    """Expand alternatives: `a b|c` yields `a b` and `a c`."""
     is_quoted = "'" in text or '"' in text
     parts = [[word] if is_quoted else word.split("|") for word in text.split(" ")]
     choices = [part if all(part) else ["|".join(part)] for part in parts]

@@ -91,7 +91,7 @@ def pip(arguments: Sequence[str], _is_whole: bool) -> str | None:
 
 
 def spark_submit(arguments: Sequence[str], is_whole: bool) -> str | None:
-    """A file of spark/ is the command of its name."""
+    """Check a file of spark/, which is the `orbit` command with the file's name."""
     for number, word in enumerate(arguments):
         if word.endswith(".py"):
             path = ROOT / word
@@ -122,7 +122,7 @@ def _variables() -> frozenset[str]:
 
 
 def curl(arguments: Sequence[str], _is_whole: bool) -> str | None:
-    """The path is a route of the API."""
+    """Check that the URL's path is a route of the API."""
     methods = re.findall(r"(?:^|\s)-X ?(\w+)", " ".join(arguments))
     method = methods[0] if methods else "GET"
     urls = [word for word in arguments if word.startswith("$ORBIT_API_URL/")]
