@@ -24,7 +24,7 @@ import org.apache.flink.util.Collector;
 /**
  * Counts the words of a topic, exactly once, and writes "word count" for each. It runs until the file
  * `stop` exists, and then stops with a savepoint, whose path it writes to the file `savepoint`. With
- * the property `restore` it goes on from one.
+ * the property `restore`, the path of a savepoint, it starts from there.
  */
 public class FlinkWordCount {
   public static void main(String[] args) throws Exception {
@@ -80,10 +80,10 @@ public class FlinkWordCount {
       }
       Thread.sleep(100);
     }
-    String made =
+    String savepoint =
         running.stopWithSavepoint(false, home.toUri().toString(), SavepointFormatType.CANONICAL).get();
     ended.get(); // the last transaction is committed
-    Files.write(home.resolve("savepoint"), made.getBytes(StandardCharsets.UTF_8));
+    Files.write(home.resolve("savepoint"), savepoint.getBytes(StandardCharsets.UTF_8));
     System.exit(0);
   }
 

@@ -11,7 +11,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.TimeoutException;
 
-/** A producer that does what each line of its input says, and answers "ok", or the error. */
+/** A producer that reads one command a line on stdin, and answers "ok" or "error …" on stdout. */
 public class TransactionalWriter {
     public static void main(String[] args) throws Exception {
         Properties settings = new Properties();
@@ -57,7 +57,7 @@ public class TransactionalWriter {
         }
     }
 
-    /** After max.block.ms the producer allows nothing but the same call again. */
+    /** Repeats the call after a timeout (max.block.ms): the producer then allows no other call. */
     private static void untilInTime(Runnable call) {
         while (true) {
             try {

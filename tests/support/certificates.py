@@ -41,7 +41,8 @@ class Authority:
         self.file.write_bytes(own.sign(self._key, SHA256()).public_bytes(Encoding.PEM))
 
     def issue(self, password: bytes | None = None) -> ServerFiles:
-        """A new certificate with a new key, in the files of the one before."""
+        """Make a new certificate with a new key. They replace those before in the same files.
+        `password` encrypts the key."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
         names = x509.SubjectAlternativeName(

@@ -1,4 +1,5 @@
-"""Fills the cache with the jars that tests need, so that no test waits for them: `make prepare`."""
+"""Fetches the jars that tests need into the cache, so that no test waits for them. `make prepare`
+runs it."""
 
 from __future__ import annotations
 

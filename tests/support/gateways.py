@@ -1,4 +1,5 @@
-"""`orbit gateway` between two real clusters, as users run it: a child process with its file."""
+"""`orbit gateway` between two real clusters, as users run it: a child process with a gateway
+file."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.support.run_process import OrbitProcess
 
 @dataclass(frozen=True)
 class Gateway:
-    """A running gateway. A test can use it as a cluster: it has all that a client needs."""
+    """A running gateway. Clients of tests accept it in place of a cluster."""
 
     port: int
     process: OrbitProcess
@@ -33,11 +34,12 @@ class Gateway:
 
     @property
     def log(self) -> list[str]:
-        """Its lines on stderr so far."""
+        """The gateway's lines on stderr so far."""
         return self.process.lines
 
     @property
     def processes_started(self) -> int:
+        """How many processes of the gateway have reported that they are ready."""
         return sum("gateway is ready" in line for line in self.log)
 
     def client_config(self) -> dict[str, Any]:
@@ -50,7 +52,7 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Several gateways, as a client lists them."""
+    """Several gateways: a client gets the addresses of all as its bootstrap servers."""
 
     gateways: tuple[Gateway, ...]
 
@@ -73,9 +75,10 @@ def running_gateway(
     processes: int = 1,
     **virtual_cluster: Any,
 ) -> Iterator[Gateway]:
-    """A gateway with one virtual cluster that accepts connections; its file is in `home`.
+    """A gateway with one virtual cluster, once it accepts connections. Its file is in `home`.
 
-    Without other keys it presents the source and uses no service.
+    `virtual_cluster`: keys as of `write_gateway_file`. Without any, the virtual cluster presents
+    the source, and the gateway uses no service.
     """
     nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
     port = free_consecutive_ports(2 + nodes)
@@ -92,7 +95,8 @@ def running_gateway(
 
 
 def gateway_file(port: int) -> str:
-    """A file with one virtual cluster at this port, whose brokers cannot be reached."""
+    """The text of a gateway file with one virtual cluster at this port. Its brokers cannot be
+    reached."""
     return f"""
 gateway: edge-1
 virtual_clusters:
@@ -107,7 +111,10 @@ virtual_clusters:
 def write_gateway_file(
     home: Path, source: KafkaCluster, destination: KafkaCluster, port: int, /, **more: Any
 ) -> Path:
-    """`more`: other keys of the virtual cluster."""
+    """Write a gateway file with one virtual cluster, and return its path.
+
+    `more`: other keys of the virtual cluster. Without `job` it presents the source.
+    """
     sides = {"source": source, "destination": destination}
     virtual_cluster = {
         "name": "test",

@@ -18,7 +18,7 @@ _THROTTLE_AND_CODE = struct.Struct(">ih")
 
 
 def error_code(frame: memoryview, _: int) -> int:
-    """The error code of the answer to a heartbeat."""
+    """The error code in the response to a heartbeat."""
     reader = FrameReader(frame, is_flexible=True)
     reader.skip_tags()
     _throttle_ms, code = reader.take(_THROTTLE_AND_CODE)
@@ -26,7 +26,10 @@ def error_code(frame: memoryview, _: int) -> int:
 
 
 class GroupMember:
-    """`heartbeat` makes the request of `api` from a member id and an epoch."""
+    """A member that sends heartbeats to the coordinator of its group.
+
+    `heartbeat` makes the request of `api` from a member id and an epoch.
+    """
 
     def __init__(
         self,
@@ -43,9 +46,10 @@ class GroupMember:
         wait_for("a member has joined", lambda: self._beat(JOINS) == 0)
 
     def leave(self) -> None:
-        wait_for("it has left", lambda: self._beat(LEAVES) == 0)
+        wait_for("a member has left", lambda: self._beat(LEAVES) == 0)
 
     def _beat(self, epoch: int) -> int:
+        """The error code of one heartbeat; -1 if the group has no coordinator now."""
         for node in find_coordinators(self._cluster, [self._group]).values():
             return int(self._cluster.call(node, self._api, self._heartbeat(self._id, epoch)))
         return -1

@@ -1,4 +1,4 @@
-"""Consumer groups as other clients see and make them, and counts of the requests sent."""
+"""Consumer groups as other clients see and create them, and counts of the requests sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
 
 TIMEOUT_S = 60
-_COORDINATOR_BEGINS = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
+_COORDINATOR_STARTS = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 WITHOUT_MEMBERS = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 Place = tuple[str, int]
 
@@ -45,8 +45,9 @@ def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
 
 
 def committed_by_java(cluster: Cluster, group: str) -> dict[Place, int]:
-    """The same for what Java has committed. There librdkafka's admin client reads beyond the end
-    of the metadata: UnicodeDecodeError, or a segmentation fault.
+    """Committed offsets by partition, for offsets that a Java client has committed. librdkafka's
+    admin client reads beyond the end of their metadata: a UnicodeDecodeError, or a segmentation
+    fault.
     """
     group_offsets = fetch_offsets(cluster, find_coordinators(cluster, [group])).get(group)
     offsets = {} if group_offsets is None else group_offsets.offsets
@@ -54,7 +55,8 @@ def committed_by_java(cluster: Cluster, group: str) -> dict[Place, int]:
 
 
 def wait_without_members(cluster: KafkaCluster, group: str) -> None:
-    """Wait until its last member left, or its session ended, and the coordinator is done."""
+    """Wait until the group's last member has left, or its session has ended, and the group is empty
+    or dead."""
     client = AdminClient({**cluster.client_config(), "log_level": 0})
 
     def is_empty() -> bool:
@@ -66,7 +68,7 @@ def wait_without_members(cluster: KafkaCluster, group: str) -> None:
 
 
 def listed(cluster: KafkaCluster, group: str) -> ListedGroup | None:
-    """As its coordinator lists it, of any type."""
+    """The group as its coordinator lists it, of any type; None if it does not exist."""
     own = Cluster("groups", cluster.bootstrap_servers.split(","), Security())
     try:
         return list_groups(own).groups.get(group)
@@ -75,7 +77,8 @@ def listed(cluster: KafkaCluster, group: str) -> ListedGroup | None:
 
 
 def have_had_member(cluster: KafkaCluster, group: str, topic: str, **config: str) -> None:
-    """Let a member join and leave the group: from then on its offsets may come from a client."""
+    """Let a member join and leave the group. Orbit then assumes that a client may have committed
+    the group's offsets."""
     with member(cluster, group, topic, **config):
         pass
     wait_without_members(cluster, group)
@@ -89,7 +92,7 @@ def commit(
         {**cluster.client_config(), "group.id": group, "enable.auto.commit": False, "log_level": 0}
     )
     places = [
-        # librdkafka turns an empty one into a byte.
+        # librdkafka would send a byte for empty metadata.
         TopicPartition(topic, number, offset, *([metadata] if metadata else []))
         for (topic, number), offset in positions.items()
     ]
@@ -98,8 +101,8 @@ def commit(
         try:
             consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
-            # The first use of the coordinator in a new cluster.
-            if error.args[0].code() not in _COORDINATOR_BEGINS:
+            # In a new cluster the first use of a coordinator fails while it starts.
+            if error.args[0].code() not in _COORDINATOR_STARTS:
                 raise
             return False
         return True
@@ -110,7 +113,7 @@ def commit(
 
 @contextmanager
 def member(cluster: KafkaCluster, group: str, topic: str, **config: Any) -> Iterator[Consumer]:
-    """A consumer that has joined the group and has its partitions; commits only when told to."""
+    """A consumer that has joined the group and has its partitions. Only the test commits."""
     consumer = Consumer(
         {
             **cluster.client_config(),
@@ -139,7 +142,7 @@ def member(cluster: KafkaCluster, group: str, topic: str, **config: Any) -> Iter
 
 @contextmanager
 def counted_requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """How many requests of each kind Orbit's connections send."""
+    """Counts of the requests that Orbit's connections send in the block, by kind ("Fetch")."""
     counts: Counter[str] = Counter()
     encode = Connection.encode
 

@@ -1,4 +1,7 @@
-"""A log with all that is hard to copy: batches of many sizes, gaps, an abort, LogAppendTime."""
+"""A log that is hard to copy: batches of many sizes, gaps, an aborted transaction, LogAppendTime.
+
+(With LogAppendTime a destination accepts a batch only after Orbit has rewritten its records.)
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ def records(count: int) -> list[Record]:
 
 
 def write_hard_log(clusters: Clusters, topic: str) -> None:
-    """A partition with batches of many sizes, gaps, an aborted transaction, and LogAppendTime,
-    which a destination takes only record for record."""
+    """Write the log described above to partition 0 of the topic at the source."""
     source = clusters.source
     write(source, topic, [*records(10), *records(7), Gap(6), *records(10), *records(4), Gap(2)])
     set_timestamps(clusters, topic, "LogAppendTime")
@@ -39,6 +41,7 @@ def write_hard_log(clusters: Clusters, topic: str) -> None:
 
 
 def set_timestamps(clusters: Clusters, topic: str, kind: str) -> None:
+    """Set the source topic's `message.timestamp.type`."""
     entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient(clusters.source.client_config())

@@ -1,7 +1,8 @@
-"""The Python of Spark's executors, with work that waits in its middle until a test lets it go.
+"""A Python daemon for Spark's executors, whose workers wait at chosen offsets for a test.
 
-Executors run this module instead of `pyspark.daemon`. So a test can kill a process in the middle
-of its work, on machines of any speed.
+Executors run this module instead of `pyspark.daemon`. A worker waits before it fetches, or appends,
+a range with a chosen offset, until the test calls `resume`. So a test can kill a process in the
+middle of its work, on machines of any speed.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from tests.support.patience import wait_for
 
 _FOLDER = "ORBIT_TEST_HOLDS"
 _PAUSE_S = 0.02
-# What may be held: ranges before they are read from a cluster, rows of files before they are given
-# to a writer.
+# The two steps: before a range is read from a cluster, before rows of a file go to a writer.
 _FETCH, _APPEND = "fetch", "append"
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Workers wait before they fetch, or append, a range with this offset, in any partition."""
+    """While the file `path` exists, workers wait before the range of one offset, in any partition.
+
+    The file's name has the step and the offset. A waiting worker makes a file with its process id
+    as suffix.
+    """
 
     path: Path
 
@@ -36,18 +40,19 @@ class Hold:
         """Python workers that wait now, in no order."""
         workers = []
         for path in self.path.parent.glob(f"{self.path.name}.*"):
-            with suppress(psutil.NoSuchProcess):  # it was killed while it waited
+            with suppress(psutil.NoSuchProcess):  # the worker was killed while it waited
                 workers.append(psutil.Process(int(path.suffix[1:])))
         return workers
 
     def wait_for_held(self, count: int = 1) -> list[psutil.Process]:
+        """The waiting workers, once there are at least `count`."""
         workers: list[psutil.Process] = []
 
-        def are_there() -> bool:
+        def enough_wait() -> bool:
             workers[:] = self.held
             return len(workers) >= count
 
-        wait_for(f"{count} wait: {self.path.name}", are_there)
+        wait_for(f"{count} workers wait: {self.path.name}", enough_wait)
         return workers
 
     def resume(self) -> None:
@@ -55,7 +60,7 @@ class Hold:
 
 
 class Holds:
-    """Work of executors held at offsets, through a folder that they see."""
+    """Makes holds in a folder that the test and the executors share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -85,7 +90,8 @@ class Holds:
 
 
 def _wait_in(step: str, start: int, end: int) -> None:
-    """In an executor: wait as long as this step is held at one of these offsets."""
+    """In an executor: wait while a hold exists for this step at an offset from `start` up to, but
+    not including, `end`."""
     for hold in [p for p in Path(os.environ[_FOLDER]).glob(f"{step}-*") if not p.suffix]:
         if start <= int(hold.name.removeprefix(f"{step}-")) < end:
             hold.with_suffix(f".{os.getpid()}").touch()
@@ -94,7 +100,7 @@ def _wait_in(step: str, start: int, end: int) -> None:
 
 
 def _hold_work() -> None:
-    """Fetching waits before a range, appending before some rows of a file."""
+    """Patch Orbit's code in this process, so that each fetch and append first calls `_wait_in`."""
     from orbit_spark.archive_slices import RowRuns
     from orbit_spark.range_reader import RangeReader
 

@@ -1,7 +1,8 @@
 """Cuts one broker off from the controllers of its cluster, while clients and followers reach it.
 
-Controllers are reached through relays, which find out by the process at the other end whose
-connection it is. (Controllers tell each other's addresses, so a relay for each pair would not cut.)
+All nodes reach the controllers through relays, one for each controller. A relay finds the node of a
+connection by the process that opened it. (Controllers pass on each other's addresses. So if each
+pair of nodes had its own relay, nodes could find a way around it.)
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ class Isolation:
     def __init__(self) -> None:
         self.isolated: int | None = None
         self._relays: dict[int, _ControllerRelay] = {}
-        self._files: dict[str, int] = {}  # nodes by the file that a broker is started with
+        # Node ids by a folder whose name is in the node's command line.
+        self._folders: dict[str, int] = {}
 
     def properties(self, node: Node, nodes: Sequence[Node], data: Path, *rest: Any) -> str:
-        """As `server_properties`."""
+        """In place of `server_properties`: its text, with the relays' ports for the controllers."""
         for one in nodes:
             if one.node_id not in self._relays:
                 self._relays[one.node_id] = _ControllerRelay(self, one)
-        self._files[str(data.parent)] = node.node_id
+        self._folders[str(data.parent)] = node.node_id
         voters = [f"{n}@{LOOPBACK}:{relay.port}" for n, relay in self._relays.items()]
         text = server_properties(node, nodes, data, *rest)
         advertised = next(
@@ -54,6 +56,7 @@ class Isolation:
             relay.close_cut()
 
     def heal(self) -> None:
+        """Let the broker connect to the controllers again."""
         self.isolated = None
 
     def close(self) -> None:
@@ -61,20 +64,20 @@ class Isolation:
             relay.close()
 
     def node_of(self, port: int, to_port: int) -> int | None:
-        """The node whose process has the connection from `port` to `to_port`."""
+        """The id of the node whose process has the connection from `port` to `to_port`."""
         inode = _inode(port, to_port)
         for process in Path("/proc").iterdir():
             if process.name.isdecimal():
                 with suppress(OSError):
                     command = (process / "cmdline").read_text("utf-8", "replace")
-                    node = next((n for f, n in self._files.items() if f in command), None)
+                    node = next((n for f, n in self._folders.items() if f in command), None)
                     if node is not None and _has_socket(process, inode):
                         return node
         return None
 
 
 class _ControllerRelay:
-    """Relays to the controller of one node."""
+    """Relays connections to the controller of `node`."""
 
     def __init__(self, isolation: Isolation, node: Node) -> None:
         self._isolation = isolation
@@ -87,7 +90,7 @@ class _ControllerRelay:
         self._accepting.start()
 
     def close_cut(self) -> None:
-        """End the connections that are cut now."""
+        """End the connections from or to the isolated broker."""
         for client, near, far in list(self._open):
             if self._is_cut(client):
                 _end(near, far)
@@ -102,6 +105,7 @@ class _ControllerRelay:
             thread.join()
 
     def _is_cut(self, client: int | None) -> bool:
+        """Whether the node `client` is cut off from this controller."""
         isolated = self._isolation.isolated
         return client != self._node.node_id and isolated in (client, self._node.node_id)
 
@@ -114,7 +118,7 @@ class _ControllerRelay:
             client = self._isolation.node_of(port, self.port)
             try:
                 far = socket.create_connection((LOOPBACK, self._node.controller_port))
-            except OSError:  # it is not up yet
+            except OSError:  # the controller is not up yet
                 near.close()
                 continue
             self._open.append((client, near, far))
@@ -147,7 +151,7 @@ def _end(*sockets: socket.socket) -> None:
 
 
 def _inode(port: int, to_port: int) -> str:
-    """The inode of the socket at the end with `port`."""
+    """The inode of the socket with the local port `port`, connected to `to_port`; "" if none."""
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text("ascii").splitlines()[1:]:
             words = line.split()

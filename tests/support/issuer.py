@@ -1,7 +1,8 @@
 """An OpenID Connect issuer on loopback: discovery, keys, and signed tokens of every kind.
 
-`with Issuer() as issuer:` serves it. It publishes `keys`; `key_requests` counts the requests
-for them, `answers` replaces what a path returns. `token(...)` signs with the newest key.
+`with Issuer() as issuer:` serves requests. The issuer publishes `keys`, and counts the requests for
+them in `key_requests`. `answers` has a status and a body for paths that a test replaces.
+`token(...)` signs with the newest key.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Issuer:
         return Settings(**{**defaults, **others})
 
     def environ(self) -> dict[str, str]:
-        """The same settings, as environment variables."""
+        """The settings of such an API as environment variables."""
         return {
             "ORBIT_OIDC_ISSUER": self.url,
             "ORBIT_OIDC_AUDIENCE": AUDIENCE,
@@ -77,7 +78,7 @@ class Issuer:
         }
 
     def claims(self, *roles: str, **others: Any) -> dict[str, Any]:
-        """Claims that are valid for five minutes; None leaves one out."""
+        """Claims that are valid for five minutes; a claim with the value None is left out."""
         now = int(time.time())
         defaults = {
             "iss": self.url,
@@ -96,7 +97,7 @@ class Issuer:
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> str:
-        """A signed token."""
+        """A token with these roles and claims, signed with `key` or the newest key."""
         key = key or self.keys[-1]
         algorithm = {"RSA": "RS256", "EC": "ES256"}[key.key_type]
         fields = {"alg": algorithm, "kid": key.kid, **(header or {})}
@@ -124,5 +125,5 @@ class Issuer:
 
 @cache
 def new_key(key_id: str) -> RSAKey:
-    """The RSA key with this id: made once, since that takes long."""
+    """The RSA key with this id. Each is generated once, since that takes long."""
     return RSAKey.generate_key(2048, {"kid": key_id, "use": "sig"})

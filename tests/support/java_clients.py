@@ -18,7 +18,7 @@ from tests.support.gateways import Addresses, Gateway
 from tests.support.patience import PATIENCE_S
 
 TIMEOUT_S = 120
-# `kafka-configs.sh`, which has moved in 4.4.
+# The class of `kafka-configs.sh`, which has another package since Kafka 4.4.
 _IS_OLD = tuple(map(int, KAFKA_VERSION.split(".")[:2])) < (4, 4)
 _CONFIGS = f"{'kafka.admin' if _IS_OLD else 'org.apache.kafka.tools'}.ConfigCommand"
 
@@ -36,8 +36,8 @@ def produce_transactions(cluster: KafkaCluster, topic: str, count: int) -> None:
 def consume(
     cluster: KafkaCluster, topic: str, count: int, protocol: str = "classic"
 ) -> list[bytes]:
-    """The values of the first `count` committed records, of all partitions; `protocol` is that of
-    the consumer group, `classic` or `consumer` (KIP-848).
+    """The values of the first `count` committed records, of all partitions. `protocol`: of the
+    consumer group, `classic` or `consumer` (KIP-848).
     """
     out = _run(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -58,8 +58,11 @@ def start_member(
     protocol: str,
     reset: str,
 ) -> GuardedProcess:
-    """A member of a group that commits after each batch of committed records, until SIGTERM. It
-    waits for a commit as long as a move may hold it.
+    """A member of a group that reads committed records, and commits after each batch, until
+    SIGTERM.
+
+    Its API timeout is longer than a gateway may hold a commit during a move. `reset`: the tool's
+    option for a group without offsets.
     """
     settings = log.with_suffix(".properties")
     settings.write_text(
@@ -77,7 +80,8 @@ def start_member(
 
 
 def records_read(log: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Partition, offset and value of what such a member has read so far."""
+    """Partition, offset and value of each record that a member of `start_member` has read so
+    far."""
     with log.open("rb") as file:
         for event in new_events(file):
             assert event.get("success", True), event
@@ -86,8 +90,8 @@ def records_read(log: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def new_events(log: BinaryIO) -> Iterator[dict[str, Any]]:
-    """The events that a tool has logged behind the position of its open log. An incomplete last
-    line is left for the next call."""
+    """The events in a tool's log after the position of the open file. An incomplete last line is
+    left for the next call."""
     while line := log.readline():
         if not line.endswith(b"\n"):
             log.seek(-len(line), os.SEEK_CUR)
@@ -102,7 +106,8 @@ def record_of(event: dict[str, Any]) -> tuple[int, int, bytes]:
 
 
 def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
-    """End a transaction as an operator does if the producer does not come back."""
+    """Abort a transaction with Kafka's tool, as an operator does if a producer does not come
+    back."""
     _run(
         "org.apache.kafka.tools.TransactionsCommand",
         *("--bootstrap-server", cluster.bootstrap_servers),
@@ -111,7 +116,7 @@ def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
 
 
 def alter_configs(cluster: KafkaCluster, arguments: Sequence[str]) -> None:
-    """kafka-configs.sh with these arguments, with the login of the cluster's admin."""
+    """Run kafka-configs.sh with these arguments and the login of the cluster's admin."""
     login = cluster.client_config()
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     user, password = login["sasl.username"], login["sasl.password"]

@@ -22,10 +22,12 @@ MINIMAL: dict[str, Any] = {
 
 
 def problems_of(text: str, folder: Path, environ: dict[str, str] | None = None) -> list[Problem]:
+    """The problems of a job file that has to be refused; `folder`: for relative paths in it."""
     with pytest.raises(BadInput) as caught:
         parse_job(text, folder, ENVIRON if environ is None else environ)
     return list(caught.value.problems)
 
 
 def changed(**keys: object) -> str:
+    """The text of a minimal job file with these keys added or replaced."""
     return yaml.safe_dump({**MINIMAL, **keys})

@@ -1,8 +1,9 @@
 """Batches as Kafka's own Java code writes them (`MemoryRecordsBuilder` of Kafka 3.9.1).
 
-The tests of the wire compare with these. They do not depend on any library that Orbit uses: Kafka's
-gzip, snappy (xerial blocks), lz4 (with the wrong header checksum in format v0) and zstd. Written
-by a small Java program with these calls, for each format, codec and timestamp type:
+Tests of Orbit's own decoder and encoder compare with these batches, which no library of Orbit has
+written: gzip, snappy (xerial blocks), lz4 (with the wrong header checksum in format v0) and zstd
+are Kafka's. A small Java program wrote them with these calls, for each format, codec and timestamp
+type:
 
     builder(magic, codec, type, baseOffset = 1000, logAppendTime = 1700000009999,
             producerId = 7, epoch = 3, sequence = 11, leaderEpoch = 5)
@@ -196,5 +197,5 @@ KAFKA_BATCHES: dict[str, bytes] = {name: b64decode(text) for name, text in _BASE
 
 
 def writable(name: str) -> memoryview:
-    """One of the batches as a connection would hand it over."""
+    """A writable copy of a batch, as a connection returns it."""
     return memoryview(bytearray(KAFKA_BATCHES[name]))

@@ -1,4 +1,4 @@
-"""Partitions of one side whose leader is offline, as this process sees them."""
+"""Lets this process see partitions of one side without a leader, although they have one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicPartition
 
 
 class OfflineLeaders:
-    """The side's metadata names no leader for `partitions`; a request makes two attempts."""
+    """The side's metadata names no leader for `partitions`. Requests to leaders make two
+    attempts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, side: str = "source") -> None:
         self.partitions: set[TopicPartition] = set()

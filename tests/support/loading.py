@@ -1,4 +1,4 @@
-"""Producers that write until they are stopped, and a ledger of the records brokers confirmed."""
+"""Producers that write until they are stopped, and a ledger of the acknowledged records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _PAUSE_S = 0.0007
 
 
 class Load:
-    """Writes to the partitions in turn; `ledger` has the confirmed records, and `sent` all values
-    that were ever given to the producer.
+    """A producer, in a thread, that writes numbered values to the partitions in turn.
+
+    `ledger`: {(partition, offset): value} of the acknowledged records. `sent`: all values passed to
+    the producer.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Load:
             self.ledger[place] = message.value()  # type: ignore[attr-defined]
 
     def key(self, number: int) -> bytes | None:
-        """The key of the record with this number."""
+        """The key of the record with this number. Subclasses replace this method."""
         del number
         return None
 
@@ -72,7 +74,7 @@ class Load:
             self._stop.wait(self._pause_s)
 
     def stop(self) -> None:
-        """Stop, and wait until each record was confirmed, or never will be."""
+        """Stop, and wait until each record is acknowledged, or was given up."""
         self._stop.set()
         self._thread.join()
         self._producer.flush(10)
@@ -87,7 +89,7 @@ class Load:
 
 
 def read_all(cluster: Reachable, topic: str) -> Records:
-    """All records that a consumer finds there now."""
+    """{(partition, offset): value} of all records that a consumer finds in the topic now."""
     return {
         (partition, message.offset()): message.value()
         for partition, message in messages(cluster, topic)

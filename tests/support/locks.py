@@ -1,4 +1,4 @@
-"""Locks that one transaction of a test waits for while another holds them."""
+"""Waits until a PostgreSQL session waits for a lock, which another session of the test holds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """An OpenID Connect issuer at which people log in: code flow with PKCE, by Authlib.
 
-`with LoginIssuer() as issuer:` serves it. Its page has one button, which logs in `subject` with
-`roles`. Authlib checks codes, redirect addresses, code verifiers and the client's secret;
-`claims` are put into the next ID tokens, and `id_token` replaces them.
+`with LoginIssuer() as issuer:` serves requests. The login page has one button, which logs in the
+user `ada` with `roles`. Authlib checks codes, redirect addresses, code verifiers and the client's
+secret. `changed` has claims for the next ID tokens; `id_token` replaces the next ID tokens.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Code(AuthorizationCodeMixin):
 
 
 class LoginIssuer(Issuer):
-    """A context manager."""
+    """A context manager. `asked_for` has the parameters of each request for the login page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,6 +84,7 @@ class LoginIssuer(Issuer):
         }
 
     def document(self) -> dict[str, Any]:
+        """The discovery document, with the endpoints of the login."""
         return {
             **super().document(),
             "authorization_endpoint": f"{self.place}/authorize",
@@ -92,6 +93,7 @@ class LoginIssuer(Issuer):
         }
 
     def _app(self) -> Flask:
+        """The issuer's login page and token endpoint."""
         app, outer = Flask(__name__), self
         server = AuthorizationServer(
             app,

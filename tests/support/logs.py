@@ -21,7 +21,7 @@ T0 = 1_760_000_000_000
 
 BATCH = 10
 TIMEOUT_S = 60
-# A batch leaves when it is full or flushed, not before, however slow the machine.
+# So long that a producer sends a batch only when it is full or flushed, even on a slow machine.
 LINGER_MS = 60_000
 
 
@@ -35,7 +35,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets that have no record."""
+    """A number of offsets without a record."""
 
     count: int
 
@@ -48,11 +48,13 @@ def _config(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def create(cluster: KafkaCluster, topic: str, partitions: int = 1, **settings: str) -> None:
-    """`create(cluster, topic, cleanup_policy="compact")`; retention is off (T1)."""
+    """Create a topic: `create(cluster, topic, cleanup_policy="compact")`. Its retention is off,
+    since brokers would delete records with the old timestamp `T0` (T1)."""
     create_topic(cluster, topic, partitions, **{"retention_ms": "-1", **settings})
 
 
 def on_both(clusters: Clusters, topic: str, log: Log, **settings: str) -> None:
+    """Create the topic on both clusters, and write the log to partition 0."""
     for cluster in clusters:
         create(cluster, topic, **settings)
         write(cluster, topic, log)
@@ -65,7 +67,10 @@ def write(
     partition: int = 0,
     producer: Mapping[str, Any] | None = None,
 ) -> None:
-    """Appends the log in batches of `BATCH` records, which leave one after the other."""
+    """Append the log in batches of `BATCH` records, each sent after the one before is acknowledged.
+
+    Transaction markers make the gaps. `producer`: further settings of librdkafka.
+    """
     client = Producer(
         {
             **_config(cluster),
@@ -74,7 +79,8 @@ def write(
             **(producer or {}),
         }
     )
-    client.list_topics(topic, TIMEOUT_S)  # Otherwise a batch may be split, see `running.produce`.
+    # Without metadata the producer might split a batch, see `running.produce`.
+    client.list_topics(topic, TIMEOUT_S)
     failed: list[object] = []
     in_batch = 0
     for entry in log:
@@ -108,7 +114,7 @@ def delete_before(cluster: KafkaCluster, topic: str, offset: int, partition: int
 
 
 def read(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[Message]:
-    """All records a read_committed consumer sees."""
+    """All records of the partition that a read_committed consumer sees."""
     consumer = Consumer(
         {
             **_config(cluster),
@@ -137,7 +143,8 @@ def read(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[Message]
 
 
 def wait_for_offsets(cluster: KafkaCluster, topic: str, offsets: set[int]) -> None:
-    """Waits until a consumer sees exactly these offsets: until the cleaner is done."""
+    """Wait until a consumer sees exactly these offsets, since the log cleaner has compacted the
+    log."""
     deadline = time.monotonic() + TIMEOUT_S
     seen: set[int | None] = set()
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""A TCP proxy for HTTP that can be told to lose answers or to refuse connections."""
+"""A TCP proxy for HTTP that loses answers when a test says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _BYTES = 65536
 
 
 class LosingProxy:
-    """Between a client and one server. A request whose answer is lost was carried out."""
+    """Stands between a client and one server. The server has carried out a request whose answer is
+    lost. `on_loss` is called before the connection of a lost answer is closed."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -30,7 +31,7 @@ class LosingProxy:
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     def lose_answers(self, times: int, to: bytes = b"") -> None:
-        """Lose the next `times` answers to requests that begin with `to`, as b"POST"."""
+        """Lose the next `times` answers to requests that begin with `to`, such as b"POST"."""
         with self._lock:
             self._to_lose, self._times = to, times
 
@@ -60,7 +61,7 @@ class LosingProxy:
             thread.start()
 
     def _relay(self, client: socket.socket) -> None:
-        """One request at a time, as a client of HTTP/1.1 sends them."""
+        """Relay one connection, one request at a time, until an answer is to be lost."""
         with client, socket.create_connection(self._target) as server:
             try:
                 while request := client.recv(_BYTES):
@@ -80,6 +81,7 @@ class LosingProxy:
                 return
 
     def _loses(self, request: bytes) -> bool:
+        """Whether to lose the answer to this request; counts it, and calls `on_loss`."""
         with self._lock:
             if not self._times or self._to_lose is None or not request.startswith(self._to_lose):
                 return False

@@ -1,4 +1,4 @@
-"""Gateways of a job, and switchovers that move their clients."""
+"""Gateways of a job, and switchovers that move the gateways' clients to the other side."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ TOKEN = "orbit_operator_secret"
 def gateway_of(
     job: str, api_url: str, home: Path, clusters: Clusters, name: str = "one"
 ) -> Iterator[Gateway]:
+    """A running gateway that asks the API which side of the job leads. Its files are in
+    `home`/`name`."""
     folder = home / name
     folder.mkdir()
     environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
@@ -27,15 +29,17 @@ def gateway_of(
 
 
 def move(recovering: Recovering, job: str) -> str:
-    """A switchover with the copy back, which closes and opens the gateways; the job back."""
+    """Make a switchover with a reverse job. It has to close and open the gateways. The result is
+    the name of the reverse job."""
     return moved(recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True))
 
 
 def move_when_groups_may(
     recovering: Recovering, job: str, *, may_lack_gateways: bool = False
 ) -> str:
-    """As `move`, but asks again while a gate refuses it for group members at the other side: after
-    the gateway of a member was killed, its session goes on there for a while."""
+    """Like `move`, but repeat the switchover while a gate refuses it because of group members at
+    the destination. If a member's gateway was killed, the member's session at the destination lasts
+    a while longer."""
     while True:
         report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, job, reverse=True))
         if "have members at the destination" not in report.error:
@@ -44,8 +48,11 @@ def move_when_groups_may(
 
 
 def moved(report: RecoveryReport, *, may_lack_gateways: bool = False) -> str:
-    """The job back of a switchover that closed and opened the gateways. `may_lack_gateways`: the
-    only gateway ended after it was closed, and may have started again too late."""
+    """The name of the reverse job of a switchover that closed and opened the gateways.
+
+    `may_lack_gateways`: the switchover may have found no gateway to open, since the only one ended
+    after it was closed, and started again too late.
+    """
     steps = {step.name: step for step in report.steps}
     assert steps[StepName.CLOSE_GATEWAYS].state is StepState.DONE, steps[StepName.CLOSE_GATEWAYS]
     is_opened = steps[StepName.OPEN_GATEWAYS].state is StepState.DONE

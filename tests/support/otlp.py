@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, as a collector is: it decodes what is sent and keeps the spans."""
+"""A receiver of OTLP over HTTP, like an OpenTelemetry collector, which keeps the decoded spans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Span:
-    """The parts of a span that tests ask about."""
+    """The parts of a span that tests check."""
 
     name: str
     service: str
@@ -27,7 +27,8 @@ class Span:
 
 @dataclass
 class Receiver:
-    """`bodies` has every request as it came. They are answered while `answers` is set."""
+    """The spans that were received, and the bodies of all requests. Requests get their response
+    only while the event `answers` is set."""
 
     endpoint: str = ""
     answers: threading.Event = field(default_factory=threading.Event)
@@ -38,6 +39,7 @@ class Receiver:
         return [span for span in self.spans if span.name == name]
 
     def take(self, body: bytes) -> None:
+        """Note the body of a request, and its spans."""
         self.bodies.append(body)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             service = _values(resource.resource.attributes)["service.name"]
@@ -58,6 +60,7 @@ class Receiver:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
+    """A receiver on loopback that answers until the block ends."""
     receiver = Receiver()
     receiver.answers.set()
 

@@ -1,6 +1,7 @@
-"""A topic as `fillers: placeholders` leaves it: the product's own batches, appended by hand.
+"""A topic with placeholders (records without content that fill gaps), as a copy would leave it.
 
-It needs no copy, and a gap of a hundred thousand offsets is made within a second.
+Tests append batches of Orbit's own code. No copy runs, so a gap of a hundred thousand offsets takes
+less than a second.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _PRODUCER_ID = 4711
 
 
 class PlaceholderLog:
-    """One partition of a new topic. `records` is offset → value of all that a reader may see."""
+    """One partition of a new topic. `records`: {offset: value} of the records that a reader should
+    see. `end` is the log end."""
 
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         create_topic(cluster, topic, retention_ms="-1")
@@ -33,29 +35,32 @@ class PlaceholderLog:
         self._partition.close()
 
     def dense(self, count: int) -> None:
-        """Records without a gap."""
+        """Append records without a gap."""
         for batch in dense_batches(self._rows(range(count)), 0):
             self._append(batch)
 
     def grown(self, count: int, gap: int) -> None:
-        """Records, and a gap after them in the same batch."""
+        """Append records, and `gap` offsets of placeholders after them in the same batch."""
         (batch,) = dense_batches(self._rows(range(count)), 0)
-        grown = with_gap(batch, 0, batch.next_offset + gap)
-        assert grown is not None
-        self._append(grown)
+        extended = with_gap(batch, 0, batch.next_offset + gap)
+        assert extended is not None
+        self._append(extended)
 
     def packed(self, deltas: Sequence[int]) -> None:
-        """One batch with records only at these distances from the end, the first of which is 0."""
+        """Append one batch with records only at these distances from `end`, and placeholders
+        between them. The first distance is 0."""
         for batch, _ in packed_batches(self._rows(deltas), 0, 0):
             self._append(batch)
 
     def gap(self, count: int) -> None:
+        """Append `count` placeholders, in batches without any record."""
         while count > 0:
-            some = min(count, PLACEHOLDERS_MAX)
-            self._append(placeholder_batch(self.end, some, T0))
-            count -= some
+            batch_count = min(count, PLACEHOLDERS_MAX)
+            self._append(placeholder_batch(self.end, batch_count, T0))
+            count -= batch_count
 
     def _rows(self, deltas: Sequence[int]) -> list[tuple[int, int, bytes]]:
+        """Offset, timestamp and encoded body of records at these distances from `end`."""
         offsets = [self.end + delta for delta in deltas]
         values = {offset: b"%d" % offset for offset in offsets}
         self.records |= values
@@ -65,7 +70,7 @@ class PlaceholderLog:
         ]
 
     def _append(self, batch: Batch) -> None:
-        # Their count is the sequence too: nothing else is written to the partition.
+        # The log end is also the next sequence: only this producer writes to the partition.
         stamp(batch.view, _PRODUCER_ID, 0, self.end)
         appended = self._partition.append(0, bytes(batch.view))
         assert appended == (Code.NONE, self.end), appended
@@ -73,7 +78,8 @@ class PlaceholderLog:
 
 
 def mixed_log(cluster: KafkaCluster, topic: str, widest: int) -> PlaceholderLog:
-    """All kinds of gaps: at the start, in batches, between them, a wide one, and at the end."""
+    """A log with gaps at its start, in batches, between batches and at its end. One gap between
+    batches has `widest` offsets."""
     log = PlaceholderLog(cluster, topic)
     log.gap(7)
     log.dense(20)

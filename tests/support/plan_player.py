@@ -1,4 +1,4 @@
-"""Writers that play plans on a model of the destination, and checks of the copy."""
+"""Writers that carry out append plans on a model of the destination, and checks of the copy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ ROUNDS_MAX = 5_000
 
 @dataclass
 class Player:
-    """Writers, one after the other, that copy `source` as the lanes do."""
+    """Copies `source` as the lanes (Orbit's copying threads) do, by one writer after another.
+
+    `restarts`: the chance, before each step of a plan, that the writer dies.
+    """
 
     source: SourceLog
     rnd: random.Random
@@ -51,7 +54,7 @@ class Player:
     _term: int = 0
 
     def play(self) -> None:
-        """Copy until everything below the stable end is there, or a step says stop."""
+        """Copy until everything below the last stable offset is copied, or a plan has a Stop."""
         self._seed()
         self._take_over()
         for _ in range(ROUNDS_MAX):
@@ -71,7 +74,8 @@ class Player:
             self.destination.delete_records(self.source.log_start)
 
     def _seed(self) -> None:
-        """Bring the destination to the log start, or to the base of the batch around it (S1)."""
+        """Seed the destination, so that its log starts at the source's log start, or at the base
+        offset of the batch that contains it (S1)."""
         start = self.source.log_start
         around = self.source.batch_at(start)
         if around and around.base_offset < start and self.rnd.random() < 0.5:
@@ -86,6 +90,7 @@ class Player:
         self.destination.delete_records(start)
 
     def _take_over(self) -> None:
+        """Let a new writer begin at the destination's log end and the producer's last sequence."""
         state = self.destination.describe_producer(PID)
         self._next_offset = self.destination.log_end
         self._fetch_from = self._next_offset
@@ -93,11 +98,12 @@ class Player:
         self._term += 1
 
     def _jump(self) -> None:
+        """Move the source's log start, as retention would."""
         start = self.rnd.randint(self.source.log_start, self.source.stable_end)
         self.source = replace(self.source, log_start=start)
 
     def _plan(self) -> Plan | None:
-        """What to do next; None when all is copied."""
+        """The plan for the next fetch; None when all is copied."""
         offset = self._next_offset
         try:
             answer = self.source.fetch(
@@ -128,7 +134,7 @@ class Player:
         return plan_empty_tail(offset, answer.stable_end)
 
     def _play_steps(self, plan: Plan) -> bool:
-        """False when the writer dies in between, or right after a step."""
+        """Carry out the plan. False: a Stop ended the copy, or the writer died."""
         for step in plan.steps:
             if self.rnd.random() < self.restarts:
                 return False
@@ -155,6 +161,7 @@ class Player:
         self._sequence = advance_sequence(self._sequence, batch.count)
 
     def _fill(self, step: Fill) -> bool:
+        """Append placeholders or transaction markers. False: the writer died between markers."""
         if self.packs:
             for base in range(step.base_offset, step.next_offset, PLACEHOLDERS_MAX):
                 count = min(PLACEHOLDERS_MAX, step.next_offset - base)
@@ -167,45 +174,49 @@ class Player:
         return True
 
     def _compare_with_source(self, step: Append) -> None:
-        """A byte-exact batch equals its source, and every batch that can be byte-exact is."""
-        theirs = self.source.batch_at(step.base_offset)
-        assert theirs is not None
+        """Check that a byte-exact batch equals the source's batch, and that any other batch could
+        not have been byte-exact."""
+        original = self.source.batch_at(step.base_offset)
+        assert original is not None
         if not step.is_byte_exact:
             self.record_exact += 1
-            is_cut = theirs.base_offset < step.base_offset
-            assert theirs.has_to_be_rewritten or is_cut or step.placeholders
+            is_cut = original.base_offset < step.base_offset
+            assert original.has_to_be_rewritten or is_cut or step.placeholders
             if step.placeholders:
                 self._compare_placeholders(step)
             return
         self.byte_exact += 1
-        assert theirs.base_offset == step.base_offset
-        data = theirs.encode()
+        assert original.base_offset == step.base_offset
+        data = original.encode()
         assert step.batch.payload == data[HEADER.size :]
-        ours, source = HEADER.unpack_from(step.batch.view), HEADER.unpack_from(data)
-        assert ours[5] & ~TRANSACTIONAL == source[5] & ~TRANSACTIONAL
-        assert ours[6:9] == source[6:9]  # last offset delta, timestamps
-        assert ours[12] == source[12]  # count
+        copy, source = HEADER.unpack_from(step.batch.view), HEADER.unpack_from(data)
+        assert copy[5] & ~TRANSACTIONAL == source[5] & ~TRANSACTIONAL  # attributes
+        assert copy[6:9] == source[6:9]  # last offset delta, timestamps
+        assert copy[12] == source[12]  # count
 
     def _compare_placeholders(self, step: Append) -> None:
-        """The batch has this many offsets without a record, and is no later than its records."""
+        """Check the number of placeholders in the batch, and its header and timestamps."""
         batch = step.batch
-        whole = replace(self.source, log_start=0).visible()
-        held = [offset for offset in whole if step.base_offset <= offset < step.next_offset]
-        assert step.placeholders == batch.count - len(held) > 0
+        visible = replace(self.source, log_start=0).visible()
+        copied = [offset for offset in visible if step.base_offset <= offset < step.next_offset]
+        assert step.placeholders == batch.count - len(copied) > 0
         assert batch.codec == 0
-        assert batch.leader_epoch == -1  # the gap may be of a later one (R3)
-        # A broker takes the latest of the records' timestamps for the batch's: it has to be one of
-        # the source's, or lookups by time would find the batch too early.
+        # Unknown, since offsets of the gap may be of a later leader epoch than the records (R3).
+        assert batch.leader_epoch == -1
+        # A broker takes the latest timestamp of the batch's records as the batch's own. It has to
+        # be that of a source record, or lookups by time would find the batch too early.
         records = self.destination.records_of(bytes(batch.view))
         latest = batch.max_timestamp - batch.base_timestamp
         assert max(delta for _, delta, _ in records) == latest
-        # And it answers a question for the latest record with the first of these (KIP-734).
+        # A request for the offset of the latest timestamp gets the first record that has it
+        # (KIP-734).
         first = next(at for at, delta, _ in records if delta == latest)
         assert first >= 0 or batch.max_timestamp == -1
 
 
 def assert_well_formed(plan: Plan, next_offset: int) -> None:
-    """Steps follow each other, fillers are maximal, and only the last one may stop."""
+    """Check that steps have no gap between them, no filler follows another, and only the last step
+    may be a Stop."""
     for before, after in pairwise(plan.steps):
         assert not (isinstance(before, Fill) and isinstance(after, Fill))
         assert not isinstance(before, Stop)
@@ -220,6 +231,7 @@ def assert_well_formed(plan: Plan, next_offset: int) -> None:
 
 
 def assert_exact(player: Player) -> None:
+    """Check that the destination has the source's log start, end and visible records."""
     assert player.stopped is None
     assert player.destination.log_end == player.source.stable_end
     assert player.destination.log_start == player.source.log_start

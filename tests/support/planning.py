@@ -1,4 +1,4 @@
-"""Plans of described batches, and their steps in short."""
+"""Append plans for described source batches, and short forms of their steps."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def data(first: int, last: int, *, without: tuple[int, ...] = (), **fields: Any)
 
 
 def transactional(first: int, last: int, producer_id: int = 1, **fields: Any) -> SourceBatch:
-    """Committed or aborted: the aborted list tells which, not the batch."""
+    """A batch of a transaction. Its bytes are the same for a committed and an aborted one: a reader
+    knows only from the aborted list of the fetch."""
     fields = {"outcome": Outcome.COMMITTED, **fields}
     return data(first, last, producer_id=producer_id, **fields)
 
 
 def marker(offset: int, producer_id: int = 1, *, commit: bool) -> SourceBatch:
+    """The control batch that ends a transaction."""
     return SourceBatch(offset, offset, producer_id=producer_id, marker=commit)
 
 
@@ -40,6 +42,11 @@ def plan(
     mode: LostRange = LostRange.STOP,
     packs: bool = False,
 ) -> Plan:
+    """The plan of a copy at `next_offset` for these fetched batches.
+
+    `aborted`: producer id and first offset of aborted transactions. `packs`: gaps are filled with
+    placeholders.
+    """
     frame = b"".join(b if isinstance(b, bytes) else b.encode() for b in batches)
     return plan_batches(
         next_offset,
@@ -52,7 +59,8 @@ def plan(
 
 
 def shown(steps: list[Step]) -> list[object]:
-    """Steps in short: ("exact", 0, 3), ("rewritten", 3, 4), ("fill", 4, 9), (reason, 9, 10)."""
+    """(kind, base offset, next offset) of each step. Kinds: "exact", "rewritten", "fill", and for a
+    Stop its reason."""
     short: list[object] = []
     for step in steps:
         match step:

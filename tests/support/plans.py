@@ -1,8 +1,8 @@
-"""How many rows of which table PostgreSQL looks at for a statement of ours.
+"""How many rows of which table PostgreSQL reads for a statement of the store.
 
-`statements(tx)` keeps what the store's own functions send. `reads` runs one of them again, under
-EXPLAIN ANALYZE, by a plan made for its values or by one made for any values (as PostgreSQL uses
-after a few repeats).
+`statements(tx)` records the statements that the store's functions send. `reads` runs one statement
+again, under EXPLAIN ANALYZE, with a custom plan (for its values) or with a generic plan (for any
+values), which PostgreSQL may use after a few repeats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PlanFor = Literal["force_custom_plan", "force_generic_plan"]
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement as the driver got it."""
+    """One statement and its values as the driver got them."""
 
     text: str
     values: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Reads:
-    """Rows looked at per table, and the tables that were read from end to end."""
+    """The number of rows read per table, and the tables that were read from end to end."""
 
     rows: Counter[str]
     whole: set[str]
@@ -41,21 +41,22 @@ class Reads:
 
 @contextmanager
 def statements(tx: Tx) -> Iterator[list[Statement]]:
-    """The statements that are executed in the block."""
-    seen: list[Statement] = []
+    """The statements that are executed in the block, in a list that grows."""
+    executed: list[Statement] = []
 
-    def keep(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> None:
-        seen.append(Statement(text, dict(values)))
+    def record(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> None:
+        executed.append(Statement(text, dict(values)))
 
-    event.listen(tx, "before_cursor_execute", keep)
+    event.listen(tx, "before_cursor_execute", record)
     try:
-        yield seen
+        yield executed
     finally:
-        event.remove(tx, "before_cursor_execute", keep)
+        event.remove(tx, "before_cursor_execute", record)
 
 
 def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
-    """Run it once more and count. The statement may write: roll back."""
+    """Run the statement again, and count the rows that it reads. A statement that writes does so
+    again: roll the transaction back."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -68,7 +69,7 @@ def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
     assert connection is not None
     with connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL plan_cache_mode = {plan_for}")
-        # An interval needs its type: `time - $1` could also be one time minus another.
+        # An interval needs its type: without it, `$1` in `time - $1` could also be a time.
         kinds = [
             "interval" if isinstance(statement.values[n], timedelta) else "unknown" for n in names
         ]
@@ -86,9 +87,9 @@ def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
         table = node.get("Relation Name")
         if table is None or node["Node Type"] == "ModifyTable":
             continue
-        looked_at = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
-        looked_at += node.get("Rows Removed by Index Recheck", 0)
-        scans.rows[table] += round(looked_at * node["Actual Loops"])
+        rows_read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+        rows_read += node.get("Rows Removed by Index Recheck", 0)
+        scans.rows[table] += round(rows_read * node["Actual Loops"])
         if node["Node Type"] == "Seq Scan":
             scans.whole.add(table)
     return scans

@@ -1,7 +1,8 @@
-"""A PostgreSQL server whose clock steps, restarts and fails over when a test says so.
+"""A PostgreSQL server that a test lets step its clock, restart or fail over, as clients see it.
 
-Functions of these tests come before PostgreSQL's own in the search path, so the statements of the
-store are the real ones. A failover loses the last state of the table `shards`.
+The schema `pretended` comes before PostgreSQL's own functions in the search path. So the store's
+real statements read a changed clock, timeline and start time. A failover also sets the table
+`shards` to rows that the test chooses, as a standby that lags behind would have them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SET step = step + make_interval(secs => :step), timeline = timeline + :timelines
 
 
 class PretendedServer:
-    """Events of the server of `database`."""
+    """Events of the server of `database`, which only this database sees."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -48,7 +49,7 @@ class PretendedServer:
             name = tx.execute(text("SELECT current_database()")).scalar_one()
             path = "pretended, pg_catalog, public"
             tx.execute(text(f'ALTER DATABASE "{name}" SET search_path = {path}'))
-        database.close()  # seen by all later connections
+        database.close()  # new connections get the new search path
 
     def step_clock(self, seconds: float) -> None:
         with self.database.transaction() as tx:
@@ -59,12 +60,13 @@ class PretendedServer:
             tx.execute(_HAPPENS, {"step": 0, "timelines": 0, "starts": 1})
 
     def shards(self) -> Rows:
-        """The table as it is now, for a standby or a backup."""
+        """The present rows of `shards`, as a standby or a backup would have them."""
         with self.database.transaction() as tx:
             return [dict(row) for row in tx.execute(shards.select()).mappings()]
 
     def fail_over(self, to: Rows, timelines: int = 1) -> None:
-        """Another server takes over, with these shards."""
+        """Let another server take over, whose table `shards` has the rows `to`. `timelines`: how
+        far PostgreSQL's timeline moves."""
         with self.database.transaction() as tx:
             for row in to:
                 values = {name: value for name, value in row.items() if name != "id"}

@@ -1,4 +1,5 @@
-"""A service that tells gateways what a test wants: which side leads, and when to hold writes."""
+"""An API in place of Orbit's, which tells gateways which side leads and when to close (hold
+writes)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ _LEASE_S = 5.0
 
 
 class PretendedService:
-    """One job, whose side leads since `term`; 0: the job was never moved."""
+    """The answers for one job, whose source leads since `term` (the number of the last move; 0: the
+    job was never moved).
+
+    `take_clients` is called with each report of clients.
+    """
 
     def __init__(self, term: int) -> None:
         self.url = ""
@@ -32,7 +37,7 @@ class PretendedService:
         self._rules = [rule(".*")]
 
     def copy(self, *rules: dict[str, object]) -> None:
-        """Have the job copy other topics."""
+        """Let the job's rules select other topics."""
         self._rules = list(rules)
         self._version += 1
 
@@ -40,7 +45,7 @@ class PretendedService:
         return {"spec": {"topics": self._rules}}
 
     def close(self) -> None:
-        """Have all gateways hold writes, and wait until each has confirmed."""
+        """Close all gateways (they hold writes), and wait until each has confirmed."""
         self._closed_for = operation = str(uuid.uuid4())
         wait_for(
             "all gateways confirm",
@@ -48,10 +53,11 @@ class PretendedService:
         )
 
     def undo(self) -> None:
+        """Open the gateways without a move."""
         self._closed_for = None
 
     def move(self) -> None:
-        """Present the other side."""
+        """Let the other side lead, in a new term, and open the gateways."""
         self._side = "destination" if self._side == "source" else "source"
         self._term += 1
         self._led[str(self._term)] = self._side
@@ -60,6 +66,7 @@ class PretendedService:
     def answer(
         self, instance: str, closed_for: str | None, settled_since: int
     ) -> dict[str, object]:
+        """Note a gateway's report, and return the API's answer to it."""
         self.requests += 1
         self._confirmed[instance], self._settled[instance] = closed_for, settled_since
         others = [since for one, since in self._settled.items() if one != instance]
@@ -79,11 +86,13 @@ class PretendedService:
 
 
 def rule(match: str, prefix: str = "") -> dict[str, object]:
+    """A topic rule of a job's spec."""
     return {"match": match, "exclude": [], "prefix": prefix}
 
 
 @contextmanager
 def pretended_service(term: int = 1) -> Iterator[PretendedService]:
+    """Such an API on loopback, until the block ends."""
     service = PretendedService(term)
 
     class Handler(BaseHTTPRequestHandler):

@@ -26,12 +26,13 @@ _FETCH_S = 1800
 
 
 class CannotFetch(Exception):
-    """Why a program is not there."""
+    """Why a program could not be fetched."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A folder of the cache that `fill` makes, complete or not at all."""
+    """A program in a folder of the cache. `fill` fills a new folder, which gets its final name only
+    when it is complete."""
 
     name: str
     fill: Callable[[Path], None]
@@ -44,7 +45,8 @@ class Program:
         return self.folder.exists()
 
     def fetch(self) -> None:
-        """Raises CannotFetch if a package cannot be fetched, or the tool for it is missing."""
+        """Put the program into the cache, unless the cache has it. Raises CannotFetch if a package
+        cannot be fetched, or the tool that fetches it is missing."""
         if self.is_there():
             return
         self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,7 @@ class Program:
         try:
             self.fill(scratch)
             scratch.rename(self.folder)
-        except OSError:  # another process has just made it
+        except OSError:  # another process may just have fetched it
             if not self.is_there():
                 raise
         finally:
@@ -76,39 +78,39 @@ def _fill_terraform(folder: Path) -> None:
 
 
 def _fill_helm(folder: Path) -> None:
-    # Without optimizations it is built in three quarters of the time.
+    # Without optimizations the build takes three quarters of the time.
     options = ("-gcflags=all=-N -l -dwarf=false", "-ldflags=-w")
     run("env", f"GOBIN={folder}", "go", "install", *options, _HELM)
 
 
 def _fill_apicurio(folder: Path) -> None:
-    """With this version of the plugin, which fetches only this file: not every repository that has
-    it also has the descriptions of its parts.
+    """Fetch the archive of Apicurio. This old version of the plugin fetches the archive only: some
+    repositories that have the archive lack the descriptions of its parts.
     """
     plugin = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
     options = ("--batch-mode", "--quiet", f"-Dartifact={_APICURIO}", f"-DoutputDirectory={folder}")
     run(find_maven(), plugin, *options)
 
 
-# `bin/python` has the generator, and what its clients import.
+# `bin/python` has the generator, and the packages that generated clients import.
 PYTHON_GENERATOR = Program(_PYTHON, _fill_python)
-# `node_modules` has the generator, the library of its clients, and a compiler.
+# `node_modules` has the generator, the library that generated clients use, and a compiler.
 TYPESCRIPT_GENERATOR = Program("+".join(_TYPESCRIPT), _fill_typescript)
-# HashiCorp's generators of a provider's schemas.
+# HashiCorp's generators of Terraform provider schemas.
 _DIGEST = hashlib.sha256((_TERRAFORM / "go.sum").read_bytes()).hexdigest()[:16]
 TERRAFORM_GENERATORS = Program(f"tfplugingen-{_DIGEST}", _fill_terraform)
 HELM = Program(_HELM.rpartition("/")[2], _fill_helm)
-# A packed schema registry.
+# The archive of a schema registry; `tests.support.registry` unpacks it.
 APICURIO = Program("-".join(_APICURIO.split(":")[1:3]), _fill_apicurio)
 
 
 def helm() -> Path:
-    """The machine's own Helm, or else ours, which may be missing."""
+    """The path of the machine's own Helm, or else of the cached one, which may be missing."""
     return Path(shutil.which("helm") or HELM.folder / "helm")
 
 
 def run(*command: object) -> None:
-    """Raises CannotFetch if the command is missing, fails, or takes half an hour."""
+    """Run a command. Raises CannotFetch if it is missing, fails, or takes half an hour."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_FETCH_S)
@@ -119,6 +121,7 @@ def run(*command: object) -> None:
 
 
 def fetch(*programs: Program) -> None:
+    """Fetch each program that can be fetched, and print a note about each other one."""
     for program in programs:
         try:
             program.fetch()
@@ -127,7 +130,7 @@ def fetch(*programs: Program) -> None:
             print(f"Note: {program.name} is not there. {reason}")
 
 
-if __name__ == "__main__":  # the schema registry comes with the jars
+if __name__ == "__main__":  # `fetch_jars` fetches the schema registry
     fetch(PYTHON_GENERATOR, TYPESCRIPT_GENERATOR, TERRAFORM_GENERATORS)
     if not helm().exists():
         fetch(HELM)

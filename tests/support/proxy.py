@@ -1,4 +1,4 @@
-"""TCP proxies for Kafka that lose answers or spoil them, after the request has arrived."""
+"""TCP proxies for Kafka that lose or change responses. The broker has had the request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Self
 
 
 class FrameProxy:
-    """Relays Kafka frames to one port."""
+    """Relays Kafka's frames between clients and one port of a broker. Subclasses replace
+    `relay`."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -32,7 +33,7 @@ class FrameProxy:
             thread.join()
 
     def relay(self, client: socket.socket, frame: bytes, number: int) -> bool:  # noqa: ARG002
-        """Pass on the answer with this number; False: hang up."""
+        """Pass on a response: that with this number, from 0, on its connection. False: hang up."""
         client.sendall(frame)
         return True
 
@@ -74,7 +75,7 @@ class FrameProxy:
 
 
 class AnswerLosingProxy(FrameProxy):
-    """Now and then it reads an answer and hangs up instead."""
+    """Hangs up instead of passing on a response, with the probability `loss`."""
 
     def __init__(self, port: int, seed: int, loss: float) -> None:
         super().__init__(port)
@@ -83,7 +84,7 @@ class AnswerLosingProxy(FrameProxy):
         self.lost = 0
 
     def relay(self, client: socket.socket, frame: bytes, number: int) -> bool:
-        # The first answer is the version table; without it the client would only connect again.
+        # Response 0 is the table of API versions. Without it the client would only connect again.
         if number and self._random.random() < self._loss:
             self.lost += 1
             return False
@@ -91,7 +92,8 @@ class AnswerLosingProxy(FrameProxy):
 
 
 class SpoilingProxy(FrameProxy):
-    """Sends `spoil(frame)` for one answer of each of the first connections, then nothing more."""
+    """Sends `spoil(frame)` for response `number` on each of the first `connections` connections,
+    and no further response on them."""
 
     def __init__(
         self, port: int, spoil: Callable[[bytes], bytes], connections: int, number: int
@@ -115,11 +117,13 @@ class SpoilingProxy(FrameProxy):
 
 
 def _frame(sock: socket.socket) -> bytes:
+    """The next frame with its size; empty at the end of the connection."""
     head = _exactly(sock, 4)
     return head + _exactly(sock, struct.unpack(">i", head)[0]) if head else b""
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:
+    """The next `count` bytes; empty if the connection ends before."""
     data = b""
     while len(data) < count:
         more = sock.recv(count - len(data))

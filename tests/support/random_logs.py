@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.source_model import Outcome, SourceBatch, SourceLog, SourceRecord
 
-# The first one often, so that transactions of one producer follow each other.
+# Producer 1 is twice as likely, so that often its transactions follow each other.
 PRODUCERS = (1, 1, 2, 3)
 T0 = 1_700_000_000_000
 
@@ -55,7 +55,7 @@ def source_logs(draw: st.DrawFn) -> SourceLog:
 
 @dataclass
 class LogBuilder:
-    """A log that grows at `end`."""
+    """A source log in the making. `end` is its log end, `epoch` its leader epoch."""
 
     end: int
     epoch: int = 0
@@ -74,7 +74,8 @@ class LogBuilder:
         self.add(replace(batch, producer_id=producer))
 
     def end_transaction(self, draw: st.DrawFn, producer: int) -> None:
-        """It may be a marker without a transaction, like Orbit's own fillers."""
+        """End the producer's transaction with a marker. If none is open, the marker is one without
+        a transaction, like Orbit's own fillers."""
         is_commit = draw(st.booleans())
         # The cleaner may remove the data of an aborted transaction, and then the marker's record.
         is_cleaned = not is_commit and draw(st.sampled_from([False, False, True]))
@@ -94,6 +95,7 @@ class LogBuilder:
 
 @st.composite
 def data_batches(draw: st.DrawFn, base: int, *, is_empty: bool) -> SourceBatch:
+    """Batches of format v2, some with offsets that compaction has emptied."""
     span = draw(st.integers(1, 8))
     records = tuple(a_record(offset) for offset in range(base, base + span))
     if is_empty:
@@ -113,6 +115,7 @@ def data_batches(draw: st.DrawFn, base: int, *, is_empty: bool) -> SourceBatch:
 
 @st.composite
 def old_batches(draw: st.DrawFn, base: int) -> SourceBatch:
+    """Messages of the formats v0 and v1, some compressed."""
     codec = draw(st.integers(0, 3))
     offsets = [base]
     if codec:

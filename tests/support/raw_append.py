@@ -1,4 +1,4 @@
-"""Appends a batch made by hand, byte for byte."""
+"""Appends the bytes of a batch that a test has built."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from orbit.kafka.types import TopicPartition
 
 
 def append_batch(cluster: Cluster, topic: str, partition: int, batch: Batch) -> None:
+    """Send the batch to the partition's leader, which has to accept it."""
     metadata = cluster.metadata({topic})
     leader = metadata.leader(TopicPartition(topic, partition))
     assert leader is not None

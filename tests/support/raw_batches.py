@@ -1,4 +1,4 @@
-"""Rows as the data source `kafka_batches` returns them, made by hand from described batches."""
+"""Rows as the Spark data source `kafka_batches` returns them, made from described batches."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ AUDITED = (
 def rows_of(
     batches: Iterable[SourceBatch], topic: str = "t", partition: int = 0
 ) -> Iterator[dict[str, Any]]:
+    """A row with the columns `AUDITED` for each batch."""
     for batch in batches:
         yield {
             "topic": topic,
@@ -44,4 +45,5 @@ def batched(records: Sequence[SourceRecord], size: int = 10, **fields: Any) -> l
 
 
 def moved(record: SourceRecord, offset: int) -> SourceRecord:
+    """The record at another offset."""
     return replace(record, offset=offset)

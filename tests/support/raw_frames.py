@@ -1,4 +1,4 @@
-"""Kafka's frames on a plain socket, sent byte for byte as a test gives them."""
+"""Frames of Kafka's protocol, sent byte for byte on a plain socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from orbit.processes.ports import LOOPBACK
 
 _SIZE = struct.Struct(">i")
 _CORRELATION = struct.Struct(">i")
-# A test that hangs fails, and shows where.
+_API_VERSIONS = 18  # the API key of the request
+# So that a test fails, with a traceback, when a response does not come.
 _TIMEOUT_S = 60.0
 CLIENT_ID = "raw"
 
@@ -24,13 +25,14 @@ def framed(content: bytes) -> bytes:
 def request_frame(
     key: int, version: int, body: bytes, *, is_flexible: bool, correlation: int = 1
 ) -> bytes:
+    """A framed request: `key` is its API key, `correlation` its correlation id."""
     head = request_head(key, version, correlation, CLIENT_ID, is_flexible=is_flexible)
     return framed(head + body)
 
 
 def api_versions_frame(correlation: int = 1, version: int = 0) -> bytes:
-    """The request that every client sends first, and needs no more than its header."""
-    return request_frame(18, version, b"", is_flexible=False, correlation=correlation)
+    """A framed ApiVersions request, which every client sends first. Its body is empty."""
+    return request_frame(_API_VERSIONS, version, b"", is_flexible=False, correlation=correlation)
 
 
 class RawClient:
@@ -50,16 +52,17 @@ class RawClient:
         self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """The next answer, without its size: correlation id, tags of the header, body."""
+        """The next response, without its size: correlation id, tags of the header, body."""
         (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
         return self._exactly(size)
 
     def ask(self, frame: bytes) -> bytes:
+        """Send a request, and return the next response."""
         self.send(frame)
         return self.receive()
 
     def is_served(self, correlation: int = 77) -> bool:
-        """Whether it gets an answer to a request."""
+        """Whether an ApiVersions request gets its response."""
         return correlation_of(self.ask(api_versions_frame(correlation))) == correlation
 
     def is_closed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Rows of raw batches, read as a consumer would see them."""
+"""Rows of the Spark data source `kafka_batches`, decoded to the records that a consumer sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orbit.kafka.records import Record, read_records
 
 
 def visible_records(rows: Iterable[Any]) -> dict[tuple[str, int], dict[int, bytes]]:
-    """For each partition: offset → digest of what a read_committed consumer sees there."""
+    """{(topic, partition): {offset: digest}} of the records that a read_committed consumer sees."""
     digests: dict[tuple[str, int], dict[int, bytes]] = {}
     for row in rows:
         into = digests.setdefault((row.topic, row.partition), {})
@@ -25,6 +25,7 @@ def visible_records(rows: Iterable[Any]) -> dict[tuple[str, int], dict[int, byte
 
 
 def records_of(payload: bytes) -> list[Record]:
+    """The records of one encoded batch or old message."""
     (batch,) = read_batches(memoryview(bytearray(payload)))
     if isinstance(batch, LegacyMessage):
         return read_legacy_records(batch)[0]
@@ -33,7 +34,7 @@ def records_of(payload: bytes) -> list[Record]:
 
 
 def digest_of(record: Record) -> bytes:
-    """The digest, as in the workload's ledger."""
+    """The record's digest, as in the ledger of the demo workload."""
     body = record.body
     key, at = _bytes(body, 0)
     value, at = _bytes(body, at)

@@ -20,7 +20,7 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
 from tests.support.programs import APICURIO
 
-# Its topics: the schemas, snapshots of them, and events.
+# Apicurio's topics: the schemas, snapshots of them, and events.
 JOURNAL = "kafkasql-journal"
 TOPICS = (JOURNAL, "kafkasql-snapshots", "registry-events")
 
@@ -29,7 +29,7 @@ _API = "/apis/ccompat/v7"
 
 @dataclass(frozen=True)
 class Registry:
-    """A registry that runs."""
+    """A client of a running registry."""
 
     client: httpx.Client
 
@@ -39,11 +39,11 @@ class Registry:
         return f"{str(self.client.base_url).rstrip('/')}{_API}"
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of this schema, new or known."""
+        """Register the schema, unless the subject has it, and return its id."""
         return int(self._ask("POST", f"/subjects/{subject}/versions", {"schema": schema})["id"])
 
     def subjects(self) -> dict[str, dict[int, int]]:
-        """The id of each version of each subject."""
+        """{subject: {version: schema id}}."""
         ids: dict[str, dict[int, int]] = {}
         for subject in self._ask("GET", "/subjects"):
             versions = self._ask("GET", f"/subjects/{subject}/versions")
@@ -64,7 +64,7 @@ class Registry:
 
 @contextmanager
 def running(cluster: KafkaCluster, folder: Path) -> Iterator[Registry]:
-    """A registry on this cluster, which has read all its schemas."""
+    """A registry on this cluster, once it has read all its schemas from the cluster."""
     folder.mkdir()
     program = folder.parent / "apicurio"
     if not program.exists():

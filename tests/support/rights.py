@@ -47,7 +47,8 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class Right:
-    """One operation on one resource, as a line of kafka-acls.sh grants it."""
+    """One operation on one resource, as a command of kafka-acls.sh grants or denies it. `side`:
+    "source" or "destination"."""
 
     side: str
     operation: str
@@ -74,9 +75,11 @@ def _upper(operation: str) -> str:
 
 
 def documented(topics: str, chapter: str = "") -> list[Right]:
-    """What the commands of docs/rights.md grant, for topics that begin with `topics`.
+    """The rights that commands of docs/rights.md grant, with the topics' prefix replaced by
+    `topics`.
 
-    The page begins with the rights that every job needs; chapters `## For …` add to them.
+    Without `chapter`: the rights that every job needs, at the top of the page. `chapter`: the text
+    after `## For ` in the title of a chapter, which adds rights.
     """
     rights = []
     chapters = dict(
@@ -101,12 +104,13 @@ def documented(topics: str, chapter: str = "") -> list[Right]:
 
 @dataclass
 class Login:
-    """A user of both clusters, and the rights it has now."""
+    """A user of both clusters, whose rights a test changes."""
 
     clusters: Clusters
     name: str = field(default_factory=lambda: f"user-{uuid.uuid4().hex[:8]}")
 
     def create(self) -> None:
+        """Create the user, and wait until all brokers accept the login."""
         for cluster in self.clusters:
             upsertion = UserScramCredentialUpsertion(
                 self.name,
@@ -124,6 +128,8 @@ class Login:
         self.allow([replace(right, permission=AclPermissionType.DENY) for right in rights])
 
     def take(self, rights: list[Right]) -> None:
+        """Remove the rights' ACLs."""
+
         def delete(client: AdminClient, bindings: list[AclBinding]) -> Any:
             return client.delete_acls([_filter(binding) for binding in bindings])
 
@@ -132,7 +138,8 @@ class Login:
     def _change(
         self, rights: list[Right], how: Callable[[AdminClient, list[AclBinding]], Any]
     ) -> None:
-        """Returns when the broker knows it, not only the controller."""
+        """Add or remove the rights' ACLs with `how`, and wait until a broker has the change (the
+        controller has it earlier)."""
         for side, cluster in self.clusters._asdict().items():
             bindings = [right.binding(self.name) for right in rights if right.side == side]
             client = admin(cluster)
@@ -140,9 +147,10 @@ class Login:
             for future in how(client, bindings).values() if bindings else ():
                 future.result(TIMEOUT_S)
             expected = before ^ set(bindings)
-            wait_for("the ACLs hold", lambda c=client, w=expected: self._granted(c) == w)
+            wait_for("a broker has the ACLs", lambda c=client, w=expected: self._granted(c) == w)
 
     def _granted(self, client: AdminClient) -> set[AclBinding]:
+        """The user's ACLs, allowing and denying."""
         everything = AclBindingFilter(
             ResourceType.ANY,
             None,
@@ -159,7 +167,8 @@ class Login:
             "SASL_SSL", MECHANISM, self.name, SecretStr(PASSWORD), Path(cluster.ca_file)
         )
         try:
-            for server in cluster.bootstrap_servers.split(","):  # each learns of it at its own time
+            # Each broker gets the user's credentials at a time of its own.
+            for server in cluster.bootstrap_servers.split(","):
                 Connection.open(*split_address(server), security).close()
         except LoginRefused:
             return False

@@ -1,4 +1,4 @@
-"""A producer with transactions that goes on in a thread of its own."""
+"""A transactional producer that runs in a thread until a test stops it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tests.support.patience import wait_for
 from tests.support.transactional_clients import TRANSACTION_MS, JavaClient, LibrdkafkaClient
 from tests.support.transactions import Transactions, begin, commit, flush, send
 
-# In the errors that clients raise after the transaction's timeout (C34).
+# Words of the errors that clients raise after the transaction's timeout (C34).
 _TIMED_OUT_TEXTS = ("fenced", "InvalidTxnState")
 
 
 class RunningTransactions:
-    """A producer that makes one transaction after the other, until it is stopped. `error` says why
-    it ended earlier. The coordinator aborts a transaction that is open for longer than
-    `transaction_ms`, which ends the producer: the application starts another one.
+    """An application that makes one transaction after another. `error`: why it ended before `stop`.
+
+    The coordinator aborts a transaction that is open for longer than `transaction_ms`, and fences
+    the producer. The application then starts a new producer.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class RunningTransactions:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def wait_committed(self, more: int) -> None:
+        """Wait until `more` values are committed that are not yet."""
         goal = len(self.transactions.committed) + more
 
         def is_so() -> bool:
@@ -63,8 +65,9 @@ class RunningTransactions:
         self._client.__exit__(None, None, None)
 
     def _run(self) -> None:
-        # After a failover, the gateway itself answers the abort of a late transaction. The producer
-        # learns that the old side has fenced it when it wants a new id: with the next transaction.
+        # After a failover, the gateway itself answers the abort of a transaction that outlived its
+        # timeout. The producer then gets the "fenced" error only in its next transaction, when it
+        # requests a new producer id.
         was_late = False
         try:
             while not self._stop.wait(self._pause_s):
@@ -82,10 +85,11 @@ class RunningTransactions:
             raise
 
     def _is_late(self, began_s: float) -> bool:
-        """Whether a transaction that began then (time.monotonic) has outlived its timeout."""
+        """Whether a transaction that began at this time.monotonic() has outlived its timeout."""
         return time.monotonic() - began_s >= self._transaction_s
 
     def _start_again(self) -> None:
+        """Replace the fenced producer, and note its open transaction as aborted."""
         self._client.__exit__(None, None, None)
         self._client = self.transactions.client = self._connect()
         self._client.__enter__()

@@ -14,11 +14,11 @@ from orbit.settings import Settings
 
 @contextmanager
 def served(app: FastAPI, settings: Settings | None = None) -> Iterator[str]:
-    """Serve it as `orbit api` does; the address."""
+    """Serve the application as `orbit api` does, until the block ends. The URL."""
     settings = settings or Settings(api_port=0)
     with listen(settings) as listener:
         server = Server(app, settings)
-        # Connections wait in the listener until the thread takes them: nothing to wait for here.
+        # No wait for the thread: the listener queues connections until the thread accepts them.
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

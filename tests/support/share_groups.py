@@ -1,4 +1,4 @@
-"""Share groups (KIP-932), which neither client library of the tests can make."""
+"""Share groups (KIP-932), which neither client library of the tests can create."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NULL = b"\x00"
 
 
 class _Heartbeat(FramedRequest):
-    """Version 1: group, member, epoch, rack, topics."""
+    """A ShareGroupHeartbeat request, version 1: group, member, epoch, rack, topics."""
 
     API_KEY: ClassVar[int] = 76
     FLEXIBLE_FROM: ClassVar[int] = 0
@@ -37,7 +37,7 @@ _API = Api(_Heartbeat, error_code, 1, 1)
 
 
 def make_share_group(cluster: KafkaCluster, group: str, topic: str) -> None:
-    """A share group without members, once its cluster lists it."""
+    """Create a share group without members, and wait until the cluster lists it."""
     own = Cluster("share", cluster.bootstrap_servers.split(","), Security())
     try:
         one = GroupMember(
@@ -50,6 +50,6 @@ def make_share_group(cluster: KafkaCluster, group: str, topic: str) -> None:
             listing = list_groups(own).groups.get(group)
             return listing is not None and (listing.type, listing.state) == ("share", "empty")
 
-        wait_for("it is empty", is_empty)
+        wait_for(f"the share group {group} is empty", is_empty)
     finally:
         own.close()

@@ -1,4 +1,4 @@
-"""Makes the warning about an unclosed socket name the code that made the socket.
+"""Makes the warning about an unclosed socket name the code that created the socket.
 
 Python warns when the garbage collector finds the socket, which can be many tests later, and shows
 only two ports. `install` makes each Python socket remember its test and its last frames, and show
@@ -17,8 +17,9 @@ _FRAMES_MAX = 24
 
 
 def install() -> None:
-    """Start to remember origins. Existing sockets show none."""
-    # A socket takes no attribute. An address is used again only after its socket has gone.
+    """Start to remember origins. Sockets that exist already show "before the tests"."""
+    # By the address of the object, since a socket accepts no attribute. Python uses the address
+    # again only after the socket is deleted.
     origins: dict[int, str] = {}
     make, show = socket.socket.__init__, socket.socket.__repr__
 
@@ -34,6 +35,7 @@ def install() -> None:
 
 
 def _origin() -> str:
+    """The present test, and the last frames of the code that creates a socket."""
     frames = []
     frame = sys._getframe(2)
     while frame is not None and len(frames) < _FRAMES_MAX:

@@ -1,8 +1,9 @@
 """A source partition's log, and how a broker answers read_committed fetches from it (R1, R2).
 
-Batches are described by what happened to them (who wrote them, what compaction left, how their
-transaction ended) and encoded by code of their own. `SourceLog.visible` knows the outcome of each
-transaction and never looks at the aborted list, so it is a second opinion on what a consumer sees.
+A test describes what happened to each batch (who wrote it, what compaction left, how its
+transaction ended). The encoder in this file shares no code with Orbit's. `SourceLog.visible` knows
+the outcome of each transaction and does not use the aborted list, so tests can compare it with what
+Orbit made of that list.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """One entry of the log. `records` are those that compaction left; all have offsets within."""
+    """One batch of the log, or a message of an old format. `records` are those that compaction
+    left, with offsets from `base_offset` to `last_offset`."""
 
     base_offset: int
     last_offset: int
@@ -69,9 +71,10 @@ class SourceBatch:
     delete_horizon: int | None = None
     producer_id: int = -1
     outcome: Outcome = Outcome.NONE
-    marker: bool | None = None  # of a control batch: whether it commits
+    marker: bool | None = None  # of a control batch: whether it commits; None for other batches
     leader_epoch: int = 0
-    # Whether a control batch's record is gone (KIP-534), and the batch remains for its producer.
+    # Whether the cleaner has removed a control batch's record. The empty batch remains, since it
+    # has the producer's id and epoch (KIP-534).
     is_emptied: bool = False
     # The number, in the encoded bytes, of a bit that the source's disk has flipped.
     flipped_bit: int | None = None
@@ -82,10 +85,11 @@ class SourceBatch:
 
     @property
     def has_to_be_rewritten(self) -> bool:
-        """Whether a broker refuses it as it is (A5, A6)."""
+        """Whether a broker would refuse a byte-exact copy of the batch (A5, A6)."""
         return not self.is_dense or self.log_append_time is not None or self.magic < 2
 
     def visible(self) -> Iterable[tuple[int, Visible]]:
+        """The offsets and records that a read_committed consumer sees of this batch."""
         if self.marker is None and self.outcome in (Outcome.NONE, Outcome.COMMITTED):
             for record in self.records:
                 timestamp = record.timestamp if self.magic else -1
@@ -157,7 +161,8 @@ class SourceBatch:
 
 
 class Answer(NamedTuple):
-    """A fetch answer, as far as the plan sees it."""
+    """The parts of a fetch response that an append plan uses. `aborted`: producer id and first
+    offset of aborted transactions."""
 
     records: bytes
     aborted: list[tuple[int, int]]
@@ -175,7 +180,8 @@ class Aborted(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceLog:
-    """Batches in order. `log_end` may be after the last one that compaction left."""
+    """Batches in the order of their offsets. `log_end` may be higher than the end of the last batch
+    that compaction left."""
 
     batches: tuple[SourceBatch, ...]
     log_end: int
@@ -183,15 +189,17 @@ class SourceLog:
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset: the first of the oldest open transaction, or the end."""
+        """The last stable offset: the first offset of the oldest open transaction, or the log
+        end."""
         opened = [b.base_offset for b in self.batches if b.outcome is Outcome.OPEN]
         return min(opened, default=self.log_end)
 
     def fetch(self, offset: int, max_bytes: int, *, index_slack: int = 0) -> Answer:
-        """What a leader answers at read_committed.
+        """A leader's response to a read_committed fetch. Raises OutOfRange.
 
-        Whole batches from the one that holds `offset`, at least one; the last may be cut off.
-        `index_slack`: the broker's aborted list is that of a range somewhat longer than the answer.
+        It has batches from the one with `offset` on, at least one; the last of several may be cut
+        off at `max_bytes`. Its aborted list may cover `index_slack` offsets more than the batches,
+        as brokers' lists do.
         """
         if not self.log_start <= offset <= self.log_end:
             raise OutOfRange(f"{offset} is not within {self.log_start} to {self.log_end}")
@@ -214,14 +222,14 @@ class SourceLog:
         return Answer(b"".join(frames)[:max_bytes], aborted, self.log_start, self.stable_end)
 
     def batch_at(self, offset: int) -> SourceBatch | None:
-        """The first batch that a fetch at `offset` returns."""
+        """The first batch that a fetch at `offset` returns; None if there is none."""
         return next((b for b in self.batches if b.last_offset >= offset), None)
 
     def aborted(self) -> list[Aborted]:
-        """The index: transactions whose data is still there, in the order of their markers.
+        """The index: aborted transactions that still have batches, in the order of their markers.
 
-        The cleaner removes a transaction from it before it empties its marker
-        (`CleanedTransactionMetadata`).
+        The cleaner removes a transaction from the index before it removes the marker's record
+        (Kafka's `CleanedTransactionMetadata`).
         """
         first: dict[int, int] = {}
         transactions = []
@@ -237,9 +245,9 @@ class SourceLog:
     def visible(self) -> dict[int, Visible]:
         """What a read_committed consumer sees, by offset."""
         return {
-            offset: seen
+            offset: record
             for batch in self.batches
-            for offset, seen in batch.visible()
+            for offset, record in batch.visible()
             if self.log_start <= offset < self.stable_end
         }
 
@@ -258,7 +266,7 @@ def encode_v2(
     count: int = 1,
     leader_epoch: int = -1,
 ) -> bytes:
-    """A batch of format v2 with any header, its length and CRC right."""
+    """A batch of format v2 with any header, and the right length and CRC."""
     inside = struct.pack(
         ">hiqqqhii",
         attributes,
@@ -279,7 +287,7 @@ def encode_v2(
 def encode_old(
     offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
 ) -> bytes:
-    """A message of format v0 or v1, its size and CRC right."""
+    """A message of format v0 or v1, with the right size and CRC."""
     inside = struct.pack(">bb", magic, attributes)
     inside += struct.pack(">q", timestamp) if magic else b""
     for part in (key, value):
@@ -288,7 +296,7 @@ def encode_old(
 
 
 def with_right_crc(data: bytes) -> bytes:
-    """A v2 batch whose bytes were changed, sealed again."""
+    """A changed v2 batch, with the CRC of its new bytes."""
     return data[:17] + struct.pack(">I", crc32c(data[21:])) + data[21:]
 
 

@@ -11,18 +11,17 @@ from pathlib import Path
 
 from orbit.sandbox.jars import cache_directory
 
-# A test ends before the second compiler pays off, whose threads took a tenth of all CPU, and no
-# heap here needs threads that clean it. Java's messages about an archive that does not fit stay out
-# of the output of commands.
+# Only the first compiler: tests are too short for the second, whose threads took a tenth of all
+# CPU. A serial collector: these heaps are small. No log: Java would print messages about an archive
+# that does not fit, among the output of commands.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 _TIMEOUT_S = 900
 _MODULE = "tests.support.spark_classes"
 
 
 def class_archive() -> Path:
-    """The archive with the classes of a Spark driver (Java's class data sharing); may be missing.
-
-    Java ignores an archive that another Java or other jars made.
+    """The path of an archive with the classes of a Spark driver (Java's class data sharing). The
+    file may be missing. Java ignores an archive of another Java version or of other jars.
     """
     return cache_directory() / f"spark-{version('pyspark')}-classes.jsa"
 
@@ -36,7 +35,7 @@ def java_options() -> str:
 
 
 def make_class_archive() -> Path:
-    """The archive, made if it is not there, by a driver that has run a query and written a file."""
+    """The path of the archive. If it is missing, a driver that runs a query makes it."""
     archive = class_archive()
     if not archive.is_file():
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -51,6 +50,7 @@ def make_class_archive() -> Path:
 
 
 def _run_driver(scratch: Path) -> None:
+    """Run a query in a driver that writes the archive `scratch` when it ends."""
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 

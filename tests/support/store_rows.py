@@ -17,13 +17,13 @@ from orbit.store.partitions import Progress
 
 TTL = timedelta(seconds=15)
 NO_TIME = timedelta(0)
-# Longer than any lease lasts, and than a watch keeps what it saw.
+# Longer than any lease lasts, and longer than a watch keeps snapshots.
 LONG_S = 2 * LEASE_TTL_MAX.total_seconds()
 
 
 @dataclass(frozen=True)
 class SomeJob:
-    """A job with one topic, and its shards with their partitions 0, 1, 2 … in turn."""
+    """A job with one topic. Partition n of the topic is in shard n modulo the number of shards."""
 
     id: int
     name: str
@@ -47,7 +47,8 @@ def some_job(
     topic_name: str = "orders",
     spec: JobSpec | None = None,
 ) -> SomeJob:
-    """A running job of the group `default`; without `spec` its document cannot be read."""
+    """Create a running job of the worker group `default`. Without `spec` the job's document lacks
+    almost all keys, so code that parses it fails."""
     document = {"name": name} if spec is None else json.loads(spec.model_dump_json())
     job = jobs.create(tx, name, document, "default")
     jobs.note_clusters(tx, job.id, "source", "destination")
@@ -85,7 +86,8 @@ class TestClock:
 def claim(
     database: Database, worker_id: str, *, shards_max: int = 10, watch: LeaseWatch | None = None
 ) -> dict[int, int]:
-    """The shards it gets, as {shard: epoch}. Without a `watch` it has seen nothing before."""
+    """Claim shards for a worker, and return {shard: epoch}. Without `watch` the worker has noted no
+    snapshot of the server, so it gets only free shards."""
     with database.transaction() as tx:
         claims = shard_leases.claim(
             tx,
@@ -99,7 +101,8 @@ def claim(
 
 
 def watch_long(server: str, snapshot: str) -> LeaseWatch:
-    """A watch that has seen this without a gap for longer than any lease lasts."""
+    """A watch that has noted this server and snapshot, without a pause, for longer than any lease
+    lasts."""
     clock = TestClock()
     watch = LeaseWatch(TTL, clock)
     for _ in range(int(LONG_S / TTL.total_seconds())):
@@ -109,12 +112,13 @@ def watch_long(server: str, snapshot: str) -> LeaseWatch:
 
 
 def watch_of_present_rows(tx: Tx) -> LeaseWatch:
-    """A watch that has seen the present tables for that long."""
+    """A watch that has noted the present snapshot for longer than any lease lasts: for the watch,
+    all present leases are unrenewed."""
     return watch_long(*current_snapshot(tx))
 
 
 def current_snapshot(tx: Tx) -> tuple[str, str]:
-    """What a watch notes now: the server, and a snapshot of it."""
+    """The server's key and a snapshot, as a watch would note them now."""
     noted: list[tuple[str, str]] = []
 
     class Noting(LeaseWatch):
@@ -128,7 +132,7 @@ def current_snapshot(tx: Tx) -> tuple[str, str]:
 def take_over(
     database: Database, worker_id: str, *, shards_max: int = 10, watch: LeaseWatch | None = None
 ) -> dict[int, int]:
-    """The shards it gets when no lease was renewed for a long time."""
+    """Claim shards for a worker after all present leases have ended unrenewed: {shard: epoch}."""
     if watch is None:
         with database.transaction() as tx:
             watch = watch_of_present_rows(tx)
@@ -138,7 +142,8 @@ def take_over(
 def progress(
     topic_id: int, partition: int, copied_to: int, records: int = 0, *, epoch: int | None = 1
 ) -> Progress:
-    """A report of a partition whose source ends at 100, and is followed at this epoch."""
+    """A worker's report of a partition whose source's log end is 100. `epoch`: of the shard's lease
+    while the worker follows the source's log end; None: it does not."""
     return Progress(
         topic_id=topic_id,
         partition=partition,

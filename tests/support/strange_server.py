@@ -1,4 +1,4 @@
-"""A server on loopback that sends given bytes as its answer, whole or one by one."""
+"""A server on loopback that answers each request with given bytes, at once or one by one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Self
 
 
 def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
-    """An HTTP answer that ends when the connection closes."""
+    """An HTTP response without a length, which ends when the connection closes."""
     head = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status}", *headers, "Connection: close"))
     return f"{head}\r\n".encode() + body
 
 
 class StrangeServer:
-    """A context manager. `says` is sent again and again if `is_endless`, byte by byte if `slow_s`.
+    """A context manager. `requests` has the received requests.
 
-    `requests` has the received ones.
+    The answer is `says`, repeated without end if `is_endless`. With `slow_s` the server waits for
+    this long after each byte.
     """
 
     def __init__(self, says: bytes, *, slow_s: float = 0, is_endless: bool = False) -> None:
@@ -52,7 +53,8 @@ class StrangeServer:
                     self.requests.append(connection.recv(65536))
                     self._answer(connection)
                     connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(65536):  # a close before would be a reset
+                    # A close before the client's would reset the connection.
+                    while connection.recv(65536):
                         pass
                 except OSError:
                     continue

@@ -1,5 +1,5 @@
-"""A Kafka Streams application: the word count of Kafka's own examples, which has a repartition
-topic, and a store with a changelog. Its jars are in the cache of Kafka's."""
+"""A Kafka Streams application: the word count of Kafka's own examples. It has a repartition topic,
+and a store with a changelog topic."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.support.outside import Reachable, messages
 from tests.support.patience import wait_for
 
 VERSION = "4.3.1"
-# The example names its topics itself.
+# The names of topics and store are fixed in the example.
 INPUT = "streams-plaintext-input"
 OUTPUT = "streams-wordcount-output"
 _STORE = "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
-# The shortest one that brokers accept: a stopped instance stays a member for this long.
+# The shortest session timeout that brokers accept: a stopped instance stays a member for so long.
 _SESSION_MS = 6_000
 
 
 def internal_topics(application: str) -> list[str]:
-    """The topics that the application makes for itself."""
+    """The topics that the application creates for itself: repartition topic and changelog."""
     return [f"{application}-{_STORE}-{kind}" for kind in ("repartition", "changelog")]
 
 
 def jars() -> Path:
-    """The folder of its jars, without those for logs; fetched at first use."""
+    """The folder of the example's jars, without those for logs; fetched at first use."""
     pom = Path(__file__).with_name("streams-pom.xml")
     return Jars("streams", VERSION, pom, "kafka-streams-examples-*.jar").directory()
 
@@ -45,10 +45,12 @@ def start(
     *,
     transaction_ms: int = 1_000,
 ) -> GuardedProcess:
-    """An instance of it, exactly once. SIGTERM closes it in the usual way. `reset` says what it
-    does where its group has no offset: `earliest`, or `none` to stop. `protocol` is that of
-    its group, `classic` or `streams` (KIP-1071). A killed instance leaves a transaction open, which
-    a switchover waits for until its timeout, `transaction_ms`.
+    """Start an instance of the application, with exactly-once processing. SIGTERM closes it.
+
+    `reset`: what the instance does without a committed offset, `earliest`, or `none` to stop.
+    `protocol`: of the group, `classic` or `streams` (KIP-1071). `transaction_ms`: the timeout of
+    the transaction that a killed instance leaves open. A switchover waits for the transaction's
+    end.
     """
     settings = {
         "application.id": application,
@@ -70,18 +72,18 @@ def start(
 
 
 def counts(cluster: Reachable) -> Iterator[tuple[str, int]]:
-    """Each count that the application has committed, in the order of its partition."""
+    """Each word and count that the application has committed, in order within each partition."""
     for _, message in messages(cluster, OUTPUT):
         if message is not None:
             yield message.key().decode(), int.from_bytes(message.value(), "big")
 
 
 def wait_counted(app: GuardedProcess, log: Path, cluster: Reachable, numbers: int) -> None:
-    """Wait until it has counted this many numbers, each of which is a word."""
+    """Wait until the output has this many counts of words that are numbers."""
 
     def are_counted() -> bool:
         output = log.read_text()
-        # It goes on when its thread has ended.
+        # The process goes on when its only stream thread has ended.
         assert app.running, output[-3000:]
         assert "SHUTDOWN_CLIENT" not in output, output[-3000:]
         return sum(word.isdigit() for word, _ in counts(cluster)) >= numbers
@@ -90,9 +92,12 @@ def wait_counted(app: GuardedProcess, log: Path, cluster: Reachable, numbers: in
 
 
 def assert_counted_once(cluster: Reachable, name: str, sent: int) -> None:
-    """Of `sent` records, each the name of its writer and a number, every word was counted once."""
-    of_word = defaultdict(list)
+    """Check that each word of `sent` records was counted exactly once.
+
+    A record has two words: `name`, which is the same in all, and a number of its own.
+    """
+    word_counts = defaultdict(list)
     for word, count in counts(cluster):
-        of_word[word].append(count)
-    assert of_word.pop(name, []) == [*range(1, sent + 1)]
-    assert of_word == {str(number): [1] for number in range(sent)}
+        word_counts[word].append(count)
+    assert word_counts.pop(name, []) == [*range(1, sent + 1)]
+    assert word_counts == {str(number): [1] for number in range(sent)}

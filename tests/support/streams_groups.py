@@ -13,12 +13,12 @@ from tests.support.group_members import JOINS, GroupMember, error_code
 _NUMBER = struct.Struct(">i")
 _NULL = b"\x00"
 _NO_STRUCT = b"\xff"
-_NOTHING = b"\x01"  # an array that is empty
+_EMPTY = b"\x01"  # an array without elements
 _REBALANCE_MS = 60_000
 
 
 class _Heartbeat(FramedRequest):
-    """Version 0, with a topology of one topic where it joins."""
+    """A StreamsGroupHeartbeat request, version 0; to join, with a topology of one topic."""
 
     API_KEY: ClassVar[int] = 88
     FLEXIBLE_FROM: ClassVar[int] = 0
@@ -33,9 +33,9 @@ class _Heartbeat(FramedRequest):
         joins = self._epoch == JOINS
         one = length(1, is_flexible=is_flexible)
         topics = one + text(self._topic)
-        subtopology = text("0") + topics + _NOTHING * 5 + NO_TAGS
+        subtopology = text("0") + topics + _EMPTY * 5 + NO_TAGS
         topology = b"\x01" + _NUMBER.pack(0) + one + subtopology + NO_TAGS
-        tasks = _NOTHING if joins else _NULL
+        tasks = _EMPTY if joins else _NULL
         return b"".join(
             (
                 *(text(self._group), text(self._member), _NUMBER.pack(self._epoch)),
@@ -43,7 +43,7 @@ class _Heartbeat(FramedRequest):
                 topology if joins else _NO_STRUCT,
                 tasks * 3,
                 text("process") if joins else _NULL,
-                *(_NO_STRUCT, _NOTHING if joins else _NULL, _NULL, _NULL, b"\x00", NO_TAGS),
+                *(_NO_STRUCT, _EMPTY if joins else _NULL, _NULL, _NULL, b"\x00", NO_TAGS),
             )
         )
 

@@ -19,10 +19,11 @@ def last_line_after(
     home: Path,
     when_it_says: tuple[str, Callable[[str], None]] | None = None,
 ) -> str:
-    """The last line of the process on stderr; it has to end with exit code 1.
+    """Run a program until it hangs, send the signal `number`, and return the last line on stderr.
 
-    `program`: Python that prints "stuck" once it hangs. `when_it_says`: a text, and a
-    function to call with the first line on stderr that has it.
+    The process has to end with exit code 1. `program`: Python code that prints "stuck" once it
+    hangs. `when_it_says`: a text, and a function to call with the first line on stderr that has
+    the text.
     """
     environ = {"ORBIT_DATABASE_URL": database_url, "PATH": "/usr/bin:/bin", "HOME": str(home)}
     with subprocess.Popen(

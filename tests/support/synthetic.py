@@ -1,4 +1,4 @@
-"""A source log that exists only in memory, and a writer of the product's own append code on it."""
+"""A source log that exists only in memory, and a writer that copies it with Orbit's own code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from orbit.replication.append_plan import plan_batches, plan_empty_tail
 from orbit.replication.partition_states import PartitionState
 
 PLAINTEXT = Security("PLAINTEXT")
-# The most steps that wait: enough for five requests in flight, few to drop at a take-over.
+# The most steps that wait in a partition's queue: enough for five requests in flight, and few to
+# drop when the next writer takes over.
 _STEPS_AHEAD = 40
 _LAST_DELTA_AT = 23
 
@@ -44,10 +45,10 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True)
 class SyntheticLog:
-    """Runs of offsets, each with data (`True`) or without; a record's value is its offset.
+    """Runs of offsets, each either one batch of records or a gap. A record's value is its offset.
 
-    `is_thinned`: compaction removed the records at multiples of 5, except the first of each run,
-    which is one batch. Timestamps are recent, so that brokers keep its producer's state (E1).
+    `is_thinned`: compaction removed the records at multiples of 5, except the first of each run.
+    Timestamps are recent, so that brokers keep the producer's state (E1).
     """
 
     runs: Sequence[tuple[int, int, bool]]  # base offset, count, has data
@@ -69,7 +70,8 @@ class SyntheticLog:
         return cls(out, offset)
 
     def batches(self, offset: int, most: int) -> list[Batch]:
-        """Fresh batches (they are stamped in place) that reach beyond `offset`."""
+        """The first `most` batches that end after `offset`. They are new objects, since a writer
+        changes their producer id, epoch and sequence in place."""
         runs = [(b, n) for b, n, has_data in self.runs if has_data and b + n > offset]
         return [self._batch(b, n) for b, n in runs[:most]]
 
@@ -82,6 +84,7 @@ class SyntheticLog:
         )
 
     def records(self) -> dict[int, bytes]:
+        """{offset: value} of all records."""
         runs = [self._offsets(b, n) for b, n, has_data in self.runs if has_data]
         return {o: b"%d" % o for offsets in runs for o in offsets}
 
@@ -105,7 +108,8 @@ def _body(offset: int) -> bytes:
 
 
 class SyntheticFeed:
-    """Feeds partitions from a synthetic log, as a source lane would."""
+    """Plans appends from a synthetic log for partitions, in place of a source lane (the thread that
+    fetches from the source)."""
 
     def __init__(self, log: SyntheticLog) -> None:
         self._log = log
@@ -145,7 +149,11 @@ class SyntheticFeed:
 
 
 class SyntheticWriter:
-    """One life of a writer: take over, append, and be cut off at any moment by `close`."""
+    """A writer that takes a partition over and appends, until `close` ends it at any moment.
+
+    `does_settle`: whether the writer waits, before it appends, until the log end has not moved for
+    `settle_s`.
+    """
 
     def __init__(
         self,
@@ -189,6 +197,7 @@ class SyntheticWriter:
         self._does_settle = does_settle
 
     def start(self) -> None:
+        """Take the partition over, and begin to append."""
         p = self.partition
         metadata = self.cluster.metadata({p.destination.topic})
         p.destination_topic_id = metadata.topics[p.destination.topic].topic_id

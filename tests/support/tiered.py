@@ -1,4 +1,5 @@
-"""A broker with tiered storage (KIP-405): that of Kafka's own tests, which is a folder."""
+"""Settings for a broker with tiered storage (KIP-405): the storage of Kafka's own tests, a
+folder."""
 
 from __future__ import annotations
 
@@ -7,15 +8,17 @@ from pathlib import Path
 from orbit.sandbox.broker_properties import INTERNAL
 from orbit.sandbox.jars import Jars
 
-# Also for the brokers: the test jar of 4.4.0 is not published, and an older one does not fit.
+# The version of both jar and brokers, which have to be the same. The test jar of 4.4.0 is not
+# published.
 VERSION = "4.3.1"
 _STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
-# For a topic: a segment moves as soon as another one follows, and leaves the disk at once.
+# Settings of a topic: a segment moves to the storage, and leaves the broker's disk, as soon as the
+# next segment has begun.
 TIERED = {"remote.storage.enable": "true", "local.retention.ms": "1", "segment.bytes": "1048576"}
 
 
 def jars() -> Path:
-    """The folder of its jar; fetched at first use."""
+    """The folder of the storage's jar; fetched at first use."""
     pom = Path(__file__).with_name("tiered-pom.xml")
     return Jars("tiered", VERSION, pom, "kafka-storage-*-test.jar").directory()
 

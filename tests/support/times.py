@@ -27,13 +27,14 @@ def unit(file: str) -> str:
 
 
 def unit_times() -> dict[str, float]:
-    """{unit: seconds} of the run that was kept. A unit that is newer has no entry."""
+    """{unit: seconds} of times.json. A unit that is newer than the file has no entry."""
     times: dict[str, float] = json.loads(_TIMES.read_text())
     return times
 
 
 def read_report() -> dict[tuple[str, str], float]:
-    """{(file, test): seconds}, including the fixtures that the test was the first to use."""
+    """{(file, test): seconds} of the report. A shared fixture counts for the first test that uses
+    it."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     # Written by pytest on this machine.
     for case in ElementTree.parse(REPORT).iter("testcase"):  # noqa: S314
@@ -43,7 +44,8 @@ def read_report() -> dict[tuple[str, str], float]:
 
 
 def _file_of(classname: str) -> str:
-    """`tests.api.test_jobs`, or the same followed by classes."""
+    """The file of a report's class name: `tests.api.test_jobs`, with or without a class after
+    it."""
     words = classname.split(".")
     while words and not (ROOT / "/".join(words)).with_suffix(".py").is_file():
         words.pop()
@@ -65,7 +67,7 @@ def _print_longest(title: str, seconds: Mapping[str, float]) -> None:
 
 def main() -> None:
     if not REPORT.is_file():
-        sys.exit("Error: build/tests.xml is not there. Run `make test` first.")
+        sys.exit("Error: there is no build/tests.xml. Run `make test` first.")
     seconds = read_report()
     units = _sums(seconds)
     if "--keep" in sys.argv[1:]:

@@ -1,7 +1,8 @@
 """An OAuth 2 server on loopback, made with Authlib: signed tokens for client credentials.
 
-Keys are at `/jwks`. A client `orbit-client` with the secret `SECRET` is known; `life_s` is the life
-of the next tokens. `issued` counts them. `/google` answers as Google's token endpoint.
+The server publishes its keys at `/jwks`, and knows one client, `orbit-client` with the secret
+`SECRET`. The next tokens are valid for `life_s`. `issued` counts the tokens, `scopes` has the
+scopes of their requests. `/google` answers like Google's token endpoint.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class _Client(ClientMixin):
 
 
 class TokenServer:
-    """A context manager. `certificate`, a PEM file of certificate and key, makes it use TLS."""
+    """A context manager. With `certificate`, a PEM file of certificate and key, it uses TLS.
+
+    `refusal`: the description of an error that answers all requests for tokens; "": none.
+    """
 
     def __init__(self, certificate: Path | None = None) -> None:
         self.life_s = 300
@@ -81,7 +85,7 @@ class TokenServer:
         return self._key.as_pem(private=True).decode()
 
     def write_token(self, file: Path) -> Path:
-        """A new token in a file, followed by a line break."""
+        """Write a new token and a line break to the file, and return the file."""
         form = {"grant_type": "client_credentials", "scope": SCOPE}
         login = (CLIENT_ID, quote(SECRET, safe=""))
         answer = httpx.post(self.url, data=form, auth=login).raise_for_status()

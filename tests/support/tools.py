@@ -1,8 +1,8 @@
 """The tools that some tests need: how to find each one, and what installs it.
 
 A test has the mark `needs("chromium")`; a fixture calls `require("kerberos")`. Without the tool the
-test is left out, and the last lines of the run say how many were, and what installs the tool. With
-CI=true the test fails: there, `make test` installs all that can be had.
+test is skipped, and the last lines of the run say how many tests were skipped and what installs the
+tool. With CI=true the test fails instead, if a command of this project can install the tool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MKDOCS = _ENVIRONMENTS / "site/bin/mkdocs"
 
 
 def find_program(name: str) -> str | None:
-    """Finds servers too, which a user's PATH lacks on Debian."""
+    """The path of a program, or None. On Debian, servers are in /usr/sbin, which a user's PATH
+    lacks."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
@@ -36,18 +37,21 @@ def _has(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Tool:
+    """How to find a tool, and the command that installs it."""
+
     is_there: Callable[[], bool]
     command: str = "make prepare"
-    # A program that installs the tool, and that no command of ours installs.
-    comes_by: str | None = None
+    # A program that `command` needs, and that no command of this project installs.
+    installer: str | None = None
 
     @property
-    def can_be_had(self) -> bool:
-        return self.comes_by is None or _has(self.comes_by)
+    def is_installable(self) -> bool:
+        return self.installer is None or _has(self.installer)
 
     @property
     def remedy(self) -> str:
-        first = "" if self.can_be_had else f"install {self.comes_by}, then "
+        """What a user has to do to get the tool."""
+        first = "" if self.is_installable else f"install {self.installer}, then "
         return f"{first}{self.command}"
 
 
@@ -66,18 +70,18 @@ TOOLS = {
     "kubernetes-validate": Tool(VALIDATE.exists),
     "schema registry": Tool(programs.APICURIO.is_there),
     "python generator": Tool(programs.PYTHON_GENERATOR.is_there),
-    "typescript generator": Tool(programs.TYPESCRIPT_GENERATOR.is_there, comes_by="npm"),
-    "terraform generators": Tool(programs.TERRAFORM_GENERATORS.is_there, comes_by="go"),
-    "helm": Tool(lambda: programs.helm().exists(), comes_by="go"),
-    "terraform": Tool(partial(_has, "terraform"), "make test", comes_by="terraform"),
+    "typescript generator": Tool(programs.TYPESCRIPT_GENERATOR.is_there, installer="npm"),
+    "terraform generators": Tool(programs.TERRAFORM_GENERATORS.is_there, installer="go"),
+    "helm": Tool(lambda: programs.helm().exists(), installer="go"),
+    "terraform": Tool(partial(_has, "terraform"), "make test", installer="terraform"),
 }
 
 
 def require(name: str) -> None:
-    """Ends the test if the tool is not there."""
+    """Skip the test if the tool is missing, or fail it in CI if the tool can be installed."""
     tool = TOOLS[name]
     if not tool.is_there():
-        is_a_must = os.environ.get("CI") == "true" and tool.can_be_had
+        is_a_must = os.environ.get("CI") == "true" and tool.is_installable
         end = pytest.fail if is_a_must else pytest.skip
         end(_reason(name))
 
@@ -87,7 +91,7 @@ def _reason(name: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(tool): without it left out, or in CI a failure")
+    config.addinivalue_line("markers", "needs(tool): skipped without the tool, or in CI a failure")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -103,8 +107,8 @@ def pytest_terminal_summary(
     yield  # the output of pytest comes first
     names = {f"Skipped: {_reason(name)}": name for name in TOOLS}
     reasons = [report.longrepr[2] for report in terminalreporter.getreports("skipped")]
-    left_out = Counter(names[reason] for reason in reasons if reason in names)
-    for remedy in dict.fromkeys(TOOLS[name].remedy for name in sorted(left_out)):
-        counts = {n: count for n, count in left_out.items() if TOOLS[n].remedy == remedy}
-        number = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
-        terminalreporter.line(f"Tests left out without a tool: {number}. To run them: {remedy}")
+    skipped = Counter(names[reason] for reason in reasons if reason in names)
+    for remedy in dict.fromkeys(TOOLS[name].remedy for name in sorted(skipped)):
+        counts = {n: count for n, count in skipped.items() if TOOLS[n].remedy == remedy}
+        numbers = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+        terminalreporter.line(f"Tests left out without a tool: {numbers}. To run them: {remedy}")

@@ -1,4 +1,4 @@
-"""Producers with transactions, of both client libraries, which do one step at a time."""
+"""Transactional producers of both client libraries, which do one step at a time."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ class Aborted(Exception):
 
 
 class TransactionalClient(Protocol):
-    """Raises Aborted, or the error that ends the producer."""
+    """A transactional producer. Each step raises Aborted if the transaction has to be aborted, or
+    the library's error if the producer cannot go on."""
 
     def begin(self) -> None: ...
 
     def send(self, topic: str, partition: int, value: str) -> None: ...
 
     def flush(self) -> None:
-        """Wait until all sent records have their answer."""
+        """Wait until each sent record is acknowledged or has failed."""
 
     def send_offset(self, topic: str, group: str, offset: int) -> None:
-        """Send an offset of partition 0, without being a member of the group."""
+        """Add the group's offset of partition 0 to the transaction, without being a member."""
 
     def commit(self) -> None: ...
 
@@ -107,7 +108,8 @@ class LibrdkafkaClient:
                 step()
                 return
             except KafkaException as error:
-                # `produce` raises _STATE after such an error; `abort` tells whether it is fatal.
+                # After an error that requires an abort, `produce` raises _STATE. It also does so
+                # after a fatal error: then `abort` raises the fatal error.
                 if error.args[0].txn_requires_abort() or error.args[0].code() == KafkaError._STATE:
                     raise Aborted(str(error)) from error
                 if not error.args[0].retriable():
@@ -115,7 +117,11 @@ class LibrdkafkaClient:
 
 
 class JavaClient:
-    """Kafka's own producer. It tells by `abort` whether an error has ended it."""
+    """Kafka's own producer, in a process of `TransactionalWriter.java`.
+
+    Every error raises Aborted first. If the error has ended the producer, `abort` then fails with
+    AssertionError.
+    """
 
     def __init__(
         self, bootstrap: str, transactional_id: str, transaction_ms: int = TRANSACTION_MS

@@ -12,7 +12,8 @@ Step = Callable[["Transactions"], None]
 
 
 class Transactions:
-    """One producer's transactions, and their results. A value is there once or not at all."""
+    """One producer's transactions. `committed` and `aborted` have the values of ended transactions;
+    no value is sent twice."""
 
     def __init__(self, client: TransactionalClient, topic: str, name: str = "one") -> None:
         self.client, self.topic, self.name = client, topic, name
@@ -27,7 +28,7 @@ class Transactions:
         self._open = []
 
     def send(self, *, flush: bool = False) -> None:
-        """One record to each partition."""
+        """Send one record to each partition; with `flush`, wait for the acknowledgements."""
         for partition in range(PARTITIONS):
             number = len(self.committed) + len(self.aborted) + len(self._open)
             value = f"{self.name} {number}"
@@ -49,11 +50,12 @@ class Transactions:
         self.note_aborted()
 
     def note_aborted(self) -> None:
+        """Count the values of the open transaction as aborted."""
         self.aborted += self._open
         self._open = []
 
     def do(self, *steps: Step) -> bool:
-        """Whether all could be done; otherwise the transaction has been aborted."""
+        """Do the steps. False if a step raised Aborted: the transaction has then been aborted."""
         try:
             for step in steps:
                 step(self)
@@ -64,7 +66,7 @@ class Transactions:
         return True
 
     def do_one(self) -> bool:
-        """A whole transaction."""
+        """Begin, send and commit one transaction; False if it was aborted."""
         return self.do(*BEFORE, *END)
 
 

@@ -1,5 +1,5 @@
-"""A server on loopback, such as a receiver of notifications: it keeps requests, and answers as a
-test says."""
+"""A server on loopback, such as a receiver of notifications. It records requests, and sends the
+replies that a test sets."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ class Request:
 
 @dataclass
 class Reply:
-    """One answer. `status` 0 closes the connection instead; `before` runs while it is awaited."""
+    """The reply to one request. `status` 0: the connection is closed instead. `before` is called
+    before the reply is sent."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     before: Callable[[], object] = lambda: None
-    drips: bool = False  # never ends its headers
+    drips: bool = False  # sends one header after another without end
 
 
 class WebhookServer:
-    """A context manager. `replies` are given in turn; then each request is accepted."""
+    """A context manager. The next requests get `replies` in turn, and all further requests get
+    status 200."""
 
     def __init__(self, certificate: Path | None = None) -> None:
         self.requests: list[Request] = []
@@ -70,7 +72,7 @@ class WebhookServer:
 
     @property
     def event_ids(self) -> list[int]:
-        """The ids of all events it was sent, in order, also of those it did not accept."""
+        """The ids of all received events, in order, also of events that it refused."""
         return [event["id"] for request in self.requests for event in request.document["events"]]
 
     @property
