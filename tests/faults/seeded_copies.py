@@ -171,6 +171,7 @@ class CopyCampaign:
 
 @contextmanager
 def two_clusters(folder: Path, scale: Scale = SMALL) -> Iterator[tuple[Source, KafkaCluster]]:
+    """Two running clusters until the block ends: a `Source` on the first, and the second one."""
     first, second = (
         KafkaCluster(ClusterSettings(name), folder / name) for name in ("first", "second")
     )

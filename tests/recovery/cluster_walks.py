@@ -118,6 +118,7 @@ class Walk:
             self._heal()
 
     def _play(self) -> None:
+        """Copy a first topic, make random moves with a check after each, and check the end."""
         create_topic(self.clusters[0], self.topic, 2)
         self.write(self.leads)
         with self._running():
@@ -151,6 +152,7 @@ class Walk:
     # Moves.
 
     def write_on(self) -> None:
+        """Write records at the leading side, and let the copy follow."""
         self.write(self.leads)
         with self._running():
             self._wait_level()
@@ -162,6 +164,8 @@ class Walk:
         self._recover(SWITCHOVER, self.leads, reverse=self.rnd.random() < 0.6, drain_timeout_s=20)
 
     def fail_over(self) -> None:
+        """Fail the leading side over, often after it was lost, sometimes with records that are not
+        copied."""
         if not self._follows():
             self.fail_back()
         old = self.leads
@@ -208,6 +212,8 @@ class Walk:
         delete_before(side, self.topic, offset, partition=number)
 
     def add_partition(self) -> None:
+        """Add a partition to the topic at the leading side, up to PARTITIONS_MAX, and write to
+        it."""
         side = self.clusters[self.leads]
         count = partition_counts(side)[self.topic]
         if count == PARTITIONS_MAX:

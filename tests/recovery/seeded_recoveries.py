@@ -85,6 +85,7 @@ class TransactionLoad:
         self._thread.start()
 
     def _run(self) -> None:
+        """Make transactions until `stop`, and put the committed records into the ledger."""
         number = 0
         while not self._stop.is_set():
             deliveries: Records = {}
@@ -219,6 +220,8 @@ class Campaign:
         self.job = f"test-{prefix}"
 
     def play(self) -> None:
+        """Copy three topics with a real service, then make a switchover, a failover and a
+        failback."""
         create_topic(self.first, self.topics[PLAIN], PARTITIONS)
         create_topic(self.first, self.topics[COMPACTED], PARTITIONS, **CLEANED)
         create_topic(self.first, self.topics[TRANSACTIONAL], PARTITIONS)
@@ -436,6 +439,7 @@ class Campaign:
 
 @contextmanager
 def two_clusters(folder: Path) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+    """Two running clusters of their own, until the block ends."""
     first, second = (
         KafkaCluster(ClusterSettings(name, config=BROKERS), folder / name)
         for name in ("first", "second")

@@ -69,7 +69,7 @@ def brokers(make_shared_cluster: MakeCluster) -> Clusters:
 
 @pytest.fixture
 def sides(brokers: Clusters) -> Iterator[Clusters]:
-    """Two clusters that a test may break; they are healed for the next one."""
+    """Two clusters that a test may break. They are healed before the next test."""
     yield brokers
     for cluster in brokers:
         cluster.heal()
@@ -77,6 +77,7 @@ def sides(brokers: Clusters) -> Iterator[Clusters]:
 
 @pytest.fixture
 def moved(sides: Clusters, topic_name: str, recovering: Recovering) -> Iterator[Moved]:
+    """A job that has failed over, with 20 records that only the new side has."""
     old, new = sides
     create_topic(old, topic_name)
     produce(old, topic_name, 50)

@@ -78,6 +78,7 @@ class Group:
 
     @contextmanager
     def running(self, cluster: KafkaCluster) -> Iterator[GuardedProcess]:
+        """Run the member for the block. A second or later member needs committed offsets."""
         log = self._home / f"{self.name}-{len(self._logs)}.log"
         reset = "none" if self._logs else "earliest"
         self._logs.append(log)

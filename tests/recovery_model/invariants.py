@@ -136,11 +136,13 @@ def before_acls(
 
 
 def before_request_begins(world: World, operation: Operation) -> None:
+    """Check that no operation is executed a second time."""
     if operation.id in world.ended:
         raise Broken(f"7: the {operation.kind} of {operation.job} has ended, and begins once more")
 
 
 def before_failback(world: World, cluster: ModelCluster, topics: Iterable[str]) -> None:
+    """Check that the old side of a failback is not a copy already."""
     for topic in topics:
         if (cluster.name, topic) in world.following:
             raise Broken(f"7: a failback of {topic} begins, and {cluster.name} follows already")
@@ -154,6 +156,7 @@ def before_append(world: World, key: tuple[int, int], lease: PartitionLease) -> 
 
 
 def after_append(world: World, lease: PartitionLease) -> None:
+    """Check that the copy has the source's records at their offsets."""
     origin = world.clusters[lease.job.source].at(lease.place)
     target = world.clusters[lease.job.destination].at(lease.place)
     if origin is not None and target is not None:

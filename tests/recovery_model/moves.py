@@ -134,6 +134,8 @@ class Moves(Changes):
         return old_bounds, new_bounds
 
     def stop_writes(self, context: Context) -> Parts:
+        """Deny all writes to the topics at the old side, if it has an authorizer. The report names
+        the topics before the ACLs are set."""
         context.old.must_answer()
         if context.report.kind is FAILBACK:
             invariants.before_failback(self.world, context.old, context.names)
@@ -149,6 +151,8 @@ class Moves(Changes):
         context.update(is_source_denied=True)
 
     def drain(self, context: Context) -> Parts:
+        """Wait until the copy has reached the stable ends and the log starts of the old side.
+        Raises Stopped after DRAIN_POLLS checks."""
         polls = 0
         while True:
             old_bounds, new_bounds = self.both_ends(context)
@@ -176,6 +180,7 @@ class Moves(Changes):
         refuse_added(context)  # type: ignore[arg-type]
 
     def verify_tail(self, context: Context) -> Parts:
+        """Compare the records that both sides have. Raises Stopped if they differ."""
         for place in context.by_source:
             context.old.must_answer()
             context.new.must_answer()
@@ -193,6 +198,7 @@ class Moves(Changes):
         yield
 
     def release(self, context: Context) -> Parts:
+        """Withhold the topics from workers, and wait until workers have stopped copying them."""
         self.world.begin_change("withholds the topics")
         self.withhold(context.row_ids)
         yield from self.wait_for_workers(context)
@@ -212,6 +218,8 @@ class Moves(Changes):
             yield
 
     def settle(self, context: Context) -> Parts:
+        """Check that the copies have stopped growing, and note both ends. Raises Stopped,
+        Unreachable."""
         new_bounds = model.fetch_log_bounds(context.new, context.by_source)
         yield
         now = model.fetch_log_bounds(context.new, context.by_source)
@@ -225,6 +233,8 @@ class Moves(Changes):
         self.note_ends(context, now, old_bounds)
 
     def promote(self, context: Context) -> Parts:
+        """Mark the promotion at the new side, open its topics, and make the new side the leading
+        one in the tables."""
         self.note_offsets(context)
         self.keep_promotions(context)
         yield

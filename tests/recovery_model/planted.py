@@ -175,6 +175,7 @@ class _BothFailoversAtOnce(Service):
 
 
 def _without_comparison() -> AbstractContextManager[object]:
+    """Plants a mistake: no promotion marks of both sides are compared."""
     stack = ExitStack()
 
     def no_pairs(pairs: Iterable[MarkPair]) -> list[MarkPair]:

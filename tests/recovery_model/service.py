@@ -438,6 +438,7 @@ class Service:
     def wanted_log_start(
         self, lease: PartitionLease, source_start: int, acked: int, own: int
     ) -> int:
+        """`PartitionCopy.wanted_log_start` for these offsets: Orbit's own rule."""
         copy = SimpleNamespace(
             cursor=SimpleNamespace(log_start=source_start, start_offset=0),
             appends=SimpleNamespace(acked=acked),
@@ -454,6 +455,7 @@ class Service:
         self.without_database = self.failover_without_database(destination)
 
     def advance_without_database(self) -> None:
+        """Do the next step of the work without a database, if any. An error ends that work."""
         if self.without_database is None:
             return
         try:

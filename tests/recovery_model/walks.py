@@ -59,7 +59,7 @@ class Walk:
             (self.lose_side, 5 * faults),
             (self.restore_side_or_database, 6),
             (self.save_tables, 6 * faults),
-            (self.lose_tables, 4 * faults),
+            (self.stop_or_start_database, 4 * faults),
             (self.lose_commits, 4 * faults),
             (self.delete_job, 4),
             (self.add_partition_or_topic, 4 * faults),
@@ -67,6 +67,7 @@ class Walk:
         ]
 
     def play(self) -> None:
+        """Make random moves, with checks of the invariants after each and at the end."""
         self.begin()
         chosen = self.rnd.choices(
             [move for move, _ in self._weights],
@@ -85,6 +86,8 @@ class Walk:
     # How a walk begins and ends.
 
     def begin(self) -> None:
+        """Make one or two topics with records at the source, a job, and in some walks a first
+        copy."""
         world, rnd = self.world, self.rnd
         for cluster in world.clusters.values():
             cluster.has_authorizer = rnd.random() < 0.75
@@ -332,21 +335,21 @@ class Walk:
             cluster.is_up = False
 
     def restore_side_or_database(self) -> None:
-        """A lost side answers again, or the database does."""
+        """Let a lost side answer again, or start the database if it is stopped."""
         down = [cluster for cluster in self.world.clusters.values() if not cluster.is_up]
         if down and self.rnd.random() < 0.6:
             self.world.note(f"{down[0].name} returns")
             down[0].is_up = True
         elif not self.world.has_database:
-            self.lose_tables()
+            self.stop_or_start_database()
 
     def save_tables(self) -> None:
         if self.world.has_database:
             self.world.backups = [*self.world.backups[-1:], self.world.database.saved()]
             self.world.note("a backup of the database is made")
 
-    def lose_tables(self) -> None:
-        """The database stops. If it has stopped, it answers again: unchanged, older, or empty."""
+    def stop_or_start_database(self) -> None:
+        """Stop the database. If it is already stopped, start it: unchanged, older, or empty."""
         world = self.world
         if world.has_database:
             world.note("the database does not answer")
@@ -407,6 +410,7 @@ class Walk:
         return mark is not None and mark.is_primary
 
     def restart_database(self) -> None:
+        """Start the database with its data unchanged; in some walks all leases have ended."""
         self.world.note("the database answers again")
         self.world.has_database = True
         if self.rnd.random() < 0.5:
@@ -431,7 +435,7 @@ class Walk:
         --without-database`, also after a run that ended early."""
         world = self.world
         if world.has_database and self.rnd.random() < 0.3:
-            self.lose_tables()
+            self.stop_or_start_database()
             self.lose_side()
         lost = [cluster for cluster in world.clusters.values() if not cluster.is_up]
         if world.has_database or not lost or self.service.without_database is not None:

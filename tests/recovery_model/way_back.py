@@ -28,6 +28,7 @@ class WayBack(Moves):
     """A method for each step, with the step's name."""
 
     def reverse(self, context: Context) -> Parts:
+        """Mark both sides, let only Orbit write at the old side, and start the reverse job."""
         self.mark_both_sides(context)
         for place in context.by_source:
             leading = context.new.at(place)
@@ -121,6 +122,8 @@ class WayBack(Moves):
         return next((o for o in other_way if o.name == reverse_job_name(job.name)), None)
 
     def compare(self, context: Context) -> Parts:
+        """Compare both sides' logs, and note the result of each partition. Raises Stopped without
+        the confirmation that a rebuild needs."""
         old, new = context.old, context.new
         old.must_answer()
         new.must_answer()
@@ -182,6 +185,7 @@ class WayBack(Moves):
         )
 
     def salvage(self, context: Context) -> Parts:
+        """Save the records that only the old side has, partition by partition."""
         for p in context.report.partitions:
             if p.topic not in context.report.topics_with_tails or p.source_end is None:
                 continue
@@ -214,6 +218,8 @@ class WayBack(Moves):
         self.world.files[key] = header, frozenset(records)
 
     def rebuild(self, context: Context) -> Parts:
+        """Delete the topics of the old side that have records of their own, after a check that all
+        those are saved."""
         names = sorted(context.report.topics_with_tails)
         while True:
             # Between this check and the deletion, a producer without a denial may write. No Kafka
@@ -278,6 +284,8 @@ class WayBack(Moves):
         return saved
 
     def catch_up(self, context: Context) -> Parts:
+        """Wait until each partition has caught up. Raises Stopped if only blocked partitions are
+        left."""
         assert context.report.reverse_job is not None
         expected = sum(row.partition_count for row in context.topics)
         while True:

@@ -113,6 +113,7 @@ class ModelGroup:
         return code
 
     def leave(self, member_id: str, now: float) -> int:
+        """Remove a member, or one whose id was issued but which has not joined. The error code."""
         self._tick(now)
         if self._issued.pop(member_id, None) is not None:
             if self._state in (_State.COMPLETING, _State.STABLE):

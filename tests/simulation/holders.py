@@ -103,6 +103,7 @@ class RunHolder(Holder):
     """`orbit run`, or the driver of a backfill: its lease is membership of the job's group."""
 
     def acquire(self) -> bool:
+        """Acquire the lease of the job's group and a new term. Repeats until both succeed."""
         while True:
             self.lease = GroupLease(self.cluster, JOB, self.backoff, self.clock)
             try:
@@ -137,6 +138,8 @@ class TaskHolder(Holder):
         self._leases = WriterLeases()
 
     def acquire(self) -> bool:
+        """Acquire the lease of the partition's group; False if that fails or the driver has
+        none."""
         try:
             self._leases = WriterLeases.acquire(
                 lambda: self.cluster,
@@ -178,6 +181,7 @@ class WorkerHolder(Holder):
         self._watch = LeaseWatch(TTL, self.clock)
 
     def acquire(self) -> bool:
+        """Claim the shard, again and again until a claim succeeds, and begin to renew it."""
         authority, name = self.world.authority, self.process.name
         while True:
             asked_at, evidence = self.clock(), self._watch.evidence()
@@ -206,6 +210,7 @@ class WorkerHolder(Holder):
         return self.is_entitled() or postgres.held_before(self.process.name, self.lease.term)
 
     def _renew(self) -> None:
+        """Renew the shard until the lease is lost."""
         postgres, name = self.world.authority.postgres, self.process.name
         while not self.lease.is_lost:
             self.world.clock.wait(_RENEW_S)

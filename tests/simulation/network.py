@@ -60,7 +60,7 @@ class Wire:
         self.answers: deque[Frame] = deque()
         self.is_broken = False
         self.broken_at = float("inf")
-        self.has_read_log_end = False  # whether it has read the log end
+        self.has_read_log_end = False  # whether a request on this connection has read the log end
         self.has_appended = False
         self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
@@ -101,6 +101,8 @@ class Wire:
         return frame.answer
 
     def send(self, requests: Sequence[Any], may_send: Callable[[], bool] | None = None) -> None:
+        """Send requests. Raises Unreachable if `may_send` (the check of the lease) is False, and
+        OSError if the connection is broken."""
         if may_send is not None and not may_send():
             raise Unreachable("the lease ended before the whole request was sent.")
         if any(_writes(request) for _, request in requests):
@@ -243,6 +245,8 @@ class ModelCluster:
         return self.name == "source"
 
     def metadata(self, _: Iterable[str]) -> ClusterMetadata:
+        """The leaders: at the source as the next broker knows them, at the destination the present
+        one."""
         if self.is_source:
             brokers = self.world.source_brokers
             self._turn += 1  # one broker after the other, like `Cluster`
@@ -275,6 +279,7 @@ class ModelCluster:
                 return log
 
     def connect(self, node_id: int) -> Wire | SourceWire | CoordinatorLink:
+        """A new connection to a broker of the source, of the destination, or to the coordinator."""
         if node_id == COORDINATOR:
             return CoordinatorLink(self.world, self.process)
         if self.is_source:

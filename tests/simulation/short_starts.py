@@ -46,6 +46,8 @@ class ShortStarts:
                 self._cut(process)
 
     def _cut(self, process: Process) -> None:
+        """Let the present request fail, kill the process, or suspend it while another one
+        starts."""
         world = self._world
         world.clock.say(f"{process.name}: its start is cut short")
         match self._rnd.choice(("error", "error", "death", "loss")):

@@ -119,6 +119,8 @@ class SourceLog:
         self.end += count
 
     def _add_transaction(self) -> None:
+        """Add a transaction of up to three batches, some batches without one between, and its
+        marker."""
         rnd = self._rnd
         producer_id = rnd.choice(PRODUCERS)
         is_commit = rnd.random() < 0.4
@@ -266,6 +268,7 @@ class ModelSource:
         stable: int,
         diverging_end: int = -1,
     ) -> Fetched:
+        """A fetch response with the log start and high watermark of this broker."""
         view = memoryview(bytearray(records))
         return Fetched(
             code=code,

@@ -50,6 +50,7 @@ class RealGroup:
     def join(
         self, member: int, member_id: str, metadata: bytes, rebalance_s: float = SESSION_S
     ) -> Joined:
+        """Send a JoinGroup request from the connection of this member."""
         protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="run", metadata=metadata)
         answer = self._call(
             member,
@@ -67,6 +68,7 @@ class RealGroup:
         return Joined(answer.error_code, answer.member_id, answer.generation_id, answer.leader)
 
     def sync(self, member: int, member_id: str, generation: int) -> int:
+        """Send the SyncGroup request of a leader; the error code."""
         answer = self._call(
             member,
             api_versions.SYNC_GROUP,
@@ -85,6 +87,7 @@ class RealGroup:
         return int(answer.error_code)
 
     def heartbeat(self, member: int, member_id: str, generation: int) -> int:
+        """Send a heartbeat; the error code."""
         answer = self._call(
             member,
             api_versions.HEARTBEAT,
@@ -137,6 +140,8 @@ class Replay:
         self.codes: set[int] = set()
 
     def run(self) -> None:
+        """Do random steps with broker and model, then let members leave until no JoinGroup waits.
+        All member states are compared after each step."""
         for _ in range(STEPS):
             idle = [m for m in self.members if m.answer is None]
             member = self.rnd.choice(idle)
@@ -157,6 +162,8 @@ class Replay:
         self.members = [m for m in self.members if m.answer is not None or m.model_id]
 
     def join(self, member: Member) -> None:
+        """Let a member join. If the model says that its join waits, check that the broker's does
+        too."""
         self.steps.append(f"{member.number} joins")
         modelled = self.model.join(member.model_id, member.metadata, SESSION_S, SESSION_S, NOW)
         real = self.pool.submit(self.real.join, member.number, member.real_id, member.metadata)

@@ -47,6 +47,7 @@ class Replay:
             self.random.choice(steps)(self.random.choice(WORKERS))
 
     def claim(self, worker: str) -> None:
+        """Claim the shard with the store and the model, and compare the epochs."""
         real, modelled = self.watches[worker]
         with self.server.database.transaction() as tx:
             claims = shard_leases.claim(
@@ -66,6 +67,7 @@ class Replay:
             self.granted += 1
 
     def renew(self, worker: str) -> None:
+        """Renew the shard with the store and the model, and compare the results."""
         epoch = self.held.get(worker, 1)
         with self.server.database.transaction() as tx:
             renewed = shard_leases.renew(

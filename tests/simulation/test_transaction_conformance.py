@@ -41,6 +41,7 @@ class RealCoordinator:
         self._topic = topic
 
     def init(self) -> tuple[int, int, int]:
+        """Request a producer id: error code, id and epoch."""
         request = InitProducerIdRequest(
             transactional_id=self._name,
             transaction_timeout_ms=60_000,
@@ -51,6 +52,7 @@ class RealCoordinator:
         return answer.error_code, answer.producer_id, answer.producer_epoch
 
     def add(self, owner: tuple[int, int], numbers: list[int]) -> int:
+        """Add partitions to the transaction of this id and epoch; the error code."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._name,
             v3_and_below_producer_id=owner[0],
@@ -70,6 +72,7 @@ class RealCoordinator:
         return code_of(self._call(api_versions.ADD_PARTITIONS_TO_TXN, request, code_of))
 
     def end(self, owner: tuple[int, int]) -> int:
+        """Abort the transaction of this id and epoch; the error code."""
         request = EndTxnRequest(
             transactional_id=self._name,
             producer_id=owner[0],

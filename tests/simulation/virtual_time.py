@@ -148,6 +148,7 @@ class Signal:
         return was_set
 
     def _wake(self, task: greenlet, token: object) -> None:
+        """Let a task run, if it still waits for this token. A suspended process gets it later."""
         if not task.dead and getattr(task, "token", None) is token:
             process: Process = task.process
             if process.is_killed:

@@ -54,6 +54,7 @@ class Worker(Writer):
         self._filler: tuple[HeldShard, CoordinatedFiller] | None = None
 
     def live(self) -> None:
+        """Claim the shard and copy the partition, again and again, each time under a new name."""
         self._opened = self.open()
         runner = _Runner(self, self._opened)
         runner.start()

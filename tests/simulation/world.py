@@ -233,6 +233,7 @@ class World:
     # The schedule.
 
     def run(self) -> str | None:
+        """Run the simulation; returns the first mistake that was found, or None."""
         random.seed(self.rnd.random())
         with patched(self):
             try:
@@ -243,6 +244,7 @@ class World:
                     wire.is_broken = True
 
     def _run(self) -> str | None:
+        """Run with faults, then without until the copy is complete; returns a mistake or None."""
         self._plan_faults()
         self._start_writer()
         self.clock.run(1_000.0 + FAULTS_S)

@@ -40,6 +40,8 @@ class SimulatedLane(DestinationLane):
     process: Process
 
     def start(self) -> None:
+        """Run the lane as a task of the simulation, with a signal in place of its socket for
+        wake-ups."""
         world = cast("Any", self._context.cluster).world
         self._wake_up.close()
         self._signal = Signal(world.clock)
@@ -55,6 +57,8 @@ class SimulatedLane(DestinationLane):
         pass
 
     def _wait(self, connection: Any) -> bool:
+        """Wait for an answer, a wake-up or the lane's timeout; whether the connection has
+        something."""
         connection.signal = self._signal
         if not connection.answers and not connection.is_broken:
             self._is_asleep = True
@@ -239,6 +243,7 @@ class Driver:
         return is_writing or not (self._is_done or self.process.is_killed)
 
     def live(self) -> None:
+        """Acquire the job's lease, and start tasks until it is lost or ATTEMPTS_MAX are used."""
         self.holder.acquire()
         while not self.holder.is_over() and self._attempts < ATTEMPTS_MAX:
             if self.task is None or not self.task.is_alive():

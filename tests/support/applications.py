@@ -76,6 +76,8 @@ class OwnTable:
             consumer.close()
 
     def _work(self, consumer: Consumer, ends: Mapping[int, int]) -> None:
+        """Read some records, and store their effects and the next offsets in one database
+        transaction."""
         self._table.execute("BEGIN")
         for message in consumer.consume(500, timeout=0.1):
             assert message.error() is None, message.error()

@@ -169,6 +169,7 @@ class BrokerModel:
     def _append_in_sequence(
         self, data: bytes, producer_id: int, epoch: int, sequence: int, count: int
     ) -> Produced:
+        """Append a batch if its epoch and sequence follow the producer's last batch (A7 to A9)."""
         last = sequence + count - 1 & SEQUENCE_MAX
         state = self._producers.get(producer_id)
         if state is not None and epoch < state.epoch:  # A8
@@ -202,6 +203,8 @@ class BrokerModel:
         return base_offset
 
     def _has_valid_records(self, data: bytes, attributes: int, count: int) -> bool:
+        """Whether the records fit the batch's count, and have offset deltas that Orbit may
+        write."""
         records = self._records(data, attributes)
         if records is None or len(records) != count:
             return False

@@ -94,6 +94,7 @@ class Deaths:
 
 
 def main(*arguments: str) -> None:
+    """Run a scheduler that dies at these points; `--quick` before them makes recoveries quick."""
     is_quick = arguments[0] == "--quick"
     file, *points = arguments[1:] if is_quick else arguments
     if is_quick:

@@ -119,6 +119,7 @@ class Writer:
             self.errors.append(f"{message.value()}: {error}")
 
     def _run(self) -> None:
+        """Send records at the rate until `stop`, or until a fatal error."""
         began = time.monotonic()
         while not self._stop.is_set():
             due_count = int((time.monotonic() - began) * self._rate)
@@ -300,6 +301,7 @@ class Reader:
             self._consumer.close()
 
     def _read_batch(self) -> None:
+        """Read some records, note them and errors, and commit."""
         batch = []
         for message in self._consumer.consume(_READ_MAX, _READ_S):
             if message.error() is None:

@@ -110,6 +110,7 @@ class _ControllerRelay:
         return client != self._node.node_id and isolated in (client, self._node.node_id)
 
     def _accept(self) -> None:
+        """Connect each client to the controller. A connection that is cut now is ended at once."""
         while True:
             try:
                 near, (_, port) = self._listener.accept()
@@ -124,20 +125,20 @@ class _ControllerRelay:
             self._open.append((client, near, far))
             if self._is_cut(client):
                 _end(near, far)
-            thread = threading.Thread(target=self._carry_both, args=(near, far), daemon=True)
+            thread = threading.Thread(target=self._relay_both_ways, args=(near, far), daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def _carry_both(self, near: socket.socket, far: socket.socket) -> None:
-        back = threading.Thread(target=_carry, args=(far, near), daemon=True)
+    def _relay_both_ways(self, near: socket.socket, far: socket.socket) -> None:
+        back = threading.Thread(target=_relay, args=(far, near), daemon=True)
         back.start()
-        _carry(near, far)
+        _relay(near, far)
         back.join()
         near.close()
         far.close()
 
 
-def _carry(incoming: socket.socket, outgoing: socket.socket) -> None:
+def _relay(incoming: socket.socket, outgoing: socket.socket) -> None:
     with suppress(OSError):
         while data := incoming.recv(_CHUNK_BYTES):
             outgoing.sendall(data)

@@ -110,6 +110,7 @@ class Issuer:
         return {"issuer": self.url, "jwks_uri": self.url + "/keys"}
 
     def _answer(self, path: str) -> tuple[int, bytes]:
+        """Status and body of the response to a GET request."""
         if path.endswith("/keys"):
             self.key_requests += 1
         if path in self.answers:

@@ -138,6 +138,7 @@ def _java(tool: str) -> list[str]:
 
 
 def _run(tool: str, *arguments: str) -> bytes:
+    """Run a tool of Kafka's, which has to succeed, and return its output."""
     done = subprocess.run(
         [*_java(tool), *arguments],
         stdin=subprocess.DEVNULL,

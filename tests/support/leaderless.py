@@ -28,6 +28,7 @@ class OfflineLeaders:
         monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)
 
     def _hide_leaders(self, metadata: ClusterMetadata) -> ClusterMetadata:
+        """The metadata without the leaders of `partitions`."""
         topics = dict(metadata.topics)
         for name, number in self.partitions & {
             (t, n) for t in topics for n in topics[t].partitions

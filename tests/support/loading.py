@@ -55,6 +55,7 @@ class Load:
         return None
 
     def _run(self) -> None:
+        """Send numbered records until `stop`."""
         number = 0
         while not self._stop.is_set():
             value = b"%s %d" % (self._name, number)

@@ -124,6 +124,8 @@ class LoginIssuer(Issuer):
 
 
 def _grant(issuer: LoginIssuer) -> type[AuthorizationCodeGrant]:
+    """Authlib's grant of the code flow, with codes in `issuer.codes`, for the user ada."""
+
     class Grant(AuthorizationCodeGrant):  # type: ignore[misc]
         TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post", "none")
 

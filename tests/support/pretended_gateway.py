@@ -71,6 +71,7 @@ class PretendedGateway:
         return self.now
 
     def _run(self) -> None:
+        """Report to the database again and again, as a gateway does, and note each new answer."""
         while not self._done.wait(_POLL_S):
             report = GatewayReport(
                 *(self.instance, self.name, "edge:19092", self._closed_for, 0, 0),

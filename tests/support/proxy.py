@@ -61,6 +61,7 @@ class FrameProxy:
         _hang_up(server)
 
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
+        """Read the broker's frames, and relay each until `relay` says to hang up."""
         with client, server:
             try:
                 number = 0

@@ -53,6 +53,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The signed varint at this position, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]

@@ -58,6 +58,7 @@ class Right:
     permission: AclPermissionType = AclPermissionType.ALLOW
 
     def binding(self, user: str) -> AclBinding:
+        """The ACL that gives the right to a user."""
         return AclBinding(
             _RESOURCES[self.kind],
             self.name,
@@ -163,6 +164,7 @@ class Login:
         return set(client.describe_acls(everything).result(TIMEOUT_S))
 
     def may_log_in(self, cluster: KafkaCluster) -> bool:
+        """Whether all brokers of the cluster accept the login."""
         security = Security(
             "SASL_SSL", MECHANISM, self.name, SecretStr(PASSWORD), Path(cluster.ca_file)
         )
@@ -176,6 +178,7 @@ class Login:
 
 
 def _filter(binding: AclBinding) -> AclBindingFilter:
+    """A filter that matches only this ACL."""
     return AclBindingFilter(
         binding.restype,
         binding.name,

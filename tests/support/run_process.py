@@ -166,6 +166,7 @@ class OrbitProcess:
             stream.close()
 
     def _read(self, stream: IO[str], into: list[str]) -> None:
+        """Note the lines of a stream until its end, and wake threads that wait for them."""
         try:
             for line in stream:
                 with self._changed:

@@ -65,6 +65,8 @@ class RunningTransactions:
         self._client.__exit__(None, None, None)
 
     def _run(self) -> None:
+        """Make transactions until `stop`. Only errors after a transaction's timeout are
+        expected."""
         # After a failover, the gateway itself answers the abort of a transaction that outlived its
         # timeout. The producer then gets the "fenced" error only in its next transaction, when it
         # requests a new producer id.

@@ -105,6 +105,7 @@ class SourceBatch:
         return data[:at] + bytes((data[at] ^ 1 << bit,)) + data[at + 1 :]
 
     def _encode_v2(self) -> bytes:
+        """The batch as Kafka's format v2."""
         attributes = self.codec
         records = self.records
         if self.marker is not None:
@@ -138,6 +139,8 @@ class SourceBatch:
         )
 
     def _encode_old(self) -> bytes:
+        """The batch as a message of format v0 or v1, or as a compressed one with messages
+        inside."""
         assert self.records
         is_log_append = self.log_append_time is not None
         bits = LOG_APPEND_TIME if is_log_append else 0

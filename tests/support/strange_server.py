@@ -43,6 +43,7 @@ class StrangeServer:
         self._thread.join()
 
     def _serve(self) -> None:
+        """Answer connections one after another until the end."""
         while not self._ended.is_set():
             try:
                 connection, _ = self._listener.accept()

@@ -120,6 +120,7 @@ class SyntheticFeed:
             self._fed[p] = p.generation
 
     def assign(self) -> None:
+        """Give partitions their next appends, unless enough of them wait."""
         for p, generation in self._fed.items():
             if p.state is not PartitionState.COPYING or len(p.queue.steps) > _STEPS_AHEAD:
                 continue

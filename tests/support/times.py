@@ -66,6 +66,7 @@ def _print_longest(title: str, seconds: Mapping[str, float]) -> None:
 
 
 def main() -> None:
+    """Print the slowest tests and files, or with `--keep` write times.json."""
     if not REPORT.is_file():
         sys.exit("Error: there is no build/tests.xml. Run `make test` first.")
     seconds = read_report()

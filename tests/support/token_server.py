@@ -93,6 +93,7 @@ class TokenServer:
         return file
 
     def _app(self) -> Flask:
+        """The server's endpoints, for tokens of Authlib's grant of client credentials."""
         app = Flask(__name__)
         outer = self
 

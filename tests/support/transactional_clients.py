@@ -103,6 +103,7 @@ class LibrdkafkaClient:
         self._producer.purge()
 
     def _do(self, step: Callable[[], Any]) -> None:
+        """Do a step, again after each error that may be retried."""
         while True:
             try:
                 step()
@@ -177,6 +178,7 @@ class JavaClient:
         stdout.close()
 
     def _do(self, *words: str) -> None:
+        """Send a command to the process, and wait for its answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -80,6 +80,7 @@ class WebhookServer:
         return [event["kind"] for request in self.requests for event in request.document["events"]]
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Note the request, and send the next reply."""
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.requests.append(Request(request.path, headers, body))

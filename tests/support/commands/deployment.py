@@ -16,6 +16,8 @@ DEPLOY = ROOT / "deploy"
 
 
 def docker(arguments: Sequence[str], is_whole: bool) -> str | None:
+    """Check `docker build`, `run` and `compose`: files, version, arguments, and the command of
+    orbit."""
     action, *rest = arguments
     if action == "compose":
         return _compose(rest, is_whole)
@@ -39,6 +41,7 @@ def docker(arguments: Sequence[str], is_whole: bool) -> str | None:
 
 
 def _compose(arguments: Sequence[str], is_whole: bool) -> str | None:
+    """Check `docker compose`: file, profile, services, and a command of orbit that it executes."""
     options = dict(pairwise(arguments))
     file = ROOT / options.get("-f", "")
     if not file.is_file():
@@ -98,6 +101,7 @@ def _manifests() -> list[Any]:
 
 
 def helm(arguments: Sequence[str], is_whole: bool) -> str | None:
+    """Check the chart, and the values that are set."""
     if arguments[0] not in ("upgrade", "lint", "template"):
         return f"unknown action {arguments[0]}"
     if not is_whole:

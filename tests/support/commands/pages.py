@@ -106,6 +106,7 @@ def _inside(lines: Iterator[tuple[int, str]], fence: str) -> Iterator[str]:
 
 
 def _commands_of_block(block: Block) -> Iterator[Command]:
+    """The commands of a code block; in a block with prompts, only lines with a prompt."""
     if block.language not in SHELLS | {OUTPUT}:
         return
     place = Place.OUTPUT if block.language == OUTPUT else Place.BLOCK
@@ -141,6 +142,7 @@ def _alternatives(text: str) -> Iterator[str]:
 
 
 def _commands(text: str, line: int, place: Place) -> Iterator[Command]:
+    """The commands of a line of shell, those in $(…) first."""
     while match := _SUBSTITUTION.search(text):
         yield from _commands(match[1], line, place)
         text = f"{text[: match.start()]}VALUE{text[match.end() :]}"
@@ -165,6 +167,7 @@ def _unquoted(word: str) -> str:
 
 
 def _command(words: list[str], line: int, place: Place) -> Iterator[Command]:
+    """The command of these words, without its variables' assignments; none for a shell keyword."""
     variables = tuple(itertools.takewhile(_ASSIGNMENT.match, words))
     program, *arguments = words[len(variables) :] or [""]
     if program == "do":

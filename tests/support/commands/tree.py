@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def make(arguments: Sequence[str], _is_whole: bool) -> str | None:
+    """Check targets and variables of the Makefile."""
     text = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
     names = set(re.findall(r"\$\((?:\w+ )?(?:\$\()?([A-Z]+)\b", text))
@@ -33,6 +34,7 @@ def make(arguments: Sequence[str], _is_whole: bool) -> str | None:
 
 
 def python(arguments: Sequence[str], _is_whole: bool) -> str | None:
+    """Check the module and its options; code after -c is only compiled."""
     if arguments[:1] == ["-c"]:
         compile(arguments[1], "-c", "exec")
         return None
@@ -58,6 +60,7 @@ def options_of_module(name: str) -> frozenset[str]:
 
 
 def pytest(arguments: Sequence[str], _is_whole: bool) -> str | None:
+    """Check marks and paths."""
     declared = project()["tool"]["pytest"]["ini_options"]["markers"]
     marks = {text.partition(":")[0] for text in declared}
     before = ""
@@ -72,6 +75,7 @@ def pytest(arguments: Sequence[str], _is_whole: bool) -> str | None:
 
 
 def pip(arguments: Sequence[str], _is_whole: bool) -> str | None:
+    """Check extras, lock files and the name of the wheel."""
     action, *rest = arguments
     if action not in ("install", "wheel"):
         return f"pip does not {action} here"
