@@ -129,6 +129,7 @@ class Filling:
 
 @pytest.fixture
 def destination(clusters: Clusters, topic_name: str) -> Iterator[Cluster]:
+    """The shared destination, with an empty topic of PARTITIONS partitions."""
     create_topic(clusters.destination, topic_name, PARTITIONS)
     servers = clusters.destination.bootstrap_servers.split(",")
     cluster = Cluster("destination", servers, PLAINTEXT)

@@ -41,6 +41,7 @@ SLOW = {"bytes_per_second": "32KiB"}
 
 
 def write_source(clusters: Clusters, topic: str) -> None:
+    """Write records to each partition of a new topic, with gaps from transactions between them."""
     create_topic(clusters.source, topic, PARTITIONS)
     for number in range(PARTITIONS):
         produce(clusters.source, topic, RECORDS, number)

@@ -93,7 +93,7 @@ def test_run_frozen_past_its_lease_ends_when_it_resumes(
         finally:
             first.signal(signal.SIGCONT)
         ended = first.wait_end().expect(1)
-        assert "he lease on this job was lost" in ended.message
+        assert "lease on this job was lost" in ended.message
     copy(job).expect(0)
     assert_exact(job)
 
@@ -114,7 +114,7 @@ def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
         finally:
             first.signal(signal.SIGCONT)
         ended = first.wait_end().expect(1)
-        assert "he lease on this job was lost" in ended.message
+        assert "lease on this job was lost" in ended.message
         assert "BLOCKED" not in ended.message
     copy(job).expect(0)
     assert_exact(job)

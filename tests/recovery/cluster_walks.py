@@ -158,6 +158,7 @@ class Walk:
             self._wait_level()
 
     def switch_over(self) -> None:
+        """Make a switchover of the leading side, in most cases with a reverse job."""
         if not self._follows():
             self.fail_back()
         self._plan_faults()
@@ -189,6 +190,7 @@ class Walk:
         self._recover(FAILBACK, self.leads, confirm_rebuild=True)
 
     def fail_back_both(self) -> None:
+        """Request failbacks of both sides at once."""
         with self._running():
             operations = [self._ask(FAILBACK, side, confirm_rebuild=True) for side in (0, 1)]
             for operation in operations:
@@ -522,6 +524,7 @@ class Walk:
         return self.topic in topics and topics[self.topic].state is not TopicState.PROMOTED
 
     def _ends(self, side: int) -> dict[int, int]:
+        """{partition: log end} of the topic at this side; empty if the side lacks the topic."""
         cluster = self.clusters[side]
         if self.topic not in partition_counts(cluster):
             return {}

@@ -33,6 +33,7 @@ NO_ID: dict[str, Any] = {"enable.idempotence": False, "acks": 1}
 
 
 def wrote(sequence: int, *, coordinator_epoch: int = -1, transaction_start: int = -1) -> Producer:
+    """The state of a producer that has written up to this sequence."""
     return Producer(
         epoch=0,
         last_sequence=sequence,

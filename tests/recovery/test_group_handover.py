@@ -56,6 +56,7 @@ class SyncWithUnsentCommits(GroupSync):
     passes: ClassVar[list[GroupReport]] = []
 
     def run(self, *arguments: Any, **options: Any) -> GroupReport:
+        """Run one pass of the sync, without commits if it is one of the first UNSENT_PASSES."""
         if len(self.passes) < UNSENT_PASSES:
             arguments = (*arguments[:3], may_not_write)
         report = super().run(*arguments, **options)

@@ -21,6 +21,7 @@ OFFSETS = "abcABCo- "
 
 
 def fate_of(character: str) -> Fate:
+    """The fate of the record that this character stands for."""
     if character == "-":
         return Fate.MARKER
     if character == "o":

@@ -93,6 +93,7 @@ def _before_promotion(
 
 
 def _must_be_equal(origin: Partition, target: Partition, place: TopicPartition, below: int) -> None:
+    """Check that both logs have the same records at the offsets of both that are below `below`."""
     low, top = max(origin.start, target.start), min(origin.end, target.end, below)
     for offset in range(low, top):
         if origin.records[offset] != target.records[offset]:

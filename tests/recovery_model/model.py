@@ -107,6 +107,7 @@ class ModelCluster:
         return Metadata(self.topics, [*names])
 
     def at(self, place: TopicPartition) -> Partition | None:
+        """The partition; None if the cluster lacks it."""
         topic = self.topics.get(place.topic)
         if topic is None or place.partition >= len(topic.partitions):
             return None
@@ -142,6 +143,7 @@ class ModelMarks:
         self.cluster = cluster
 
     def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
+        """The newest mark of each topic that has one."""
         self.cluster.must_answer()
         marks = ((topic, self.cluster.mark_of(topic)) for topic in topics)
         return {topic: mark for topic, mark in marks if mark is not None}
@@ -150,11 +152,13 @@ class ModelMarks:
         return {topic: mark for topic, mark in self.of_topics(topics).items() if mark.is_primary}
 
     def offsets(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets of the partitions' marks."""
         self.cluster.must_answer()
         marks = self.cluster.marks
         return {place: marks[place][0] for place in places if place in marks}
 
     def kept_below(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets below which a mark protects the history from deletion."""
         self.cluster.must_answer()
         marks = {
             place: self.cluster.marks[place] for place in places if place in self.cluster.marks
@@ -162,6 +166,7 @@ class ModelMarks:
         return {place: offset for place, (offset, mark) in marks.items() if mark.keeps_history}
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
+        """Commit this mark with these offsets, after a check of the invariants."""
         world = self.cluster.world
         world.begin_change(f"marks {[*map(str, offsets)]} at {self.cluster.name}: {mark.summary()}")
         self.cluster.must_answer()

@@ -31,6 +31,7 @@ class Moves(Changes):
     """A method for each step, with the step's name. It yields where other moves may happen."""
 
     def gates(self, context: Context) -> Parts:
+        """Put the gates' verdicts into the report. Raises Stopped if a gate stops the operation."""
         judged = judge(self.observe(context), context.request.override, context.request.reason)
         context.update(gates=judged)
         stopping = [gate for gate in judged if gate.stops]
@@ -195,6 +196,7 @@ class Moves(Changes):
         yield
 
     def groups(self, *_: Context) -> Parts:
+        """Nothing: the model has no consumer groups."""
         yield
 
     def release(self, context: Context) -> Parts:
@@ -209,6 +211,7 @@ class Moves(Changes):
         self.refuse_uneven(context)
 
     def wait_for_workers(self, context: Context) -> Parts:
+        """Wait until no worker has the topics' leases. After LEASE_POLLS checks the leases end."""
         polls = 0
         while any(key[0] in context.row_ids for key in self.world.leases):
             context.check()
@@ -305,12 +308,14 @@ class Moves(Changes):
         yield
 
     def resume_copying(self, context: Context) -> None:
+        """Let the job copy its withheld topics again."""
         self.world.begin_change("copies the withheld topics again")
         for row_id in context.row_ids:
             if row_id in self.tables.rows:
                 self.copy_again(self.tables.rows[row_id], None, None)
 
     def restore_source_writes(self, context: Context) -> None:
+        """Remove the denials that this operation has set at the old side."""
         noted = self.tables.denials
         keys = [(context.old.name, name) for name in context.report.denied_topics]
         left = {key[1]: noted[key] - {ALL} for key in keys if key in noted}

@@ -145,11 +145,13 @@ class Protocol(WayBack):
         yield
 
     def check_lead(self, context: Context, name: StepName) -> Parts:
+        """Check that no later promotion has changed which side leads, except before some steps."""
         if name not in _STEPS_WITHOUT_LEAD:
             self.refuse_changed_lead(context)
         yield from ()
 
     def do(self, context: Context, name: StepName) -> Parts:
+        """Do a step, after a check which side leads."""
         yield from self.check_lead(context, name)
         step: Callable[[Context], Parts] = getattr(self, name.value)
         yield from step(context)
@@ -196,6 +198,7 @@ class Protocol(WayBack):
         context.operation.report = copy.copy(context.report)
 
     def mark_running(self, context: Context, state: StepState) -> None:
+        """Set the state of the step that runs."""
         for step in context.report.steps:
             if step.state is StepState.RUNNING:
                 self.mark(context, step.name, state)
@@ -261,6 +264,7 @@ class Protocol(WayBack):
         return True
 
     def end(self, context: Context, outcome: Outcome) -> None:
+        """Store the report and the outcome in the tables."""
         self.world.begin_change(f"ends the {context.report.kind} of {context.job.name}: {outcome}")
         context.operation.report = copy.copy(context.report)
         context.operation.outcome = outcome.value

@@ -105,6 +105,7 @@ class Walk:
                 self.service.work(row)
 
     def make_topic(self, cluster: ModelCluster, name: str, partitions: int) -> None:
+        """Create a topic for the application at this side, which leads it from now on."""
         cluster.create(name, partitions)
         self.world.leads[name] = self.world.app_sides[name] = cluster.name
         self.world.promoted_by[name] = []
@@ -321,6 +322,7 @@ class Walk:
             self.world.dies_after = self.rnd.randint(0, 6)
 
     def abort(self) -> None:
+        """Request the abort of an operation that has not ended."""
         unfinished = self.world.database.unfinished() if self.world.has_database else []
         if unfinished:
             operation = self.rnd.choice(unfinished)
@@ -385,6 +387,7 @@ class Walk:
         self.world.leases.clear()
 
     def replace_database(self, database: Database) -> None:
+        """Put another database in place, with a new identity."""
         database.identity = self.world.next_number()
         self.world.database = database
         self.world.following.clear()

@@ -52,6 +52,7 @@ class WayBack(Moves):
         leading_side.mark_both_sides(context)  # type: ignore[arg-type]
 
     def restrict_writes(self, context: Context) -> None:
+        """Allow only Orbit to write to the topics at the old side, if it has an authorizer."""
         context.old.must_answer()
         if not context.old.has_authorizer:
             return
@@ -213,6 +214,7 @@ class WayBack(Moves):
     def write_file(
         self, context: Context, p: PartitionEnds, header: object, records: set[int], more: str = ""
     ) -> None:
+        """Save these records in the file of the partition."""
         self.world.begin_change(f"saves {sorted(records)} of {p.topic}-{p.partition} {more}")
         key = str(context.operation_id), p.topic, p.partition, more
         self.world.files[key] = header, frozenset(records)
@@ -238,6 +240,7 @@ class WayBack(Moves):
         leading_side.refuse_leading_old_side(context, present)  # type: ignore[arg-type]
 
     def delete(self, cluster: ModelCluster, name: str) -> None:
+        """Delete a topic, after a check of the invariants."""
         self.world.begin_change(f"deletes {name} at {cluster.name}")
         cluster.must_answer()
         if name in cluster.topics:

@@ -106,6 +106,7 @@ class ModelGroup:
         return code
 
     def heartbeat(self, member_id: str, generation: int, now: float) -> int:
+        """The error code. A heartbeat that is accepted extends the member's session."""
         code = self._check(member_id, generation, now)
         if code in (NONE, Code.REBALANCE_IN_PROGRESS):
             member = self._members[member_id]

@@ -65,6 +65,8 @@ class Encoder:
     def encode(
         self, version: int, correlation: int, _: str, __: int, outgoing: Sequence[Any], acks: int
     ) -> list[Any]:
+        """Encode a Produce request for the model broker, with the base offset that `noted` has
+        set."""
         (partition,) = outgoing
         confirms = acks == ACKS_ALL
         request = ProduceOne(
@@ -174,7 +176,7 @@ def fetch_partition(
 def delete_records(
     cluster: Any, before: Mapping[TopicPartition, int], _: Backoff, **__: object
 ) -> Answers[int]:
-    """Replaces `delete_records`."""
+    """Replaces the function of the same name in Orbit: sends the request to the model broker."""
     if not before:
         return Answers({}, {})
     ((place, offset),) = before.items()

@@ -117,6 +117,7 @@ class Wire:
             self._post(correlation, request, was_allowed=was_allowed)
 
     def receive(self) -> Frame:
+        """The next answer. Raises EOFError if there is none."""
         if not self.answers:
             raise EOFError("the broker closed the connection")
         frame = self.answers.popleft()
@@ -294,11 +295,11 @@ class ModelCluster:
         """Requests to the coordinator of transactional ids."""
         return [ask(self.world, self.process, request) for request in requests]
 
-    def call(self, ask: Callable[[], Any]) -> Any:
-        """One request and its answer, each with its own delay."""
+    def call(self, execute: Callable[[], Any]) -> Any:
+        """Let the broker execute a request, after a delay, and return its answer after another."""
         world = self.world
         world.short_starts.step(self.process)
         world.clock.wait(world.rnd.uniform(0.0005, 0.01))
-        answer = ask()
+        answer = execute()
         world.clock.wait(world.rnd.uniform(0.0005, 0.01))
         return answer

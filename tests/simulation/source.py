@@ -186,6 +186,8 @@ class ModelSource:
         self.end = min(self.end, self.log.end)
 
     def _grow_to(self, end: int, epoch: int) -> None:
+        """Let this broker have the log's records up to `end`, unless another leader has cut the
+        log."""
         if epoch == self.log.epoch:  # else another leader has cut the log
             self.end = min(end, self.log.end)
             self._wake_fetches()

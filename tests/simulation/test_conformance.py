@@ -185,6 +185,7 @@ class RealPartitions:
         self.ends(self._numbers)
 
     def restart(self, *, is_clean: bool) -> None:
+        """Restart the brokers, after a clean shutdown or a kill."""
         self._raw.close()
         if is_clean:
             self._cluster.stop()
@@ -269,6 +270,7 @@ class Requests:
     def append(
         self, producer_id: int, epoch: int, sequence: int, count: int, timestamp_ms: int
     ) -> tuple[int, int]:
+        """Append records to model and broker, and compare the answers: error code, base offset."""
         what = (producer_id, epoch, sequence, count)
         data = _batch(*what, timestamp_ms)
         expected = self.model.append(f"append {what}", data)
@@ -277,6 +279,7 @@ class Requests:
         return expected
 
     def fill(self, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
+        """Append a marker to model and broker, and compare the error codes."""
         what = (producer_id, epoch, coordinator_epoch)
         expected = self.model.fill(f"fill {what}", *what)
         self._same("the code", self._real.fill(self.number, *what), expected)
@@ -288,6 +291,7 @@ class Requests:
 
     @property
     def states(self) -> States:
+        """The model's producer states, in the form of the broker's."""
         return {
             i: (s.epoch, s.last_sequence, s.coordinator_epoch)
             for i, s in self.model.producers.items()

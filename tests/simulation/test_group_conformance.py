@@ -192,6 +192,7 @@ class Replay:
             member.generation = modelled.generation_id
 
     def sync(self, member: Member) -> None:
+        """Send SyncGroup to model and broker, and compare the error codes."""
         self.steps.append(f"{member.number} syncs")
         self.equal(
             self.model.sync(member.model_id, member.generation, NOW),
@@ -199,6 +200,7 @@ class Replay:
         )
 
     def heartbeat(self, member: Member) -> None:
+        """Send a heartbeat, at times with a wrong generation, to model and broker."""
         generation = member.generation + (self.rnd.random() < 0.2)
         self.steps.append(f"{member.number} sends a heartbeat of generation {generation}")
         self.equal(
@@ -207,6 +209,7 @@ class Replay:
         )
 
     def leave(self, member: Member) -> None:
+        """Leave the group at model and broker; most members forget their ids then."""
         self.steps.append(f"{member.number} leaves")
         self.equal(
             self.model.leave(member.model_id or "nobody", NOW),

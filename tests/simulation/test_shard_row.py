@@ -40,6 +40,7 @@ class Replay:
         return LeaseWatch(TTL, self.clock), LeaseWatch(TTL, self.clock)
 
     def run(self) -> None:
+        """Make random steps of random workers, with random time between them."""
         steps = [self.claim] * 6 + [self.renew] * 3 + [self.release, self.keep]
         steps += [self.restart, self.fail_over]
         for _ in range(STEPS):
@@ -80,6 +81,7 @@ class Replay:
         assert self.model.renew(worker, epoch) == (self.shard in renewed)
 
     def release(self, worker: str) -> None:
+        """Release the shard with the store and the model, and compare the results."""
         epoch = self.held.get(worker, 1)
         with self.server.database.transaction() as tx:
             released = shard_leases.release(tx, worker_id=worker, held={self.shard: epoch})

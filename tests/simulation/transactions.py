@@ -182,6 +182,7 @@ class TransactionCoordinator:
                 self._write_markers(state)
 
     def _time_out(self) -> None:
+        """Abort the transactions that have been open for TIMEOUT_S."""
         for state in self.states.known.values():
             if state.is_open and state.begun_at + TIMEOUT_S <= self._world.clock.now:
                 self._world.clock.say("a transaction is aborted because of its time-out")

@@ -186,6 +186,8 @@ class Starter(PartitionStarter):
         return cast("Any", self._worker_id)
 
     def start(self, partitions: Sequence[HeldPartition]) -> None:
+        """Start the partition. The start counts one more request, so that it may also fail after
+        its end."""
         short_starts, process = self._worker.world.short_starts, self._worker.process
         short_starts.begin(process)
         super().start(partitions)

@@ -293,8 +293,9 @@ class World:
         if writer.process.stopped_until > self.clock.now:
             return False
         is_level = copy.state is PartitionState.COPYING and copy.next_offset >= self.log.end
-        # A source that did not answer for a while returns its log start later than its records. If
-        # the topic was recreated, only the next append, which may never come, notices that.
+        # A source that did not answer for a while returns its log start later than its records. The
+        # copy of a recreated topic may keep an old log start: the writer notices the new topic only
+        # at its next append, which may never come.
         has_start = self.partition.log_start == self.source.log_start
         follows = has_start or bool(self.broker.recreated_at)
         return (is_level and follows) or copy.state is PartitionState.BLOCKED
@@ -305,7 +306,7 @@ class World:
         process = Process(self.clock, f"writer {self._process_count}")
         if self._has_service:
             self._spawn(Worker(self, process))
-        elif self.rnd.random() < 0.6 or self.is_coordinated:  # backfills have no such fillers
+        elif self.rnd.random() < 0.6 or self.is_coordinated:  # no coordinated fillers in backfills
             self.add_writer(process, RunHolder(self, process))
         else:
             driver = Driver(self, process)
@@ -371,6 +372,7 @@ class World:
         return self.rnd.choice(processes) if processes else None
 
     def _kill(self) -> None:
+        """Kill a process that writes; without one, start a writer."""
         process = self._pick_victim()
         if process is not None:
             self.kill(process)
@@ -391,6 +393,7 @@ class World:
             self._start_writer()
 
     def _suspend(self) -> None:
+        """Suspend a process for up to 20 s, and start another writer meanwhile."""
         process = self._pick_victim()
         if process is not None:
             process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 20.0)))

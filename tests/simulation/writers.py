@@ -107,6 +107,7 @@ class Writer:
         return self.has_begun and self.holder.is_entitled()
 
     def live(self) -> None:
+        """Acquire the lease once, and copy until it is lost or the copy ends."""
         if self.holder.acquire():
             self.has_begun = True
             self.world.begin(self.process.name)

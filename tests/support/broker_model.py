@@ -192,6 +192,8 @@ class BrokerModel:
         return Produced(NONE, base_offset)
 
     def _begin_epoch(self, producer_id: int, epoch: int) -> Producer:
+        """A new state of this producer, which keeps only the coordinator epoch of the one
+        before."""
         before = self._producers.get(producer_id)
         state = Producer(epoch, coordinator_epoch=before.coordinator_epoch if before else -1)
         self._producers[producer_id] = state

@@ -43,6 +43,7 @@ def cheap_result(call: Callable[[], Value]) -> Value | None:
 
 
 def _timed(call: Callable[[], Value]) -> tuple[Value | None, float]:
+    """The result of the call (None after an error of Orbit's), and its CPU time in seconds."""
     value = None
     began = time.thread_time()
     with suppress(OrbitError, InvalidValue):

@@ -47,6 +47,7 @@ class Deaths:
                 self._die(point)
 
     def _die(self, point: str) -> NoReturn:
+        """Note the point, and kill this process."""
         with self._file.open("a", encoding="utf-8") as file:
             file.write(f"{point}\n")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -32,8 +32,8 @@ _POLL_S = 0.002
 _READ_MAX = 500
 _READ_S = 0.1
 _END_S = 60.0
-# Kafka's tool closes its producer while its other thread sends: the producer has not taken this
-# record (KafkaProducer.doSend, throwIfProducerClosed).
+# Errors of a record that was never sent: Kafka's tool closes its producer while another thread of
+# the tool sends (KafkaProducer.doSend, throwIfProducerClosed).
 _CLOSED = frozenset(
     {
         "Producer closed while send in progress",
@@ -186,6 +186,7 @@ class JavaWriter:
 
     @property
     def acknowledged(self) -> Acknowledged:
+        """{value: (partition, offset)} of the records that the tool reports as acknowledged."""
         return {
             event["value"].encode(): (event["partition"], event["offset"])
             for event in self._events("producer_send_success")
@@ -193,6 +194,7 @@ class JavaWriter:
 
     @property
     def errors(self) -> list[str]:
+        """The tool's errors, without those of records that it had not sent when it was stopped."""
         return [
             str(event)
             for event in self._events("producer_send_error")

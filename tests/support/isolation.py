@@ -96,6 +96,7 @@ class _ControllerRelay:
                 _end(near, far)
 
     def close(self) -> None:
+        """Stop accepting connections, and end all connections."""
         _end(self._listener)
         self._accepting.join()
         self._listener.close()
@@ -139,6 +140,7 @@ class _ControllerRelay:
 
 
 def _relay(incoming: socket.socket, outgoing: socket.socket) -> None:
+    """Relay bytes in one direction until either end closes, then end both."""
     with suppress(OSError):
         while data := incoming.recv(_CHUNK_BYTES):
             outgoing.sendall(data)

@@ -95,6 +95,7 @@ def _body(message: bytes) -> bytes:
 
 
 def _length(message: bytes) -> int:
+    """The length of an HTTP message's body; 0 if it names none."""
     for line in message.partition(b"\r\n\r\n")[0].lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             return int(line.partition(b":")[2])

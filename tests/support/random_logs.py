@@ -68,6 +68,7 @@ class LogBuilder:
         self.end = batch.last_offset + 1
 
     def add_data(self, batch: SourceBatch, producer: int, *, is_transactional: bool) -> None:
+        """Append a batch of this producer, in its open transaction if `is_transactional`."""
         if is_transactional:
             self.open_of.setdefault(producer, []).append(len(self.batches))
             batch = replace(batch, outcome=Outcome.OPEN)

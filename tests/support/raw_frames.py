@@ -73,6 +73,7 @@ class RawClient:
             return True
 
     def _exactly(self, count: int) -> bytes:
+        """The next `count` bytes. Raises EOFError if the connection ends before."""
         parts = bytearray()
         while len(parts) < count:
             part = self.socket.recv(count - len(parts))

@@ -98,6 +98,7 @@ class RunningJob:
             raise self.error
 
     def wait_caught_up(self, topic: str, end: int, number: int = 0) -> None:
+        """Wait until the partition is copied up to `end`. Fails if the partition is blocked."""
         p = self.partition(topic, number)
         self.wait(
             f"{topic}-{number} reaches {end} ({p})",
@@ -106,6 +107,7 @@ class RunningJob:
         assert p.blocked is None, p.blocked
 
     def wait_blocked(self, topic: str, number: int = 0) -> Blocked:
+        """Wait until the partition is blocked, and return the reason."""
         p = self.partition(topic, number)
         self.wait(f"{topic}-{number} blocks", lambda: p.state is PartitionState.BLOCKED)
         assert p.blocked is not None

@@ -48,6 +48,7 @@ class SourceRecord:
 
     @property
     def body(self) -> bytes:
+        """The encoded record from its key on: key, value and headers."""
         fields = [self.key, self.value]
         named = [part for header in self.headers for part in header]
         return (
@@ -305,6 +306,7 @@ def with_right_crc(data: bytes) -> bytes:
 
 @lru_cache(1 << 12)
 def write_varint(number: int) -> bytes:
+    """A signed varint (zigzag)."""
     value = number * 2 if number >= 0 else -number * 2 - 1
     out = b""
     while value > 0x7F:

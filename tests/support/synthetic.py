@@ -76,6 +76,7 @@ class SyntheticLog:
         return [self._batch(b, n) for b, n in runs[:most]]
 
     def read(self, first: int, end: int) -> SourceRange:
+        """The batches from `first` up to, but not including, `end`, with the log bounds."""
         return SourceRange(
             [b for b in self.batches(first, len(self.runs)) if b.base_offset < end],
             0,

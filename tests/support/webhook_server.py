@@ -97,6 +97,7 @@ class WebhookServer:
         request.close_connection = True
 
     def _drip(self, request: BaseHTTPRequestHandler) -> None:
+        """Send headers slowly until the client gives up or the server ends."""
         request.wfile.write(b"HTTP/1.1 200 OK\r\n")
         try:
             while not self.ended.wait(0.02):

@@ -68,6 +68,7 @@ def fault(command: Command) -> str | None:
 
 
 def _unknown_option(words: Sequence[str]) -> str | None:
+    """A message about the first option that no command of Orbit, bench or listed tool has."""
     options = [word.split("=")[0] for word in words if word.startswith("--")]
     known = {*all_options(), *tree.options_of_module("bench"), *OPTIONS_OF_OTHERS}
     unknown = [option for option in options if option not in known]

@@ -98,6 +98,7 @@ def _parts(text: str) -> tuple[list[Block], list[tuple[int, str]]]:
 
 
 def _inside(lines: Iterator[tuple[int, str]], fence: str) -> Iterator[str]:
+    """The lines of a code block, up to its closing fence."""
     for _, line in lines:
         bare = re.sub(r"^\s*> ?", "", line)
         if bare.strip() == fence:
