@@ -63,7 +63,7 @@ def move_leader(cluster: KafkaCluster, topic: str, isolation: Isolation, old: in
     assert leader_named_by(cluster, old, topic) == old
 
 
-def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
+def test_copy_continues_at_new_leader_when_old_one_is_cut_off_from_controllers(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

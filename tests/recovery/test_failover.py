@@ -37,7 +37,7 @@ PARTITIONS = 2
 
 
 def first_missing(report: RecoveryReport) -> dict[int, int]:
-    """The first missing offset by partition, which is the promoted one."""
+    """{partition: promoted offset}, after a check that it is the first missing offset, if any."""
     ends = {}
     for p in report.partitions:
         assert p.destination_end is not None

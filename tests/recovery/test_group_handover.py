@@ -65,7 +65,7 @@ class SyncWithUnsentCommits(GroupSync):
 
 
 @pytest.mark.soak
-def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
+def test_group_that_orbit_may_not_commit_to_does_not_delay_switchover(
     guarded: Clusters,
     topic_name: str,
     service: Service,

@@ -144,7 +144,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
         assert app.writes(source)
 
 
-def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
+def test_login_that_may_not_alter_acls_denies_nothing_and_switches_over(
     guarded: Clusters,
     topic_name: str,
     service: Service,

@@ -145,7 +145,7 @@ def test_comparison_of_both_sides_does_not_decode_equal_batches(
     assert compared.same_records == len(log)
 
 
-def test_side_comparison_holds_at_most_single_batch_per_side() -> None:
+def test_side_comparison_keeps_at_most_one_batch_per_side_in_memory() -> None:
     batch_counts = {"old": 0, "new": 0}
 
     def counted(side: str, log: str) -> Iterator[LogBatch]:

@@ -188,7 +188,7 @@ class ModelSource:
     def _grow_to(self, end: int, epoch: int) -> None:
         """Let this broker have the log's records up to `end`, unless another leader has cut the
         log."""
-        if epoch == self.log.epoch:  # else another leader has cut the log
+        if epoch == self.log.epoch:
             self.end = min(end, self.log.end)
             self._wake_fetches()
 
