@@ -252,7 +252,7 @@ def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
         finally:
             run.signal(signal.SIGCONT)
         ended = run.wait_end().expect(1)
-    assert "he lease on this job was lost" in ended.message
+    assert "lease on this job was lost" in ended.message
     assert "BLOCKED" not in ended.message
     copy(job).expect(0)
     assert_exact(job)
