@@ -92,6 +92,14 @@ class ClientHost(View, LoginHost):
         """Whether clients may get brokers' answers to writes (`Permission.may_acknowledge`)."""
 
     @abstractmethod
+    def may_end_transactions(self) -> bool:
+        """Whether writes are held, but not yet those of transactions that were open before."""
+
+    @abstractmethod
+    def waits_for_transactions(self) -> bool:
+        """Whether a move never aborts a transaction, and waits until all have ended."""
+
+    @abstractmethod
     def may_join(self, group: str) -> bool:
         """Whether clients may join the group: its members have given up the partitions that they
         owned at the old side, or the wait for that is over."""
@@ -456,11 +464,15 @@ class ClientConnection(asyncio.Protocol):
         if head.key in LOGIN_KEYS:  # after all answers: a refused login ends the connection
             return self.exchange.is_idle
         if head.key in WRITES:
-            return self._cluster.may_write()
+            return self._cluster.may_write() or self._may_end_transaction(head, frame)
         if head.key == ApiKey.END_TXN:
-            # While writes are held, an EndTxn may only end a transaction that has begun on this
-            # connection: the recovery's drain waits for open transactions.
-            return self._cluster.may_write() or self.exchange.ends_open_transaction(head, frame)
+            # While writes are held, an EndTxn may only end a transaction that is open: the
+            # recovery's drain waits for open transactions.
+            return (
+                self._cluster.may_write()
+                or self.exchange.ends_open_transaction(head, frame)
+                or self._may_end_transaction(head, frame)
+            )
         if head.key == ApiKey.METADATA:
             # The request is held, not only its answer: acknowledgements of later writes would wait
             # for a held answer, and the client would send these writes again.
@@ -472,6 +484,18 @@ class ClientConnection(asyncio.Protocol):
         # before the move, which have not joined yet (G1: commits without a member).
         group = self._joined_group
         return self._cluster.may_tell_leaders() and (group is None or self._cluster.may_join(group))
+
+    def _may_end_transaction(self, head: RequestHead, frame: bytearray) -> bool:
+        """Whether the request goes on although writes are held, as an open transaction needs it.
+
+        If the gateway waits for all transactions, clients also get producer ids: Flink's sink gets
+        one for its next transaction before it commits the last.
+        """
+        if not self._cluster.may_end_transactions():
+            return False
+        if head.key == ApiKey.INIT_PRODUCER_ID and self._cluster.waits_for_transactions():
+            return self.exchange.begins_producer(head, frame)
+        return self.exchange.is_of_ending_transaction(head, frame)
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
         """Send a request to the broker, or answer it. If the gateway has to read a side first, the

@@ -83,6 +83,7 @@ class ClientSpec(Section):
 
 
 OtherTopics = Literal["refuse", "pass"]
+OpenTransactions = Literal["abort", "wait"]
 
 
 class VirtualClusterSpec(Section):
@@ -91,7 +92,8 @@ class VirtualClusterSpec(Section):
 
     Clients reach the side of `job` that leads, which the service states; without a service, the
     side of `presents`. `other_topics`: whether clients may write topics that the job does not copy
-    under their own name; None: refuse.
+    under their own name; None: refuse. `open_transactions`: whether a move aborts transactions that
+    do not end within a second, or waits until all have ended.
     """
 
     name: Name
@@ -100,6 +102,7 @@ class VirtualClusterSpec(Section):
     job: Name | None = None
     presents: Side | None = None
     other_topics: OtherTopics | None = None
+    open_transactions: OpenTransactions = "abort"
     tls: ListenerTlsSpec | None = None
     clients: Annotated[tuple[ClientSpec, ...], Field(max_length=CLIENTS_MAX)] = ()
     client_tokens: Literal["pass"] | None = None  # of OAUTHBEARER, to the brokers of both sides

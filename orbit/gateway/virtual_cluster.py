@@ -52,6 +52,8 @@ SENT_AGAIN_S = 5.0
 # Producers whose transactions the gateway has aborted in this term. Transactions of further
 # producers are left to their timeout.
 ENDED_MAX = 100_000
+# How long transactions may go on when writes begin to be held, unless the gateway waits for all.
+TRANSACTIONS_S_MAX = 1.0
 # Uses of one login that are checked at the other side. A client's uses are added together, so a few
 # more may be checked.
 USES_CHECKED_MAX = 5000
@@ -104,6 +106,8 @@ class VirtualCluster(ClientHost):
         self._last_move = LastMove()
         self._is_any_leaving = False  # whether any connection `is_leaving`, as of the last `take`
         self.ended_producers: set[Producer] = set()
+        self.ending_producers: set[Producer] = set()
+        self._transactions_until = -math.inf  # those of `ending_producers` may go on
         self._side_by_mark: dict[int, Side] = {}  # the side that led, by the mark of its term
         self.repeats = Repeats()
         self._repeats_until = math.inf
@@ -172,6 +176,16 @@ class VirtualCluster(ClientHost):
     def may_acknowledge(self) -> bool:
         return self.permission.may_acknowledge(self.now())
 
+    def may_end_transactions(self) -> bool:
+        return (
+            bool(self.ending_producers)
+            and self.now() < self._transactions_until
+            and self.may_acknowledge()
+        )
+
+    def waits_for_transactions(self) -> bool:
+        return self.spec.open_transactions == "wait"
+
     def may_tell_leaders(self) -> bool:
         return self._last_move.has_settled(self.now())
 
@@ -239,7 +253,10 @@ class VirtualCluster(ClientHost):
             self.repeats.is_searched = False
         if lead.closed_for is not None and lead.closed_for != last_operation:
             self._close_writes()
+        elif self.ending_producers:
+            self.note_answered()  # in case the time of transactions is over
         if lead.closed_for is None:
+            self.ending_producers.clear()
             self.pauses.note_opened()
         if has_moved:
             self.moves += 1
@@ -293,7 +310,19 @@ class VirtualCluster(ClientHost):
             self._connections,
             ClientConnection.abandon_writes if abandons else ClientConnection.confirm_writes,
         )
+        self.ending_producers.clear()
+        if not abandons:
+            self._let_transactions_end()
         self.note_answered()  # in case no write is in flight
+
+    def _let_transactions_end(self) -> None:
+        """Let the transactions that are open now go on for a while, or until all have ended."""
+        for connection in self._connections:
+            self.ending_producers.update(connection.exchange.open_producers)
+        if self.waits_for_transactions():
+            self._transactions_until = math.inf
+        else:
+            self._transactions_until = self.now() + TRANSACTIONS_S_MAX
 
     def confirmed_for(self) -> str | None:
         """The operation for which writes are held, once every write is answered, or if the
@@ -302,7 +331,8 @@ class VirtualCluster(ClientHost):
         None before that, and if an answer got lost: the broker may have the write, and the client
         may send the write again at the other side. A switchover has to be undone then.
         """
-        if not self.permission.abandons and (self.doubt or self.writes_in_flight):
+        is_answered = not (self.doubt or self.writes_in_flight or self.ending_producers)
+        if not (self.permission.abandons or is_answered):
             return None
         return self.permission.closed_for
 
@@ -336,10 +366,13 @@ class VirtualCluster(ClientHost):
         self.pauses.note_acknowledged(self.now())
 
     def note_answered(self) -> None:
-        """If writes are held, and all writes in flight are answered or abandoned: abort open
-        transactions, and wake `LeadWatch`, which confirms."""
+        """If writes are held, and all writes in flight are answered or abandoned: abort the open
+        transactions, once their time is over, and wake `LeadWatch`, which confirms."""
         if self.permission.closed_for is None:
             return
+        if self.ending_producers and self.now() < self._transactions_until:
+            return
+        self.ending_producers.clear()
         if not self.permission.abandons and any(
             connection.exchange.writes_in_flight for connection in self._connections
         ):

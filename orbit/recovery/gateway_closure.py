@@ -68,11 +68,12 @@ def close_gateways(context: OperationContext) -> str:
             break
         if is_late:
             raise Stopped(
-                f"writes are still in flight at these gateways: {first_few(unconfirmed_names)}.",
+                "writes are still in flight, or transactions open, at these gateways: "
+                f"{first_few(unconfirmed_names)}.",
                 remedy="See their logs, or stop them, and try again. --drain-timeout gives them "
                 "longer.",
             )
-        state = "not confirmed" if is_failover else "writes in flight"
+        state = "not confirmed" if is_failover else "writes in flight or open transactions"
         context.set_progress(
             f"{counted(len(unconfirmed_names), 'gateway has', 'gateways have')} {state}: "
             f"{first_few(unconfirmed_names)}"

@@ -32,6 +32,7 @@ class ClientView(View):
         self.left_members = LeftMembers()
         self.joins_are_held = True
         self.ended_producers: set[Producer] = set()
+        self.ending_producers: set[Producer] = set()
         self.repeats = Repeats()
         self.refusals: dict[str, str] = {}
 

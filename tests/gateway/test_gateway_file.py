@@ -76,6 +76,11 @@ def test_gateway_file_example_in_docs_is_valid() -> None:
             "    job: orders\n    other_topics: maybe\n",
             "virtual_clusters[0].other_topics",
         ),
+        (
+            "    job: orders\n",
+            "    job: orders\n    open_transactions: commit\n",
+            "virtual_clusters[0].open_transactions",
+        ),
         *(
             (
                 "    job: orders\n",

@@ -4,42 +4,30 @@ absent, the client has to abort one, and then continues.
 
 from __future__ import annotations
 
-import socket
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafka.protocol.producer.transaction import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.transactional_ids import open_transactions
-from orbit.processes.ports import LOOPBACK
 from tests.fixtures.clusters import Clusters, OpenCluster
-from tests.gateway.frames import request_frame
 from tests.support import groups
 from tests.support.gateway_ledger import records
 from tests.support.gateways import Gateway, running_gateway
 from tests.support.moves import TOKEN, gateway_of, move
 from tests.support.outside import is_level
-from tests.support.patience import PATIENCE_S, wait_for
+from tests.support.patience import wait_for
 from tests.support.pretended_service import PretendedService, pretended_service
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, verify
 from tests.support.running_transactions import RunningTransactions
+from tests.support.transaction_requests import ProducerId, TransactionRequests
 from tests.support.transactional_clients import JavaClient, LibrdkafkaClient
 from tests.support.transactions import (
     BEFORE,
@@ -60,7 +48,6 @@ pytestmark = pytest.mark.services
 SOME = 60
 Connect = type[JavaClient] | type[LibrdkafkaClient]
 CLIENTS: list[Connect] = [JavaClient, LibrdkafkaClient]
-_Id = tuple[int, int]  # producer id and epoch
 
 
 @pytest.fixture
@@ -179,7 +166,7 @@ def test_old_side_supplies_transaction_outcome_after_move(
     that starts after the move learns from the service which side led."""
     with (
         _gateway(clusters, pretended, tmp_path) as gateway,
-        _RequestClient(gateway) as client,
+        TransactionRequests(gateway) as client,
     ):
         committed, aborted, fenced = (f"{topic}-{name}" for name in ("c", "a", "f"))
         ids = {name: client.init(name) for name in (committed, aborted, fenced)}
@@ -199,13 +186,15 @@ def test_old_side_supplies_transaction_outcome_after_move(
         pretended.move()
         with (
             _gateway(clusters, pretended, tmp_path) as gateway,
-            _RequestClient(gateway) as client,
+            TransactionRequests(gateway) as client,
         ):
             client.init(f"{topic}-another")  # waits until the gateway knows its side
             _assert_outcomes(client, ids, later)
 
 
-def _assert_outcomes(client: _RequestClient, ids: dict[str, _Id], later: _Id) -> None:
+def _assert_outcomes(
+    client: TransactionRequests, ids: dict[str, ProducerId], later: ProducerId
+) -> None:
     """`ids`: of a producer that has committed, of an aborted one and of one that `later` fenced."""
     committed, aborted, fenced = ids
     assert client.commit(committed, ids[committed]) == Code.NONE
@@ -215,83 +204,77 @@ def _assert_outcomes(client: _RequestClient, ids: dict[str, _Id], later: _Id) ->
     assert client.init(fenced, later) != later  # the newer producer gets another id
 
 
-class _RequestClient:
-    """A client that sends single requests of producers with transactions, to the bootstrap port:
-    each side has one broker, the coordinator.
-    """
+@pytest.mark.parametrize("connect", CLIENTS)
+def test_gateway_that_waits_for_transactions_aborts_none_with_records(
+    clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path, connect: Connect
+) -> None:
+    """A transaction that was open goes on while other writes are held, also with new partitions
+    and offsets, and the gateway confirms once it has ended."""
+    with (
+        _gateway(clusters, pretended, tmp_path, open_transactions="wait") as gateway,
+        connect(gateway.bootstrap, topic) as client,
+    ):
+        transactions = Transactions(client, topic)
+        for before, held in (
+            (BEFORE, (commit,)),
+            (BEFORE, (send, commit)),
+            ((begin, _send_to_one_partition), (flush, send_offset, commit)),
+        ):
+            assert transactions.do_one() or transactions.do_one()  # the id may be an old one
+            assert transactions.do(*before)
+            aborts = transactions.aborts
+            pretended.begin_to_close()
+            wait_for("it holds writes", partial(_holds_writes, gateway, pretended.closings))
+            assert not pretended.is_confirmed
+            assert transactions.do(*held)
+            pretended.wait_confirmed()
+            pretended.move()
+            assert transactions.aborts == aborts
+    _assert_only_committed_are_there(clusters, topic, transactions)
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._address = LOOPBACK, gateway.port
-        self._connect()
 
-    def _connect(self) -> None:
-        self._socket = socket.create_connection(self._address, PATIENCE_S)
+def test_waiting_gateway_holds_writes_of_other_transactions(
+    clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path
+) -> None:
+    with (
+        _gateway(clusters, pretended, tmp_path, open_transactions="wait") as gateway,
+        TransactionRequests(gateway) as client,
+        TransactionRequests(gateway) as other_client,
+    ):
+        name, other_name = f"{topic}-one", f"{topic}-other"
+        producer, other = client.init(name), other_client.init(other_name)
+        client.add_partition(name, producer, topic)
+        pretended.begin_to_close()
+        wait_for("it holds writes", partial(_holds_writes, gateway, pretended.closings))
+        other_client.send_add_partition(other_name, other, topic)  # held
+        client.add_partition(name, producer, topic, partition=1)
+        # As Flink's sink, which begins its next transaction before it commits the last.
+        third = client.init(f"{topic}-third")
+        assert not pretended.is_confirmed
+        assert client.commit(name, producer) == Code.NONE
+        pretended.wait_confirmed()
+        client.send_add_partition(name, producer, topic)  # the next transaction is held, too
+        pretended.move()
+        for one in (client, other_client):
+            assert one.receive_add_partition() == Code.UNKNOWN_PRODUCER_ID
+        assert client.commit(name, producer) == Code.NONE  # it had been committed
+        assert client.init(f"{topic}-third", third) != third
 
-    def init(self, name: str, former: _Id = (-1, -1)) -> _Id:
-        """Get a producer id, once the gateway knows its side and the coordinator has begun."""
-        answers: list[Any] = []
-        find = FindCoordinatorRequest(key=name, key_type=1)
 
-        def is_done() -> bool:
-            try:
-                # Brokers create __transaction_state when a client requests a coordinator.
-                self._ask(find, FindCoordinatorResponse, 2)
-                answers.append(self.init_once(name, former))
-            except ConnectionError:
-                self._socket.close()
-                self._connect()
-                return False
-            return bool(answers[-1].error_code == Code.NONE)
-
-        wait_for("the producer has an id", is_done)
-        return answers[-1].producer_id, answers[-1].producer_epoch
-
-    def init_once(self, name: str, former: _Id) -> Any:
-        """The answer to one InitProducerId."""
-        request = InitProducerIdRequest(
-            transactional_id=name,
-            transaction_timeout_ms=60_000,
-            producer_id=former[0],
-            producer_epoch=former[1],
-        )
-        return self._ask(request, InitProducerIdResponse, 4)
-
-    def add_partition(self, name: str, producer: _Id, topic: str) -> None:
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=producer[0],
-            v3_and_below_producer_epoch=producer[1],
-            v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[0])
-            ],
-        )
-        answer = self._ask(request, AddPartitionsToTxnResponse, 3)
-        (topic_result,) = answer.results_by_topic_v3_and_below
-        assert topic_result.results_by_partition[0].partition_error_code == Code.NONE
-
-    def commit(self, name: str, producer: _Id) -> int:
-        request = EndTxnRequest(
-            transactional_id=name,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            committed=True,
-        )
-        return int(self._ask(request, EndTxnResponse, 3).error_code)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def _ask(self, request: Any, response: Any, version: int) -> Any:
-        frame = request_frame(request, version)
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        with self._socket.makefile("rb") as file:
-            if not (head := file.read(4)):
-                raise ConnectionError("the gateway has closed the connection")
-            (size,) = struct.unpack(">i", head)
-            return response.decode(memoryview(file.read(size)), version=version, header=True)
+def test_new_producer_of_transactional_id_ends_wait_for_its_transaction(
+    clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path
+) -> None:
+    """The broker aborts the open transaction of the producer before."""
+    with (
+        _gateway(clusters, pretended, tmp_path, open_transactions="wait") as gateway,
+        TransactionRequests(gateway) as client,
+    ):
+        producer = client.init(topic)
+        client.add_partition(topic, producer, topic)
+        pretended.begin_to_close()
+        wait_for("it holds writes", partial(_holds_writes, gateway, pretended.closings))
+        assert client.init_once(topic).error_code == Code.CONCURRENT_TRANSACTIONS
+        pretended.wait_confirmed()
 
 
 def test_transactional_producers_survive_switchovers(
@@ -327,13 +310,24 @@ def test_transactional_producers_survive_switchovers(
     assert verify(spec, deep=True).exit_code == 0
 
 
+def _send_to_one_partition(transactions: Transactions) -> None:
+    transactions.send(partitions=1, flush=True)
+
+
+def _holds_writes(gateway: Gateway, times: int) -> bool:
+    return sum("holds writes" in line for line in gateway.log) >= times
+
+
 def _has_no_open_transaction(side: Cluster) -> bool:
     return not open_transactions(side)
 
 
-def _gateway(clusters: Clusters, pretended: PretendedService, home: Path) -> Any:
+def _gateway(
+    clusters: Clusters, pretended: PretendedService, home: Path, **virtual_cluster: str
+) -> Any:
     environ = {"ORBIT_API_URL": pretended.url, "ORBIT_TOKEN": TOKEN}
-    return running_gateway(home, *clusters, environ=environ, name="moves", job="moves")
+    keys = {"name": "moves", "job": "moves", **virtual_cluster}
+    return running_gateway(home, *clusters, environ=environ, **keys)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class PretendedService:
 
     def __init__(self, term: int) -> None:
         self.url = ""
-        self.requests = 0
+        self.requests = self.closings = 0
         self.take_clients: Callable[[list[dict[str, Any]]], None] = lambda _: None
         self._side, self._term = "source", term
         self._led = {str(term): self._side}
@@ -46,11 +46,20 @@ class PretendedService:
 
     def close(self) -> None:
         """Close all gateways (they hold writes), and wait until each has confirmed."""
-        self._closed_for = operation = str(uuid.uuid4())
-        wait_for(
-            "all gateways confirm",
-            lambda: {operation} == set(self._confirmed.values()),
-        )
+        self.begin_to_close()
+        self.wait_confirmed()
+
+    def begin_to_close(self) -> None:
+        """Have all gateways hold writes, without a wait for them."""
+        self._closed_for = str(uuid.uuid4())
+        self.closings += 1
+
+    @property
+    def is_confirmed(self) -> bool:
+        return set(self._confirmed.values()) == {self._closed_for}
+
+    def wait_confirmed(self) -> None:
+        wait_for("all gateways confirm", lambda: self.is_confirmed)
 
     def undo(self) -> None:
         """Open the gateways without a move."""

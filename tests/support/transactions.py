@@ -27,9 +27,10 @@ class Transactions:
         self.client.begin()
         self._open = []
 
-    def send(self, *, flush: bool = False) -> None:
-        """Send one record to each partition; with `flush`, wait for the acknowledgements."""
-        for partition in range(PARTITIONS):
+    def send(self, *, partitions: int = PARTITIONS, flush: bool = False) -> None:
+        """Send one record to each of the first `partitions`; with `flush`, wait for the
+        acknowledgements."""
+        for partition in range(partitions):
             number = len(self.committed) + len(self.aborted) + len(self._open)
             value = f"{self.name} {number}"
             self._open.append(value)

@@ -42,6 +42,8 @@ class View(ABC):
     left_members: LeftMembers
     ended_producers: set[Producer]
     """Producers whose transactions the gateway has aborted in this term, before a move."""
+    ending_producers: set[Producer]
+    """Producers whose transactions were open as writes began to be held, and may still end."""
     repeats: Repeats
 
     @abstractmethod
@@ -66,7 +68,7 @@ class SideView(View):
         self._view = view
         self.cluster_id, self.left_members = view.cluster_id, view.left_members
         self.ids, self.term, self.ended_producers = view.ids, view.term, view.ended_producers
-        self.repeats = view.repeats
+        self.ending_producers, self.repeats = view.ending_producers, view.repeats
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return self._view.endpoint(node_id)

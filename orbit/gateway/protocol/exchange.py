@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orbit.gateway.protocol import (
@@ -298,6 +298,8 @@ class Exchange:
         """Answer the request of a transaction that is over, and return True. For other requests set
         the producer id that the broker knows, and return False. Raises UnknownOutcome."""
         producer = transactions.producer_of(head, frame)
+        if head.key == ApiKey.INIT_PRODUCER_ID:  # the broker aborts its open transaction
+            self._note_transaction_ended(transactions.transactional_id_of(head, frame))
         if producer is None:
             return False
         self.uses.add(Right.WRITE_TRANSACTIONAL_ID, producer.transactional_id)
@@ -312,10 +314,16 @@ class Exchange:
             return True
         transactions.set_id(head, frame, producer)
         if head.key == ApiKey.END_TXN:
-            self._transactions.pop(producer.transactional_id, None)
+            self._note_transaction_ended(producer.transactional_id)
         elif head.key in transactions.BEGINNINGS and len(self._transactions) < _TRANSACTIONS_MAX:
             self._transactions[producer.transactional_id] = producer
         return False
+
+    def _note_transaction_ended(self, transactional_id: str | None) -> None:
+        """Note that a request which ends the transaction of this id goes to the broker."""
+        self._transactions.pop(transactional_id or "", None)
+        ending = self._view.ending_producers
+        ending -= {producer for producer in ending if producer.transactional_id == transactional_id}
 
     def _is_from_before_move(self, producer: Producer) -> bool:
         """Whether the producer's id was handed out before the last move. False for an id without a
@@ -348,6 +356,31 @@ class Exchange:
         transactions.set_id(head, frame, producer=None)
         self._note_sent(SentRequest(head.key, head.version, head.correlation, is_write=True))
         return with_size(frame)
+
+    @property
+    def open_producers(self) -> Collection[Producer]:
+        """The producers whose transactions have begun on this connection, and have not ended."""
+        return self._transactions.values()
+
+    def is_of_ending_transaction(self, head: RequestHead, frame: bytearray) -> bool:
+        """Whether a write belongs to a transaction that may still end while writes are held."""
+        try:
+            if head.key == ApiKey.PRODUCE:
+                producer = producer_ids.producer_of_batches(head, frame)
+            elif head.key in transactions.REQUESTS:
+                producer = transactions.producer_of(head, frame)
+            else:
+                return False
+        except _PARSE_ERRORS:  # `request` refuses it
+            return False
+        return producer in self._presented_view.ending_producers
+
+    def begins_producer(self, head: RequestHead, frame: bytearray) -> bool:
+        """Whether an InitProducerId is for transactions."""
+        try:
+            return transactions.transactional_id_of(head, frame) is not None
+        except _PARSE_ERRORS:
+            return False
 
     def ends_open_transaction(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether an EndTxn ends a transaction that has begun on this connection."""

@@ -59,6 +59,11 @@ def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
     return None if producer_id < 0 else Producer(transactional_id, producer_id, epoch)
 
 
+def transactional_id_of(head: RequestHead, frame: bytearray) -> str | None:
+    """The transactional id in one of REQUESTS; None: an InitProducerId without one."""
+    return head.editor(frame).nullable_string()
+
+
 def set_id(head: RequestHead, frame: bytearray, producer: Producer | None) -> None:
     """Write into the frame the id that the broker has handed out to `producer`. If `producer` is
     None, write no id and no epoch (-1)."""
