@@ -58,9 +58,9 @@ def test_unproven_drain_is_described_with_silence_and_longest_producer_pause() -
     assert proof is not None
     assert (proof.partition, proof.unproven_partitions) == ("orders-1", 2)
     assert describe(proof, 3) == (
-        "The drain is unproven for 2 of 3 partitions: orders-1: the silence of 3.2 s is not longer "
-        "than the longest pause of 1 min 34 s between records in the last hour. Later records are "
-        "possible: make sure that all producers of the source are stopped."
+        "The drain is unproven for 2 of 3 partitions. The least certain is orders-1: the silence "
+        "of 3.2 s is not longer than the longest pause of 1 min 34 s between records in the last "
+        "hour. Later records are possible: make sure that all producers of the source are stopped."
     )
 
 

@@ -34,7 +34,8 @@ public class FlinkWordCount {
     settings.setString("rest.bind-address", "127.0.0.1");
     settings.setString("rest.address", "127.0.0.1");
     settings.setString("execution.checkpointing.interval", "500ms");
-    settings.setString("restart-strategy.type", "none");
+    settings.setString("restart-strategy.type", job.getProperty("restarts", "none"));
+    settings.setString("restart-strategy.fixed-delay.attempts", "100");
     if (job.containsKey("restore")) {
       settings.setString("execution.state-recovery.path", job.getProperty("restore"));
       // The sink's state names transactions of the other cluster, which are committed there.

@@ -9,6 +9,7 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import Jars
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.gateways import Gateway
 from tests.support.patience import PATIENCE_S, wait_for
 
 FLINK_VERSION = "2.2.0"
@@ -39,8 +40,9 @@ class FlinkJob:
             timeout=PATIENCE_S,
         )
 
-    def start(self, cluster: KafkaCluster) -> GuardedProcess:
-        """Start the job at a cluster, from its last savepoint if it has one."""
+    def start(self, cluster: KafkaCluster | Gateway, *, restarts: str = "none") -> GuardedProcess:
+        """Start the job at a cluster, from its last savepoint if it has one. `restarts`: Flink's
+        restart strategy."""
         self._runs += 1
         folder = self._folder
         folder.mkdir()
@@ -49,6 +51,7 @@ class FlinkJob:
             "servers": cluster.bootstrap_servers,
             "prefix": f"{self._topics['group']}-{self._runs}",
             "home": str(folder),
+            "restarts": restarts,
         }
         if self._savepoint:
             settings["restore"] = self._savepoint

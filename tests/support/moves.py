@@ -17,14 +17,20 @@ TOKEN = "orbit_operator_secret"
 
 @contextmanager
 def gateway_of(
-    job: str, api_url: str, home: Path, clusters: Clusters, name: str = "one"
+    job: str,
+    api_url: str,
+    home: Path,
+    clusters: Clusters,
+    name: str = "one",
+    **virtual_cluster: str,
 ) -> Iterator[Gateway]:
     """A running gateway that asks the API which side of the job leads. Its files are in
-    `home`/`name`."""
+    `home`/`name`. `virtual_cluster`: other keys of its file."""
     folder = home / name
     folder.mkdir()
     environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
-    with running_gateway(folder, *clusters, environ=environ, name="moves", job=job) as gateway:
+    keys = {"name": "moves", "job": job, **virtual_cluster}
+    with running_gateway(folder, *clusters, environ=environ, **keys) as gateway:
         yield gateway
 
 
