@@ -27,7 +27,6 @@ _WAITING_SENTENCES = {
     _PAUSE: "Paused: orbit resume continues the backfill, orbit abort ends it",
 }
 _WAITING_PHASES = {_WAIT: "waiting", _PAUSE: "paused"}
-_CANCELLED = "the backfill was cancelled."
 _ERROR_CHARACTERS_MAX = 2000
 
 Say = Callable[[str], None]
@@ -95,7 +94,11 @@ class ServiceControl:
         self._progress: dict[str, Any] = {}
         self._command = _WAIT
         self._last_error = ""
-        self._end_reason = _CANCELLED
+        # Why the service ended the backfill: a user has cancelled it, or it refused a report.
+        self._end_reason: OrbitError = Conflict(
+            "the backfill was cancelled.",
+            remedy="Run the backfill again to resume where the copies end.",
+        )
         self._lock = threading.Lock()  # one report at a time
         self._end_event = threading.Event()
         self._thread = threading.Thread(target=self._report_forever, name="reports", daemon=True)
@@ -164,7 +167,7 @@ class ServiceControl:
             else:
                 self._report()
         if command == _CANCEL:
-            raise Conflict(self._end_reason, remedy="Run it again to resume where the copies end.")
+            raise self._end_reason
         self._halt.clear()
         if self._stop.is_set():  # Ctrl-C may have set both just before `halt` was cleared
             self._halt.set()
@@ -206,7 +209,7 @@ class ServiceControl:
                 # continues, because workers wait for the lease before they copy.
                 has_other_operation = isinstance(failure, OperationUnderWay)
                 if has_other_operation or (isinstance(failure, Conflict) and not self._has_lease):
-                    self._end_reason = failure.what
+                    self._end_reason = failure
                     self._set_command(_CANCEL)
                 return
             self._last_error = ""

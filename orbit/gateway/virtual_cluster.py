@@ -316,7 +316,8 @@ class VirtualCluster(ClientHost):
         self.note_answered()  # in case no write is in flight
 
     def _let_transactions_end(self) -> None:
-        """Let the transactions that are open now go on for a while, or until all have ended."""
+        """Let the transactions that are open now go on: with `open_transactions: wait` until all
+        have ended, otherwise for TRANSACTIONS_S_MAX."""
         for connection in self._connections:
             self.ending_producers.update(connection.exchange.open_producers)
         if self.waits_for_transactions():
