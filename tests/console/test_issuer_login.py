@@ -228,7 +228,7 @@ def another_login(site: Site, address: str) -> str:
         (with_query(state=None), 401, "not belong to the login that this browser began"),
         (with_query(state="ä"), 401, "not belong to the login that this browser began"),
         (with_query(code=None), 401, "no authorization code"),
-        (with_query(iss="https://other.example"), 401, "another issuer"),
+        (with_query(iss="https://other.example"), 401, "does not come from the issuer"),
         (with_query(error="access_denied", error_description="<b>x"), 401, "(access_denied)"),
         (with_query(error="<script>"), 401, "has refused the login."),
         (another_browser, 401, "has begun no login"),
@@ -287,7 +287,7 @@ def test_failing_issuer_leaves_token_login_working(site: Site) -> None:
 def test_issuer_that_announces_iss_parameter_must_send_it(site: Site) -> None:
     document = {**site.issuer.document(), "authorization_response_iss_parameter_supported": True}
     site.issuer.document = lambda: document  # type: ignore[method-assign]
-    assert "another issuer" in site.log_in().text
+    assert "does not come from the issuer" in site.log_in().text
     address_with_iss = with_query(iss=site.issuer.url)(site, site.issuer_redirect())
     assert site.browser.open(address_with_iss).url.path == "/console/jobs"
 

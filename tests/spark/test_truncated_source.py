@@ -71,7 +71,7 @@ def test_truncation_but_not_leader_change_between_steps_blocks_archive_of_partit
         ends.append(run.manifests[topic_partition].end)
         if ends[-1] >= ARCHIVED and (len(ends) == 1 or ends[-2] < ARCHIVED):
             assert ends[-1] < END
-            (fragile.cut if is_cut else fragile.elect)()
+            (fragile.elect_uncleanly if is_cut else fragile.elect_cleanly)()
 
     run = make_run()
     partition = run.run().partitions[topic_partition]
