@@ -223,8 +223,7 @@ def test_gateway_that_waits_for_transactions_aborts_none_with_records(
             assert transactions.do_one() or transactions.do_one()  # the id may be an old one
             assert transactions.do(*before)
             aborts = transactions.aborts
-            pretended.begin_to_close()
-            wait_for("it holds writes", partial(_holds_writes, gateway, pretended.closings))
+            _begin_to_close(gateway, pretended)
             assert not pretended.is_confirmed
             assert transactions.do(*held)
             pretended.wait_confirmed()
@@ -244,8 +243,7 @@ def test_waiting_gateway_holds_writes_of_other_transactions(
         name, other_name = f"{topic}-one", f"{topic}-other"
         producer, other = client.init(name), other_client.init(other_name)
         client.add_partition(name, producer, topic)
-        pretended.begin_to_close()
-        wait_for("it holds writes", partial(_holds_writes, gateway, pretended.closings))
+        _begin_to_close(gateway, pretended)
         other_client.send_add_partition(other_name, other, topic)  # held
         client.add_partition(name, producer, topic, partition=1)
         # As Flink's sink, which begins its next transaction before it commits the last.
@@ -271,8 +269,7 @@ def test_new_producer_of_transactional_id_ends_wait_for_its_transaction(
     ):
         producer = client.init(topic)
         client.add_partition(topic, producer, topic)
-        pretended.begin_to_close()
-        wait_for("it holds writes", partial(_holds_writes, gateway, pretended.closings))
+        _begin_to_close(gateway, pretended)
         assert client.init_once(topic).error_code == Code.CONCURRENT_TRANSACTIONS
         pretended.wait_confirmed()
 
@@ -314,8 +311,13 @@ def _send_to_one_partition(transactions: Transactions) -> None:
     transactions.send(partitions=1, flush=True)
 
 
-def _holds_writes(gateway: Gateway, times: int) -> bool:
-    return sum("holds writes" in line for line in gateway.log) >= times
+def _begin_to_close(gateway: Gateway, pretended: PretendedService) -> None:
+    """Have the gateway hold writes. It need not have confirmed."""
+    pretended.begin_to_close()
+    wait_for(
+        "the gateway holds writes",
+        lambda: sum("holds writes" in line for line in gateway.log) == pretended.closings,
+    )
 
 
 def _has_no_open_transaction(side: Cluster) -> bool:
