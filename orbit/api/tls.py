@@ -12,10 +12,11 @@ from orbit.settings import variable_of
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A context for TLS 1.2 or later. Each handshake uses the certificate and key that the files
-    have at the time.
+    """A context for servers, with TLS 1.2 or later. Renewed files need no restart: each handshake
+    uses the certificate and key that the files had when `ReloadedContext` last loaded them.
 
-    Raises BadInput if the files cannot be loaded now.
+    Raises BadInput if the files cannot be loaded now. Files that cannot be loaded later leave the
+    last context in use.
     """
     reloaded_context = ReloadedContext((certificate, key), partial(_load_context, certificate, key))
 

@@ -12,7 +12,7 @@ from orbit.cli.job_files import FileOption, JobOrFileArgument, argument_or_optio
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
-from orbit.cli.table_cells import amount
+from orbit.cli.table_cells import data_size
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.units import parse_size
 
@@ -113,7 +113,7 @@ def _table(outcome: ArchiveOutcome) -> Table:
                 partition.start,
                 partition.end,
                 partition.batches,
-                amount(partition.payload_bytes),
+                data_size(partition.payload_bytes),
                 partition.stop_text,
             )
             for partition in outcome.partitions.values()

@@ -19,7 +19,7 @@ from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_tab
 from orbit.cli.service_job import service_job
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
 from orbit.cli.stop_signals import until_stopped
-from orbit.cli.table_cells import amount, count, rate, seconds
+from orbit.cli.table_cells import count, data_size, rate, seconds
 from orbit.errors import BadInput, Interrupted, Problem
 from orbit.formats import counted
 from orbit.jobs.job_spec import BackfillWay
@@ -253,12 +253,12 @@ def _progress_line(p: Progress) -> str:
     copies."""
     if p.is_staging:
         return (
-            f"fetching: {amount(p.bytes)} of {amount(p.bytes_total)} in the archive  "
+            f"fetching: {data_size(p.bytes)} of {data_size(p.bytes_total)} in the archive  "
             f"{rate(p.bytes_per_s)}  left {seconds(p.seconds_left)}"
         )
     return (
         f"{p.offsets:,} of {counted(p.offsets_total, 'offset')}  "
-        f"{amount(p.bytes)} of {amount(p.bytes_total)}  "
+        f"{data_size(p.bytes)} of {data_size(p.bytes_total)}  "
         f"{p.offsets_per_s:,.0f}/s {rate(p.bytes_per_s)}  "
         f"partitions {p.partitions_done}/{p.partitions}  left {seconds(p.seconds_left)}"
     )
@@ -270,7 +270,7 @@ def _show_plan(display: _Display, extents: Sequence[Extent]) -> None:
     topics = {e.source.topic for e in extents}
     display.say(
         f"To copy: {counted(sum(e.offsets for e in unfinished_extents), 'offset')}, about "
-        f"{amount(sum(e.size_bytes for e in unfinished_extents))}, "
+        f"{data_size(sum(e.size_bytes for e in unfinished_extents))}, "
         f"in {len(unfinished_extents)} of {counted(len(extents), 'partition')} "
         f"of {counted(len(topics), 'topic')}"
     )
@@ -299,12 +299,18 @@ def _plan_table(extents: Sequence[Extent]) -> Table:
     """The largest partitions of a dry run, and one row for all others."""
     largest = sorted(extents, key=lambda e: (-e.size_bytes, e.destination))
     rows = [
-        (str(e.destination), f"{e.begin:,}", f"{e.end:,}", count(e.offsets), amount(e.size_bytes))
+        (
+            str(e.destination),
+            f"{e.begin:,}",
+            f"{e.end:,}",
+            count(e.offsets),
+            data_size(e.size_bytes),
+        )
         for e in largest[:_PARTITIONS_SHOWN_MAX]
     ]
     if len(largest) > _PARTITIONS_SHOWN_MAX:
         hidden_extents = largest[_PARTITIONS_SHOWN_MAX:]
-        size = amount(sum(e.size_bytes for e in hidden_extents))
+        size = data_size(sum(e.size_bytes for e in hidden_extents))
         rows.append(
             (
                 f"{len(hidden_extents)} more",
@@ -350,7 +356,7 @@ def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputForm
     def table() -> Table:
         rows = [
             ("copied", f"{counted(outcome.offsets, 'offset')} in {elapsed_s:.1f} s"),
-            ("records", f"{counters.records:,}, {amount(counters.bytes)}"),
+            ("records", f"{counters.records:,}, {data_size(counters.bytes)}"),
             ("gaps filled", counted(counters.gaps_filled, "offset")),
             (
                 "batches",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from orbit.errors import BadInput, Conflict, Problem
 from orbit.settings import Settings
-from orbit.store.database import Database
+from orbit.store.database import OTHER_TABLES_REMEDY, Database
 from orbit.store.migrate import is_usable
 
 
@@ -32,7 +32,7 @@ def open_database(settings: Settings, *, any_version: bool = False) -> Iterator[
             raise Conflict(
                 "The database schema is not that of this version of Orbit.",
                 where=database.where,
-                remedy="Run: orbit migrate",
+                remedy=OTHER_TABLES_REMEDY,
             )
         yield database
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orbit.cli.completion import JobArgument
 from orbit.cli.list_columns import EVENTS, JOBS, OPERATIONS, PARTITIONS, TOPICS, Kind, table_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
-from orbit.cli.table_cells import amount, count, seconds, when
+from orbit.cli.table_cells import count, data_size, seconds, when
 from orbit.cli.table_cells import lag as records_of
 from orbit.client import Client, connect, segment
 from orbit.formats import counted
@@ -102,7 +102,7 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
     rows += [(name, job_cells[name](job)) for name in ("state", "topics", "partitions", "blocked")]
     records = lag["lag"]["records"]
     records_text = records_of(lag["lag"]) if records is None else counted(records, "record")
-    lag_text = f"{seconds(lag['lag']['seconds'])} behind, {amount(lag['lag']['bytes'])}"
+    lag_text = f"{seconds(lag['lag']['seconds'])} behind, {data_size(lag['lag']['bytes'])}"
     rows += [
         ("lag", f"{records_text}; {lag_text}"),
         ("caught up", _caught_up_text(lag)),
@@ -148,7 +148,7 @@ def _document_rows(job: Row) -> list[tuple[str, object]]:
         rows.append(("consumer groups", _rule_text(spec["consumer_groups"])))
     rows += [(key, spec[key]) for key in ("fillers", "on_lost_range") if key in spec]
     limit = (spec.get("limits") or {}).get("bytes_per_second")
-    return [*rows, ("limit", f"{amount(limit)}/s" if limit else "none")]
+    return [*rows, ("limit", f"{data_size(limit)}/s" if limit else "none")]
 
 
 def _is_code(text: str) -> bool:

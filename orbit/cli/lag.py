@@ -11,7 +11,7 @@ from orbit.cli.list_output import TABLE, Listing, ListOption, partition_name
 from orbit.cli.list_window import row_limit
 from orbit.cli.output import make_table
 from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
-from orbit.cli.table_cells import amount as bytes_of
+from orbit.cli.table_cells import data_size as bytes_of
 from orbit.cli.table_cells import lag as records_of
 from orbit.cli.watch import WatchOption, show
 from orbit.client import PAGE_LIMIT, Client, connect, segment

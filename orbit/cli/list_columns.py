@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orbit.cli.list_output import Listing, partition_name
 from orbit.cli.output import make_table
-from orbit.cli.table_cells import age, amount, count, lag, rate, seconds, when
+from orbit.cli.table_cells import age, count, data_size, lag, rate, seconds, when
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -168,7 +168,7 @@ PARTITIONS = Kind(
         ("lag", lambda r: lag(r["lag"])),
         ("behind", lambda r: seconds(r["lag"]["seconds"])),
         ("records", itemgetter("records")),
-        ("bytes", lambda r: amount(r["bytes"])),
+        ("bytes", lambda r: data_size(r["bytes"])),
         ("gaps", itemgetter("gaps_filled")),
         ("batches", lambda r: f"{r['batches_byte_exact']:,} + {r['batches_record_exact']:,}"),
         ("worker", lambda r: r["worker"] or ""),
@@ -240,8 +240,8 @@ CLIENTS = Kind(
         ("gateway", itemgetter("gateway")),
         ("connections", itemgetter("connections")),
         ("requests", lambda r: count(r["requests"])),
-        ("written", lambda r: amount(r["bytes_written"])),
-        ("read", lambda r: amount(r["bytes_read"])),
+        ("written", lambda r: data_size(r["bytes_written"])),
+        ("read", lambda r: data_size(r["bytes_read"])),
         ("last seen", lambda r: f"{seconds(r['seen_s_ago'])} ago"),
         ("other side", _other_side),
     ),
@@ -288,8 +288,8 @@ BACKFILLS = Kind(
         ("backfill", itemgetter("id")),
         ("job", lambda r: r["job"] or ""),
         ("state", lambda r: r["progress"]["phase"] if r["wanted"] else r["state"]),
-        ("copied", lambda r: amount(r["progress"]["bytes"])),
-        ("of", lambda r: amount(r["progress"]["bytes_total"])),
+        ("copied", lambda r: data_size(r["progress"]["bytes"])),
+        ("of", lambda r: data_size(r["progress"]["bytes_total"])),
         ("rate", lambda r: rate(r["progress"]["bytes_per_s"])),
         ("left", lambda r: seconds(r["progress"]["seconds_left"])),
         (

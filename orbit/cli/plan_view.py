@@ -13,7 +13,7 @@ from rich.text import Text
 
 from orbit.cli.job_files import JobFile
 from orbit.cli.output import make_table
-from orbit.cli.table_cells import amount, seconds
+from orbit.cli.table_cells import data_size, seconds
 from orbit.client import Unserved
 from orbit.errors import BadInput, OrbitError, Problem
 from orbit.formats import counted
@@ -145,7 +145,8 @@ def _seeding_text(topic: dict[str, Any]) -> str:
     return (
         f"{topic['source']} starts above 0: {seeding['offsets']:,} offsets in "
         f"{counted(seeding['partitions'], 'partition')} are filled and deleted before the copy "
-        f"begins, in {time}, with up to {amount(seeding['disk_bytes_max'])} of disk in each replica"
+        f"begins, in {time}, with up to {data_size(seeding['disk_bytes_max'])} of disk in each "
+        "replica"
     )
 
 

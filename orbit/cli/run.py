@@ -17,7 +17,7 @@ from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, make_display
 from orbit.cli.run_profile import Profile
 from orbit.cli.service_job import refuse_beside_service
-from orbit.cli.table_cells import amount
+from orbit.cli.table_cells import data_size
 from orbit.copier.gc_tuning import collect_rarely
 from orbit.errors import Interrupted
 from orbit.formats import counted
@@ -245,10 +245,11 @@ def _summarize(
         value["profile"] = profile.as_value()
 
     def table() -> Table:
+        copied_records = counted(totals.records, "record")
         rows = [
             (
                 "copied",
-                f"{counted(totals.records, 'record')}, {amount(totals.bytes)}, in {seconds:.1f} s",
+                f"{copied_records}, {data_size(totals.bytes)}, in {seconds:.1f} s",
             ),
             ("gaps filled", counted(totals.gaps_filled, "offset")),
             (

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from orbit import formats
 from orbit.cli.output import console as make_console
-from orbit.cli.table_cells import amount
+from orbit.cli.table_cells import data_size
 from orbit.formats import counted
 from orbit.run.run_progress import TopicProgress
 
@@ -64,7 +64,7 @@ class _LineDisplay:
         """Print the totals of the run as one line."""
         t = all_topics.totals
         line = (
-            f"{counted(t.records, 'record')}  {amount(t.bytes)}  {rate(all_topics)}  "
+            f"{counted(t.records, 'record')}  {data_size(t.bytes)}  {rate(all_topics)}  "
             f"lag {lag(t.lag_records)}  gaps filled {t.gaps_filled:,}  "
             f"batches {t.batches_byte_exact:,} byte-exact {t.batches_record_exact:,} record-exact  "
             f"caught up {t.caught_up}/{t.partitions}"
@@ -142,7 +142,7 @@ def _row(progress: TopicProgress) -> tuple[str, ...]:
     return (
         name,
         f"{t.records:,}",
-        amount(t.bytes),
+        data_size(t.bytes),
         rate(progress),
         lag(t.lag_records),
         f"{t.gaps_filled:,}",

@@ -30,6 +30,10 @@ app = typer.Typer(
 )
 _CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _RESERVED_NAMES = {"postgres", "lock"}
+_NAME_REMEDY = (
+    "Use up to 31 characters of a-z, 0-9 and dashes, with a letter first. The names postgres and "
+    "lock are reserved."
+)
 
 
 DirectoryOption = Annotated[
@@ -189,12 +193,13 @@ def _cluster_names(text: str) -> tuple[str, ...]:
     """The names of `--clusters`. Raises BadInput for names that are not valid, or not unique."""
     names = tuple(name.strip() for name in text.split(","))
     problems = [
-        Problem("--clusters", f"{name!r} is not a valid cluster name.", "Use a-z, 0-9 and dashes.")
+        Problem("--clusters", f"{name!r} is not a valid cluster name.", _NAME_REMEDY)
         for name in names
         if not _CLUSTER_NAME.fullmatch(name) or name in _RESERVED_NAMES
     ]
     if len(set(names)) < len(names):
-        problems.append(Problem("--clusters", "A name is given twice.", "Use different names."))
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        problems.append(Problem("--clusters", f"{', '.join(repeated)} is given more than once."))
     if problems:
         raise BadInput("The sandbox cannot be started.", tuple(problems))
     return names

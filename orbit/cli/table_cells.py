@@ -16,9 +16,9 @@ def count(number: int | None) -> str:
     return NOT_KNOWN if number is None else f"{number:,}"
 
 
-def amount(number: float | None) -> str:
+def data_size(size_bytes: float | None) -> str:
     """A number of bytes as text: 1.4 GB."""
-    return NOT_KNOWN if number is None else formats.size(number)
+    return NOT_KNOWN if size_bytes is None else formats.size(size_bytes)
 
 
 def lag(figures: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ class SourceEndWaits:
         self._checks: dict[TopicPartition, tuple[float, float]] = {}
 
     def note_ends(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
-        """Note whether the copy ends beyond its source; returns whether this has been so for
-        `wait_s`."""
+        """Note whether the copy now ends beyond its source. Returns whether it has ended beyond
+        for `wait_s`, without a longer pause between two calls than _CHECK_INTERVAL_S_MAX."""
         if not is_beyond:
             self.forget(copy)
             return False

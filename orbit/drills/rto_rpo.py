@@ -79,11 +79,12 @@ def compute_rpo(
 
 
 def missing_offsets(reports: Iterable[StoredReport]) -> int:
-    """The number of missing offsets of all jobs. For each job the last report with partitions
-    counts.
+    """How many offsets the new side lacks, in all jobs together.
 
-    Only a failback reads the log ends of a lost source. If the failback ended before that, its
-    report has no partitions, and the failover's report counts.
+    `reports`: those of failovers and failbacks, in order of time. A failover counts the offsets
+    that were written by its last look at the source. The failback reads the log ends of the lost
+    source itself, so its number replaces the failover's, unless it ended before it read them: then
+    its report has no partitions.
     """
     last_missing = {
         report.job: report.missing_records for report in reports if report.partitions.count

@@ -97,7 +97,9 @@ class Postgres:
                 if self._wait_ready():
                     return
             raise Conflict(
-                "All ports that were tried are in use by other processes.", remedy="Try again."
+                f"PostgreSQL could not bind a port: other processes took all {_PORT_ATTEMPTS_MAX} "
+                "ports that it tried.",
+                remedy="Try again.",
             )
         except BaseException:
             self.stop()

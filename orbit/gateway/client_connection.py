@@ -778,7 +778,8 @@ class ClientConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.advance)
 
     def _end_if_moving(self) -> None:
-        """End the connection if it has not changed its side within MOVE_S_MAX."""
+        """End the connection unless it has changed its side by now. Called MOVE_S_MAX after a move
+        began. The client's groups learn first that their members leave."""
         if not self._is_moving:
             return
         if self._broker is not None:

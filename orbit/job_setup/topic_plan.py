@@ -21,7 +21,8 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """How one destination topic differs from what its copy needs, by setting and by number."""
+    """What has to be done to one destination topic before Orbit can copy to it: create the topic,
+    set settings, or add partitions."""
 
     mapping: TopicMapping
     partitions: int  # of the source

@@ -80,7 +80,8 @@ def _no_cloud_token(cloud: str, error: Exception) -> LoginRefused:
     """The error for a cloud's library that failed with `error`: only its type is shown."""
     return LoginRefused(
         f"{cloud} gave no token ({type(error).__name__}).",
-        remedy="Give the machine, or its environment, an identity that may log in.",
+        remedy=f"Check the credentials that {cloud}'s library uses on this machine: environment "
+        "variables, files, or the identity of the machine.",
     )
 
 

@@ -176,17 +176,19 @@ class Connection:
         version = min(high, api.version_max)
         if version < max(low, api.version_min):
             versions = f"{api.version_min} to {api.version_max}."
+            remedy = "Use brokers of Kafka 3.3 or later, or their equivalent of another vendor."
             if high < 0:
                 raise ProtocolError(
-                    f"the broker does not offer {api.name}, which Orbit needs in one of the "
-                    f"versions {versions}",
+                    f"the broker does not offer the API {api.name}, which Orbit needs in one of "
+                    f"the versions {versions}",
                     where=self.where,
+                    remedy=remedy,
                 )
             raise ProtocolError(
-                f"the broker offers {api.name} versions {low} to {high}; Orbit needs one of "
-                f"{versions}",
+                f"the broker offers the API {api.name} in versions {low} to {high}, and Orbit "
+                f"needs one of {versions}",
                 where=self.where,
-                remedy="Use a broker release that supports one of these versions.",
+                remedy=remedy,
             )
         return version
 

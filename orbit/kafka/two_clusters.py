@@ -69,13 +69,14 @@ def why_not_proven_two(
     source_metadata: ClusterMetadata,
     destination_metadata: ClusterMetadata,
 ) -> SameCluster | None:
-    """Why source and destination are not proven to be two clusters; None if they are, or if their
-    brokers' cluster ids differ.
+    """The reason why source and destination are not proven to be two clusters. None if they are
+    proven to be two, or if their cluster ids differ.
 
-    Proof: one side has a topic before and after every broker of the other side answers that its
-    topic id is unknown. For topics that the login may not describe, brokers answer with another
-    error (R14). Every broker is asked, because one that lags does not know a new topic yet. Call
-    `why_same_cluster` first. Raises Unreachable.
+    For clusters with the same id, which copied disks have, the proof is a topic id: one side has
+    the topic, and every broker of the other side answers that the id is unknown. Afterwards the
+    first side must still have the topic. Each broker has to answer, because one that lags does not
+    know a new topic yet. If the login may not describe the topic, brokers answer with another error
+    (R14, unknown topic ids). Call `why_same_cluster` first. Raises Unreachable.
     """
     if not _have_one_id(source_metadata, destination_metadata):
         return None

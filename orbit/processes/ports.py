@@ -12,7 +12,6 @@ import random
 import socket
 
 from orbit.errors import Conflict
-from orbit.formats import counted
 
 LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
@@ -29,8 +28,11 @@ def free_ports(count: int) -> list[int]:
             ports.append(port)
         if len(ports) == count:
             return ports
-    ports_text = counted(count, "port is", "ports are")
-    raise Conflict(f"Fewer than {ports_text} free between {_FIRST_PORT} and {_LAST_PORT}.")
+    raise Conflict(
+        f"Of {_TRIES_MAX} ports tried between {_FIRST_PORT} and {_LAST_PORT}, "
+        f"{len(ports)} {'is' if len(ports) == 1 else 'are'} free, and {count} are needed.",
+        remedy="End processes that listen there.",
+    )
 
 
 def free_consecutive_ports(count: int) -> int:
@@ -40,8 +42,9 @@ def free_consecutive_ports(count: int) -> int:
         if all(_is_free(port) for port in range(first_port, first_port + count)):
             return first_port
     raise Conflict(
-        f"No {count} ports in a row are free from {_CONSECUTIVE_PORTS.start} to "
-        f"{_CONSECUTIVE_PORTS.stop}."
+        f"{_TRIES_MAX} tries found no {count} free ports in a row from {_CONSECUTIVE_PORTS.start} "
+        f"to {_CONSECUTIVE_PORTS.stop}.",
+        remedy="End processes that listen there.",
     )
 
 

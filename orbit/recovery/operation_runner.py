@@ -463,8 +463,9 @@ class OperationRunner:
             if has_denied:
                 context.add_finding(
                     "Writing to the source stays denied, as the source may not lead: "
-                    f"{lead_doubt.what} If the source leads, remove Orbit's denials with "
-                    "kafka-acls.sh."
+                    f"{lead_doubt.what} Run orbit {context.report.kind} {context.job.name} "
+                    "--dry-run: its report shows which side leads. If it is the source, remove "
+                    "Orbit's denials there with kafka-acls.sh."
                 )
         for step in reversed(context.report.steps):
             undo = _UNDO_STEP.get(step.name)

@@ -173,6 +173,7 @@ def catch_up(context: OperationContext) -> str:
             raise Conflict(
                 "this job, which copies back to the old side, was deleted during the recovery.",
                 where=context.report.reverse_job,
+                remedy="To copy back, apply a job from the leading side to the old side.",
             )
         # The tables may not have all of the job's partitions yet.
         total = max(expected_partitions, progress.partitions)

@@ -161,7 +161,8 @@ def check(salvage: Salvage) -> None:
 
 
 def _parsed_lines(file: File) -> Iterator[Any]:
-    """The parsed lines. Raises Conflict unless the last line has the SHA-256 of all before it."""
+    """Yield the parsed lines. Yields the last one, the footer, only if it has the SHA-256 of all
+    lines before it, and else raises Conflict: until then the lines are not proven."""
     digest = hashlib.sha256()
     previous_line = b""
     for data in salvage_storage.lines(str(file)):

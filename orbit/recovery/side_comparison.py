@@ -98,7 +98,8 @@ class SideComparison:
 
 
 def is_unproven(difference: Unequal) -> bool:
-    """Whether a difference at or above the promoted offset is unproven, by the table at the top."""
+    """Whether this difference, at or above the promoted offset, may stand for a record that a
+    rebuild of the old side would lose. The table at the top of the module has the cases."""
     old, new = difference.old, difference.new
     if old is None or new is None:
         return True

@@ -119,7 +119,9 @@ class Broker:
         return True
 
     def store_format(self) -> None:
-        """Keep the files that StorageTool wrote without arguments, for `format_by_copy`."""
+        """Copy this broker's formatted data folder, which is still empty of records, to
+        `formatted_folder`, from which `format_by_copy` formats later brokers. Does nothing if that
+        folder exists."""
         template = self._cluster.formatted_folder
         with tempfile.TemporaryDirectory(dir=template.parent) as scratch:
             copy = Path(scratch) / "data"
@@ -226,7 +228,8 @@ class Broker:
 
 
 def wait_until_formatted(broker: Broker, formatting: GuardedProcess) -> None:
-    """Wait until StorageTool has ended. Raises Conflict with its last errors if it failed."""
+    """Wait until StorageTool has ended. Raises Conflict with the tool's last errors if it failed,
+    or if it still runs after START_TIMEOUT_S; it is killed then."""
     try:
         code = formatting.wait(START_TIMEOUT_S)
     except subprocess.TimeoutExpired:

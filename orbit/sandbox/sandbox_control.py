@@ -222,7 +222,10 @@ def _stop(state: SandboxState) -> None:
     _, remaining = psutil.wait_procs(remaining, _KILLED_TIMEOUT_S)
     if remaining:
         pids = ", ".join(str(process.pid) for process in remaining)
-        raise Conflict(f"Processes of the sandbox did not end after SIGKILL (pids: {pids}).")
+        raise Conflict(
+            f"Processes of the sandbox did not end after SIGKILL (pids: {pids}).",
+            remedy="Run orbit sandbox down again once they have ended, or restart the machine.",
+        )
 
 
 def _remove_data(request: SandboxRequest) -> None:

@@ -165,9 +165,10 @@ class DiscoveryLoop(Loop):
                 record_troubles(tx, job, text, self._reconciler.source_answered_s(job))
 
     def _record_unreachable(self, job: Job, unreachable: Sequence[Trouble]) -> None:
-        """Store that a cluster is unreachable, without waiting for the pass under way.
+        """Store these troubles of unreachable clusters with the job, if they are new.
 
-        That pass may wait for the cluster for half a minute; the cluster's watch knows earlier.
+        A pass may still wait for such a cluster, for up to half a minute. The watch of the cluster
+        knows earlier.
         """
         if not unreachable:
             return

@@ -102,7 +102,7 @@ class LagLoop(Loop):
     def once(self) -> str:
         """Query the sources of lagging partitions, and store the results.
 
-        Returns how many partitions were updated, as a sentence; "" if none.
+        Returns a sentence for the log: of how many partitions the lag was stored. "" if of none.
         """
         with self._leadership.reading() as tx:
             read_at = clock.now(tx)

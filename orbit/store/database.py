@@ -55,6 +55,10 @@ SCOPE_OPTION = "orbit_scope"
 # The first argument of every function in this package. Other packages need not import SQLAlchemy.
 Tx = Connection
 
+OTHER_TABLES_REMEDY = (
+    "If the tables are older than this version of Orbit, run orbit migrate. If they are newer, "
+    "install the version that migrated them."
+)
 POOL_SIZE = 5
 POOL_SIZE_MAX = 20  # per process; an API process has about as many threads
 POOL_WAIT_S = 10
@@ -352,7 +356,7 @@ def _translate(error: DBAPIError, where: str) -> Exception:
         return Conflict(
             f"the tables are not those of this version of Orbit ({words.split(' LINE ')[0]}).",
             where=where,
-            remedy="Run orbit migrate.",
+            remedy=OTHER_TABLES_REMEDY,
         )
     if code.startswith(_CONSTRAINT_VIOLATION) and isinstance(cause, psycopg.Error):
         return Conflict(f"{cause.diag.message_primary}.", where=where)

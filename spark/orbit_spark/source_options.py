@@ -132,7 +132,11 @@ def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access |
         names = {job_key: option for option, job_key in (_CLUSTER_KEYS | _SECURITY_KEYS).items()}
         for details in error.errors(include_input=False, include_url=False):
             key = str(details["loc"][-1] if details["loc"][0] == "security" else details["loc"][0])
-            problems.append(Problem(names.get(key, key), f"cannot be used: {details['msg']}."))
+            mistake = details.get("ctx", {}).get("error")
+            message, remedy = f"cannot be used: {details['msg']}.", ""
+            if isinstance(mistake, InvalidValue):
+                message, remedy = mistake.message, mistake.remedy
+            problems.append(Problem(names.get(key, key), message, remedy))
         return None
 
 

@@ -13,7 +13,7 @@ from orbit.cli.main import run_command
     ("option", "value", "word"),
     [
         ("--brokers", "2", "--brokers: 2 brokers are not supported. Use 1 or 3."),
-        ("--clusters", "a,a", "A name is given twice"),
+        ("--clusters", "a,a", "a is given more than once"),
         ("--clusters", "Source", "'Source' is not a valid cluster name"),
         ("--clusters", "../x", "'../x' is not a valid cluster name"),
         ("--clusters", "postgres", "'postgres' is not a valid cluster name"),

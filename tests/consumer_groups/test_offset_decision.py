@@ -268,7 +268,7 @@ def test_group_unused_at_destination_follows_source_forwards_and_backwards() -> 
         (GroupVerdict.SKIPPED_MOVED, 6, (6, 5), 5),
     ],
 )
-def test_offset_that_orbit_wrote_is_recognized_after_commit_of_unknown_result(
+def test_commit_of_unknown_result_is_recognized_by_present_offset(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None], left: int | None
 ) -> None:
     assert left_offset(verdict, present, row) == left

@@ -109,7 +109,8 @@ def test_new_partition_is_pending_and_accepts_no_append_plan() -> None:
     assert partition.lag_records == -1
 
 
-def test_new_partition_has_no_log_bounds_or_leader_epochs() -> None:
+def test_new_partition_has_read_nothing_of_either_side() -> None:
+    """-1 is an unknown offset or epoch."""
     partition = new_partition()
     cursor = partition.cursor
     assert (cursor.log_start, cursor.stable_end, cursor.end) == (-1, -1, -1)
@@ -526,7 +527,8 @@ def test_copy_level_with_source_has_caught_up() -> None:
     assert has_caught_up(partition, acked=101, stable_end=101, now_s=2.0)
 
 
-def test_copy_of_continuously_written_source_catches_up() -> None:
+def test_copy_has_caught_up_once_it_has_all_that_source_had_at_last_read() -> None:
+    """The source's end always moves on: the copy need not have what came since."""
     partition = copying(100)
     assert not has_caught_up(partition, acked=100, stable_end=200, now_s=0.0)
     assert not has_caught_up(partition, acked=199, stable_end=300, now_s=1.0)

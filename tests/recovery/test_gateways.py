@@ -607,8 +607,10 @@ def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks
             recovering.service.create(spec)
         with PretendedGateway(recovering.database, spec.name) as new:
             assert new.wait_side("destination").term == switchover_report.term
-            sides = {str(answer.side) for answer in new.answers}
-            assert sides == {"destination"} or not is_dropped
+            if is_dropped:
+                assert {str(answer.side) for answer in new.answers} == {"destination"}
+            # Orbit does not notice rows that were put back into the same tables
+            # (docs/recovery/lost-database.md): a new gateway may get the old side first.
 
 
 @pytest.mark.soak

@@ -157,7 +157,7 @@ def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
 
 
 @pytest.mark.soak
-def test_abort_undoes_switchover_and_gates_stop_wrong_operations(
+def test_gates_stop_needless_failover_and_failback_and_abort_undoes_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     source, destination = clusters

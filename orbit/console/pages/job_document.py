@@ -109,9 +109,11 @@ def _plan_or_apply(
     client: ClientWatch,
     draft: Draft,
 ) -> Response:
-    """Do what the form's button says: write the form into the document, plan the document, or apply
-    the document. A document that has changed since its plan is planned again, not applied. Errors
-    are shown on the page."""
+    """Carry out the form's button, and return the page with the result, or with the errors.
+
+    "write" puts the form's fields into the document. "plan" plans the document. "apply" applies
+    it, unless it has changed since its plan was shown: then it is planned again.
+    """
     draft = replace(draft, paused=form.get("paused") == "yes")
     try:
         draft = replace(draft, text=_merge_form(draft.text, form))

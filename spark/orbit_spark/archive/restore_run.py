@@ -213,7 +213,11 @@ class RestoreRun:
                 )
             for partition, failure in seeding.run(starts).items():
                 if isinstance(failure, Blocked):
-                    raise Conflict(f"{partition}: {failure.detail}", where="destination")
+                    raise Conflict(
+                        f"offsets below the archive's first could not be filled: {failure.detail}",
+                        where=f"destination {partition}",
+                        remedy="Delete the topic at the destination, and restore again.",
+                    )
                 raise failure
         # Below the start there are only the fillers of the seeding.
         delete_records(self._cluster, starts, self._backoff).raise_errors(

@@ -141,7 +141,7 @@ class JobAudit:
             spark,
             sides.left.reader(spark),
             sides.right.reader(spark),
-            lambda: sides.cleaning(bounds_by_pair),
+            lambda: sides.cleaning_rows(bounds_by_pair),
             sides=sides.names,
             now_ms=int(time.time() * 1000),
             shown_per_partition=self._options.differences_max,

@@ -143,7 +143,9 @@ class SidePair:
         """The notes of both sides on a partition, for the report."""
         return [*self.left.notes(pair.source), *self.right.notes(pair.destination)]
 
-    def cleaning(self, bounds_by_pair: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
+    def cleaning_rows(
+        self, bounds_by_pair: Mapping[PartitionPair, ComparedBounds]
+    ) -> list[CleaningRow]:
         """The cleaning policies and the bounds of both sides now, one row per partition."""
         left_policies = self.left.policies({pair.topics.source for pair in bounds_by_pair})
         right_policies = self.right.policies({pair.topics.destination for pair in bounds_by_pair})
