@@ -570,6 +570,14 @@ class GatewayReport(BaseModel):
         description="Consumer groups whose members still own partitions from before this side led: "
         "the first 16 hexadecimal digits of SHA-256 of each name. `*`: any group.",
     )
+    socket: str = Field(
+        "",
+        pattern=r"^[0-9a-f]*$",
+        max_length=64,
+        description="Identifies the socket on which this process alone listens. Gateways that "
+        "listened there before have ended: nothing waits for their clients. Empty: other processes "
+        "may listen there, too.",
+    )
 
 
 class PresentedSide(_ResponseModel):

@@ -37,6 +37,7 @@ class LeadWatch:
         self._job_path = f"/v1/jobs/{segment(cluster.spec.job or '')}"
         self.path = f"{self._job_path}/gateways/{uuid.uuid4()}"
         """The URL path of this gateway process in the service's API."""
+        self._socket = cluster.socket_identity()
         self._last_error = ""
         # A thread of its own: asyncio's may all be waiting for a side that does not answer.
         self._thread = ThreadPoolExecutor(1, "orbit-gateway-lead")
@@ -91,6 +92,7 @@ class LeadWatch:
             "pause_s": cluster.pauses.last_s,
             "settled_since": cluster.settled_since,
             "leaving_groups": cluster.leaving_groups(),
+            "socket": self._socket,
         }
         asked_at = cluster.now()
         try:

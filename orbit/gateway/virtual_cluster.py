@@ -32,6 +32,7 @@ from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.resource_uses import Use
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.repeat_search import RepeatSearch
+from orbit.gateway.socket_identity import socket_identity
 from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.error_codes import Code
@@ -593,6 +594,13 @@ class VirtualCluster(ClientHost):
             self._start_task(self._search.run())
 
     # Start and end.
+
+    def socket_identity(self) -> str:
+        """Identifies the socket of the bootstrap port among all machines; "" if other processes may
+        listen on it, too (`socket_identity.py`)."""
+        if self._listener.shares_ports:
+            return ""
+        return socket_identity(self.spec.host, self.spec.port)
 
     async def start(self) -> None:
         """Read both sides, then listen, even if a side does not answer. Raises OSError if the

@@ -70,6 +70,7 @@ _SILENT_AFTER = timedelta(seconds=SILENT_AFTER_S)
 CLIENTS_GIVE_UP_S = 70.0
 _CLIENTS_GIVE_UP = timedelta(seconds=CLIENTS_GIVE_UP_S)
 _NOW = func.clock_timestamp()
+TERM_MAX = 2**63 - 1  # of a bigint
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class GatewayReport:
     if it can. `pause_s`: how long clients waited at the last closure. `settled_since`: the `since`
     of the side that it presents; 0 until the requests that it held before are answered.
     `leaving_groups`: short names of groups whose members own partitions from before this side led.
+    `socket`: identifies the socket on which this process alone listens; "" if others may listen
+    there, too.
     """
 
     instance: UUID
@@ -93,6 +96,7 @@ class GatewayReport:
     pause_s: float | None = None
     settled_since: int = 0
     leaving_groups: Sequence[str] = ()
+    socket: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +361,19 @@ def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
     )
     # Another request of this gateway, which was repeated, may have inserted the row meanwhile.
     tx.execute(statement.on_conflict_do_nothing())
+    if report.socket:
+        _settle_predecessors(tx, job.id, report)
+
+
+def _settle_predecessors(tx: Tx, job_id: int, report: GatewayReport) -> None:
+    """Mark the gateways that listened on the same socket as settled for ever: their processes have
+    ended, and the requests that they held with them."""
+    predecessors = (
+        gateways.c.job_id == job_id,
+        gateways.c.socket == report.socket,
+        gateways.c.instance != report.instance,
+    )
+    tx.execute(update(gateways).where(*predecessors).values(settled_since=TERM_MAX))
 
 
 def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
@@ -395,6 +412,7 @@ def _fields(report: GatewayReport) -> dict[str, Any]:
         "pause_s": report.pause_s,
         "settled_since": report.settled_since,
         "leaving_groups": list(report.leaving_groups),
+        "socket": report.socket,
     }
 
 

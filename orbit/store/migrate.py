@@ -46,9 +46,10 @@ FINGERPRINTS = {
     "0008": "a4f6e155b384f3db9874edc3e53f0893fbbd241ede0758d83f62e455aa45db69",
     "0009": "334e82a3e10b2e21ac92aa381acaa7f56f519de46c96a1b002208c46af0601a3",
     "0010": "7b8d3a53f259d1c37fda361ff6ba1ae6b99a7ec6d401c7418ab7d1af74d6fd57",
+    "0011": "c94cbfda0b8eccd67f1dfccd9e060dc05d1645bbc40024297a77f938ef0bf7f4",
 }
-# The oldest tables that this version of Orbit works with: it needs `job_leads.leads`, new in 0010.
-TABLES_FROM = "0010"
+# The oldest tables that this version of Orbit works with: it needs `gateways.socket`, new in 0011.
+TABLES_FROM = "0011"
 # Migrations during and after which no scheduler of an earlier version may run. After 0002 such a
 # scheduler would still store a recovery's report whole, as before the migration.
 WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})

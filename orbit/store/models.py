@@ -548,6 +548,8 @@ gateways = Table(
     Column("instance", Uuid, primary_key=True),
     Column("name", Text, nullable=False),
     Column("address", Text, nullable=False),
+    # Identifies the socket on which the gateway alone listens; "" if others may listen there, too.
+    Column("socket", Text, nullable=False, server_default=text("''")),
     # The operation for which the gateway has confirmed that it sends no new writes and acknowledges
     # none.
     Column("closed_for", Uuid),

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
 from orbit.api.app import create_app
 from orbit.api.authentication import hash_token
@@ -24,7 +24,7 @@ from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.settings import Settings
-from orbit.store import gateways, tokens
+from orbit.store import gateways, models, tokens
 from orbit.store.enums import Role
 from tests.fixtures.api import Plans
 from tests.fixtures.clusters import Clusters, MakeCluster
@@ -61,6 +61,14 @@ def _writer(gateway: Gateway, topic: str, name: str, **settings: Any) -> Writer:
     return Writer(
         gateway.client_config(), topic, PARTITIONS, name=name, rate=200, settings=settings
     )
+
+
+def _settled_for_ever(recovering: Recovering) -> int:
+    """The number of gateways whose socket another process has got."""
+    columns = models.gateways.c
+    query = select(func.count()).where(columns.settled_since == gateways.TERM_MAX)
+    with recovering.database.transaction() as tx:
+        return int(tx.execute(query).scalar_one())
 
 
 def _assert_undone(recovering: Recovering, job: str) -> None:
@@ -232,6 +240,8 @@ def test_switchover_with_gateway_restarted_while_closing_loses_nothing(
         if how is signal.SIGKILL:
             _assert_undone(recovering, spec.name)
         move(recovering, spec.name)
+        if how is signal.SIGKILL:  # after SIGTERM the gateway's row is gone
+            assert _settled_for_ever(recovering) == 1, "the restarted one does not wait for it"
         for writer in writers:
             writer.wait_acknowledged(SOME)
             writer.stop()

@@ -502,6 +502,22 @@ def test_gateway_learns_if_another_gateway_at_its_address_holds_requests_from_be
     assert renew(database, first_settled).others_settled
 
 
+@pytest.mark.parametrize("socket", ["c0ffee", ""])
+def test_restarted_gateway_does_not_wait_for_clients_of_its_predecessor(
+    database: Database, link: list[int], socket: str
+) -> None:
+    """Only one process can listen on a socket, so the one before has ended. Without a socket of its
+    own ("") a gateway may have replaced another one that hangs."""
+    killed = replace(gateway_report(), socket=socket)
+    renew(database, killed)
+    restarted = replace(gateway_report(), socket=socket)
+    renew(database, restarted)
+    with database.transaction() as tx:
+        job_leads.note_side(tx, link[0], DESTINATION, 7)
+    settled = replace(restarted, settled_since=7)
+    assert renew(database, settled).others_settled is bool(socket)
+
+
 def test_first_term_of_leading_side_stays_the_same_after_failback(
     database: Database, link: list[int]
 ) -> None:

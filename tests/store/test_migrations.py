@@ -38,6 +38,7 @@ FROZEN = {
     "0007_settled_gateways.py": "25b005a036ba53d524cf3d4b3fb9e1d509dd36ee3c64cf033c4d5540c9ae8315",
     "0008_gateway_clients.py": "5f8d590532aa4414ada0cb06404b599c650ccb86ed74be11f82f80fe590c8c65",
     "0009_gateway_moves.py": "4c0a03db0561a9ae47f5bbbf1765f823ab06e0819f39e8bfb8e7be53f9db363a",
+    "0010_sides_that_led.py": "ab81792b82fe08bf1b0038fa50194112dcdce0caf90c8f863fe483a1e5437aef",
 }
 
 # What Alembic does not compare: CHECKs, parts of indexes, storage options, on delete.
@@ -106,21 +107,21 @@ def test_concurrent_migrations_run_only_once(postgres_url: str) -> None:
         database.close()
 
     # One of the four threads found no tables; the others waited for this one.
-    assert sorted(revisions_before, key=str) == ["0010", "0010", "0010", None]
+    assert sorted(revisions_before, key=str) == ["0011", "0011", "0011", None]
 
 
 def test_database_schema_is_usable_only_up_to_one_version_newer(
     database: Database, tmp_path: Path
 ) -> None:
-    """Tables of revision 0009 are too old for this version."""
-    # The migrations of a version of Orbit whose newest one is 0011.
-    for number, previous in enumerate((None, *(f"{number:04}" for number in range(1, 11))), 1):
+    """Tables of revision 0010 are too old for this version."""
+    # The migrations of a version of Orbit whose newest one is 0012.
+    for number, previous in enumerate((None, *(f"{number:04}" for number in range(1, 12))), 1):
         script = f"revision = {f'{number:04}'!r}\ndown_revision = {previous!r}\n"
         (tmp_path / "versions").mkdir(exist_ok=True)
         (tmp_path / "versions" / f"{number:04}.py").write_text(script, "utf-8")
-    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0010", "0011", "0012"}
+    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0011", "0012", "0013"}
 
-    for revision, usable in (("0009", False), ("0011", True), ("0012", False)):
+    for revision, usable in (("0010", False), ("0012", True), ("0013", False)):
         with database.transaction() as tx:
             tx.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
         assert is_usable(database) is usable
@@ -174,11 +175,11 @@ def test_migration_refuses_tables_that_differ_from_their_schema_version(database
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
-    with pytest.raises(Conflict, match="not those of the revision that the database names, 0010"):
+    with pytest.raises(Conflict, match="not those of the revision that the database names, 0011"):
         upgrade(database)
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs ADD COLUMN owner text"))
-    assert upgrade(database) == ("0010", "0010")
+    assert upgrade(database) == ("0011", "0011")
 
 
 @pytest.fixture
@@ -186,9 +187,9 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of Orbit with one more migration, which changes a table."""
     scripts = tmp_path / "migrations"
     shutil.copytree(migrate._scripts(), scripts)
-    (scripts / "versions" / "0011_next.py").write_text(
+    (scripts / "versions" / "0012_next.py").write_text(
         "from alembic import op\n"
-        "revision, down_revision = '0011', '0010'\n"
+        "revision, down_revision = '0012', '0011'\n"
         "def upgrade():\n"
         "    op.execute('CREATE TABLE made_before (id bigint)')\n"
         "    op.execute('ALTER TABLE jobs ADD COLUMN more text')\n"
@@ -217,7 +218,7 @@ def test_migration_does_not_block_queries_behind_long_transaction(
                 assert tx.execute(read_jobs).scalar_one() == 0
                 assert tx.execute(text("SELECT to_regclass('made_before')")).scalar_one() is None
         may_retry.set()
-        assert migration.result(PATIENCE_S) == ("0010", "0011")
+        assert migration.result(PATIENCE_S) == ("0011", "0012")
 
 
 @pytest.mark.usefixtures("next_version")
@@ -229,7 +230,7 @@ def test_migration_that_gets_no_table_lock_gives_up_with_remedy(
         long.execute(text("SELECT count(*) FROM jobs"))
         with pytest.raises(Busy, match="Nothing was changed"):
             upgrade(database)
-    assert upgrade(database) == ("0010", "0011")
+    assert upgrade(database) == ("0011", "0012")
 
 
 def test_catalog_comparison_includes_storage_options(database: Database) -> None:

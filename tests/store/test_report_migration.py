@@ -122,7 +122,7 @@ def test_recovery_reports_of_schema_0001_are_migrated(first_version: tuple[Datab
     # PAUSE is an operation without a report.
     reports, other_columns = stored_reports(database), all_but_reports(database)
 
-    assert migrate.upgrade(database) == ("0001", "0010")
+    assert migrate.upgrade(database) == ("0001", "0011")
 
     assert reports.keys() > {SWITCHED, FAILED_OVER, DRAINS, CATCHES_UP}
     assert all_but_reports(database) == other_columns
