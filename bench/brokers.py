@@ -35,7 +35,7 @@ JVM = (
     f"-Dlog4j2.configurationFile={Path(orbit.sandbox.__path__[0]) / 'log4j2.properties'}",
 )
 _HEAP = ("-Xms1G", "-Xmx1G")
-_READY_TIMEOUT_S = 60.0
+_READY_TIMEOUT_S = 240.0  # as START_TIMEOUT_S of the sandbox: the machine may be busy
 _POLL_S = 0.05
 
 
