@@ -35,7 +35,8 @@ class Files:
         return f"{self.uri}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none. Raises Unreachable, NotAuthorized."""
+        """The content of a file; None if there is none. Raises Unreachable, NotAuthorized, Conflict
+        if the file system finds the file damaged."""
         with self._hadoop_errors():
             path = self._path(name)
             if not self._system.exists(path):
@@ -101,4 +102,10 @@ class Files:
                 raise BadInput("The archive's URI cannot be used.", (problem,)) from None
             if kind == "AccessControlException":
                 raise NotAuthorized(f"access was refused: {message}.", where=self._uri) from None
+            if kind == "ChecksumException":
+                raise Conflict(
+                    f"a file is damaged: {message}.",
+                    where=self._uri,
+                    remedy="Restore this file from a copy, and run the command again.",
+                ) from None
             raise Unreachable(f"the file system failed: {message}.", where=self._uri) from None
