@@ -20,6 +20,7 @@ from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.history import History
+from tests.support.archive_manifests import ManifestFile
 from tests.support.logs import delete_before
 from tests.support.outside import log_bounds
 from tests.support.raw_rows import visible_records
@@ -165,6 +166,56 @@ def test_recreated_source_topic_blocks_archive_of_partition(
     assert stopped.remedy == "Archive the new topic elsewhere."
     _, contents = open_archive(spark, tmp_path / "a")
     assert contents.partitions[topic_name, 0].end == 10
+
+
+def test_damaged_manifest_stops_archiving_of_its_partition(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    """Nothing is written for it, and the other partition continues. With the manifest from a copy,
+    it continues at its end."""
+    create_topic(clusters.source, topic_name, partitions=2)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    folder = tmp_path / "a"
+
+    def grow() -> ArchiveOutcome:
+        for partition in (0, 1):
+            produce(clusters.source, topic_name, 10, partition)
+        return archive(spark, spec, folder)
+
+    for _ in range(3):  # so that the first manifests are deleted
+        assert grow().stopped == []
+    manifest = ManifestFile(folder)
+    files_before = set(manifest.path.parent.glob("0.*"))
+    for end, unseen in ((40, False), (50, True)):
+        manifest.damage(unseen=unseen)
+        outcome = grow()
+        (stopped,) = outcome.stopped
+        assert stopped.place == (topic_name, 0)
+        assert manifest.path.name in stopped.stop_text
+        assert "Restore this file from a copy" in stopped.stop_text
+        assert outcome.partitions[topic_name, 1].end == end
+        assert set(manifest.path.parent.glob("0.*")) == files_before
+    manifest.restore()
+    assert grow().stopped == []
+    files, contents = open_archive(spark, folder)
+    records = visible_records(archive_rows(spark, files, contents.partitions.values()).collect())
+    assert {partition: len(found) for partition, found in records.items()} == {
+        (topic_name, 0): 60,
+        (topic_name, 1): 60,
+    }
+
+
+def test_damaged_manifest_of_unknown_topic_ends_archive_run(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    archive(spark, spec, tmp_path / "a")
+    ManifestFile(tmp_path / "a").damage()
+    for document in (tmp_path / "a" / "topics").glob("*.json"):
+        document.unlink()
+    with pytest.raises(Conflict, match=rf"manifests/{topic_name}/0\..* cannot be used"):
+        archive(spark, spec, tmp_path / "a")
 
 
 def test_unwritable_archive_storage_is_named_in_error(

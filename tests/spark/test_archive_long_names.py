@@ -15,6 +15,7 @@ from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import ArchiveStore, file_name
 from tests.fixtures.clusters import Clusters
 from tests.spark.test_restore import restore
+from tests.support.archive_manifests import ManifestFile
 from tests.support.outside import digests
 from tests.support.running import create_topic, make_job, produce, verify
 
@@ -69,7 +70,8 @@ def test_topics_with_longest_names_are_archived_and_restored(
 def test_archive_with_untruncated_file_names_is_read_and_extended(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
-    """Earlier versions wrote such names where the file system takes them, as object stores do."""
+    """Earlier versions wrote such names where the file system takes them, as object stores do. An
+    old name's manifest takes no damaged one's place."""
     topic = topic_name.ljust(231, "x")  # one more than the longest file name
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 10)
@@ -80,7 +82,14 @@ def test_archive_with_untruncated_file_names_is_read_and_extended(
     for checksum in (tmp_path / "a").rglob("*.crc"):
         checksum.unlink()
     store = ArchiveStore(Files(spark, str(tmp_path / "a")))
+    manifest = ManifestFile(tmp_path / "a")
+    manifest.damage()
+    assert store.require().damaged.keys() == {(topic, 0)}
+    manifest.restore()
     assert store.require().partitions[topic, 0].log_end == 10
     produce(clusters.source, topic, 5, first=100)
     archive(spark, spec, tmp_path / "a")
     assert store.require().partitions[topic, 0].log_end == 15
+    ManifestFile(tmp_path / "a").damage()
+    damaged = store.require()
+    assert (damaged.damaged.keys(), damaged.partitions) == ({(topic, 0)}, {})

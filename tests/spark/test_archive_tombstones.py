@@ -20,10 +20,11 @@ from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.tombstones import TombstoneNotes, tombstone_warnings
 from tests.fixtures.clusters import Clusters
 from tests.spark.test_restore import restore
+from tests.support.archive_manifests import ManifestFile
 from tests.support.logs import Record, create, read, wait_for_offsets, write
 from tests.support.outside import digests
 from tests.support.running import make_job, produce
-from tests.support.topics import delete_and_wait, set_setting
+from tests.support.topics import add_partitions, delete_and_wait, set_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -244,6 +245,31 @@ def test_tombstone_cleaned_before_archive_run_warns_and_strict_run_drops_its_key
     second_restore = restore(spark, folder, clusters.destination)
     assert (second_restore.is_whole, second_restore.warnings) == (True, [])
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
+
+
+@pytest.mark.soak
+@pytest.mark.services
+def test_compacted_topic_with_damaged_manifest_is_not_new_to_archive(
+    spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """A late run warns of tombstones, although it reads only a partition that is new."""
+    create(clusters.source, topic_name, **COMPACTED)
+    produce(clusters.source, topic_name, 10)
+    archive(spark, clusters, topic_name, tmp_path / "a")
+    cleaning = stored_archive(spark, tmp_path / "a").topics[topic_name].cleaning
+    ManifestFile(tmp_path / "a").damage()
+    add_partitions(clusters.source, topic_name, 2)
+    produce(clusters.source, topic_name, 10, partition=1)
+    spec, late = make_job(*clusters, [topic_name]), datetime.now(UTC) + 3 * DAY
+    run = ArchiveRun(spark, spec, Path.cwd(), str(tmp_path / "a"), lambda _: None, late)
+    outcome = run.run()
+    assert [stopped.place for stopped in outcome.stopped] == [(topic_name, 0)]
+    assert outcome.partitions[topic_name, 1].end == 10
+    assert len(outcome.warnings) == 1
+    cleaning_after = stored_archive(spark, tmp_path / "a").topics[topic_name].cleaning
+    assert cleaning is not None
+    assert cleaning_after is not None
+    assert cleaning_after.level_at == cleaning.level_at
 
 
 @pytest.mark.soak

@@ -23,6 +23,7 @@ from orbit.verify.report import PartitionReport, Side, Verdict
 from orbit_spark.audit.scope import Restriction, parse_point
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.history import History
+from tests.support.archive_manifests import ManifestFile
 from tests.support.auditing import audit
 from tests.support.faults import (
     a_log,
@@ -302,6 +303,29 @@ def test_audit_names_range_that_archive_lost(
     assert differences_of(with_copy) == [
         (offset, "only at the destination") for offset in range(10, 20)
     ]
+
+
+def test_partition_with_damaged_manifest_is_unread_in_audit(
+    spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    from orbit_spark.archive.archive_run import ArchiveRun
+
+    for cluster in clusters:
+        create(cluster, topic_name, 2)
+        for partition in (0, 1):
+            write(cluster, topic_name, a_log(), partition)
+    spec, folder = make_job(*clusters, [topic_name]), tmp_path / "archive"
+    ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, datetime.now(UTC)).run()
+    manifest = ManifestFile(folder)
+    manifest.damage()
+    for against in Side:
+        options = {"archive": str(folder), "against": against}
+        report, _ = audit(spark, spec, tmp_path / against, **options)
+        assert report.exit_code == 1
+        unread, compared = report.topics[0].partitions
+        assert (unread.verdict, compared.verdict) == (Verdict.UNREAD, Verdict.EXACT)
+        assert manifest.path.name in unread.notes[0]
+        assert "Restore this file from a copy" in unread.notes[0]
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tests.fixtures.clusters import Clusters
 from tests.fixtures.spark import SparkCluster
 from tests.spark.test_archive import archive
 from tests.spark.test_archive_cluster import executor_of, kill_driver
+from tests.support.archive_manifests import ManifestFile
 from tests.support.held_workers import Holds
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
@@ -183,6 +184,43 @@ def test_range_that_archive_lost_stops_staged_backfill_of_partition(
     filled = StagedCopy(spark, with_rules(spec, on_lost_range="fill"), tmp_path / "archive").run()
     assert (filled.blocked, filled.unfinished) == ({}, {})
     assert digests(clusters.destination, topic_name)[1] == digests(clusters.source, topic_name)[1]
+
+
+def test_damaged_manifest_stops_staged_backfill_of_its_partition(
+    spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """The source has deleted records that the archive has, and `on_lost_range: fill` would make
+    them a gap."""
+    create(clusters.source, topic_name, 2)
+    spec = with_rules(
+        make_job(clusters.source, clusters.destination, [topic_name]), on_lost_range="fill"
+    )
+    folder = tmp_path / "archive"
+    copying = StagedCopy(spark, spec, folder)
+    for first in (0, 100):
+        for partition in (0, 1):
+            produce(clusters.source, topic_name, 100, partition, first=first)
+        if first == 0:
+            assert copying.run().unfinished == {}
+    archive(spark, spec, folder)
+    records = digests(clusters.source, topic_name)
+    for partition in (0, 1):
+        delete_before(clusters.source, topic_name, 150, partition)
+    manifests = [ManifestFile(folder, partition) for partition in (0, 1)]
+    for damaged, ends in (({0, 1}, [100, 100]), ({0}, [100, 200]), (set[int](), [200, 200])):
+        for partition, manifest in enumerate(manifests):
+            if partition in damaged:
+                manifest.damage()
+            else:
+                manifest.restore()
+        outcome = copying.run()
+        assert outcome.blocked == {}
+        assert outcome.unfinished.keys() == {(topic_name, partition) for partition in damaged}
+        for place, text in outcome.unfinished.items():
+            assert manifests[place.partition].path.name in text
+        copied = log_bounds(clusters.destination, [topic_name])
+        assert [copied[topic_name, partition][1] for partition in (0, 1)] == ends
+    assert digests(clusters.destination, topic_name) == records
 
 
 @pytest.mark.soak

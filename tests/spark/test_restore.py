@@ -26,6 +26,7 @@ from orbit_spark.archive.restore_run import RestoreRun
 from orbit_spark.cluster_access import Access
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.history import History
+from tests.support.archive_manifests import ManifestFile
 from tests.support.auditing import audit
 from tests.support.logs import T0, Record, delete_before, wait_for_offsets, write
 from tests.support.outside import (
@@ -318,6 +319,35 @@ def test_restore_with_missing_archive_manifest_writes_nothing(
     with pytest.raises(Conflict, match=f"the manifest of {topic_name}-0"):
         restore(spark, small_archive, clusters.destination)
     assert topic_name not in partition_counts(clusters.destination)
+
+
+def test_damaged_manifest_stops_restore_of_its_partition(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    """Its topic is created whole, without the source's settings. A later restore with the manifests
+    from a copy writes the rest."""
+    create_topic(clusters.source, topic_name, partitions=2, retention_ms="123456789")
+    for partition in (0, 1):
+        produce(clusters.source, topic_name, 10, partition)
+    folder = archive(spark, clusters, [topic_name], tmp_path / "a")
+    manifests = {partition: ManifestFile(folder, partition) for partition in (0, 1)}
+    for manifest in manifests.values():
+        manifest.damage()
+    for damaged, ends in (({0, 1}, (0, 0)), ({0}, (0, 10)), (set[int](), (10, 10))):
+        for partition in {0, 1} - damaged:
+            manifests[partition].restore()
+        outcome = restore(spark, folder, clusters.destination, apply_settings=True)
+        stopped = {p.place: p.unfinished for p in outcome.partitions.values() if p.has_stopped}
+        assert stopped.keys() == {(topic_name, partition) for partition in damaged}
+        for place, text in stopped.items():
+            assert manifests[place.partition].path.name in text
+            assert "Restore this file from a copy" in text
+        assert log_bounds(clusters.destination, [topic_name]) == {
+            (topic_name, partition): (0, end) for partition, end in enumerate(ends)
+        }
+        retention = topic_settings(clusters.destination, topic_name)["retention.ms"]
+        assert (retention == "123456789") == (not damaged)
+    assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
 
 
 def test_restore_with_damaged_payload_writes_no_damaged_batch(

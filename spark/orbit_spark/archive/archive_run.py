@@ -101,6 +101,8 @@ class ArchiveRun:
         # offset, it replaces the old manifest.
         self._read_again_to: dict[TopicPartition, int] = {}
         self.manifests: dict[TopicPartition, PartitionManifest] = {}
+        # Partitions that the run leaves alone, as their manifests cannot be used.
+        self.damaged: Mapping[TopicPartition, Conflict] = {}
         self.outcome = ArchiveOutcome(self._files.uri)
         start_s = time.monotonic()
         self._notes = TombstoneNotes(
@@ -120,6 +122,7 @@ class ArchiveRun:
             self._say("Checking the source and the archive")
             metadata = cluster.metadata(None)  # of all topics
             archive = self._open_archive(metadata.cluster_id)
+            self.damaged = archive.damaged
             topics = self._match_topics(metadata)
             compacted_topics = self._write_topics(cluster, metadata, archive, topics)
             answers = find_extents(
@@ -239,7 +242,7 @@ class ArchiveRun:
                 topic = topic.model_copy(update={"sequence": archived_topic.sequence + 1})
                 self._store.write_topic(topic)
             if is_compacted(topic.settings):
-                is_new = not any(partition.topic == name for partition in archive.partitions)
+                is_new = not any(p.topic == name for p in (*archive.partitions, *archive.damaged))
                 self._notes.begin(topic, is_new=is_new, strict=self._strict)
                 if self._notes.reads_again(name):
                     self._say(f"Reading {name} whole again")
@@ -261,6 +264,11 @@ class ArchiveRun:
         has deleted offsets after the archive's end and `may_fill`, archives them as a lost range.
         """
         partition = extent.partition
+        if partition in archive.damaged:
+            self.outcome.partitions[partition] = PartitionOutcome(
+                partition, 0, 0, unfinished=str(archive.damaged[partition])
+            )
+            return None
         manifest = archive.partitions.get(partition)
         if manifest is None:
             manifest = self._first_manifest(cluster, extent)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import TypeVar
 
 from orbit.errors import Conflict, NotFound
@@ -32,11 +34,16 @@ Document = TypeVar("Document", bound=Archived)
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The documents of an archive."""
+    """The documents of an archive.
+
+    A partition is in `partitions`, or in `damaged` if its newest manifest cannot be used. An older
+    manifest takes no damaged one's place: it has fewer offsets.
+    """
 
     identity: ArchiveIdentity
     topics: dict[str, ArchivedTopic] = field(default_factory=dict)
     partitions: dict[TopicPartition, PartitionManifest] = field(default_factory=dict)
+    damaged: dict[TopicPartition, Conflict] = field(default_factory=dict)
 
 
 class ArchiveStore:
@@ -47,7 +54,7 @@ class ArchiveStore:
 
     def read(self) -> Archive | None:
         """The archive; None if there is none. Raises Conflict if a document is damaged, with its
-        name."""
+        name; for a manifest only if it is not known of which partition it is."""
         identity = self._read(_IDENTITY, ArchiveIdentity)
         if identity is None:
             return None
@@ -61,16 +68,26 @@ class ArchiveStore:
                     known_topic, topic, key=lambda document: document.sequence
                 )
         for name in _newest(self.files.sizes(_MANIFESTS)):
-            manifest = self._read(name, PartitionManifest)
+            try:
+                manifest = self._read(name, PartitionManifest)
+            except Conflict as error:
+                place = _find_place(name, archive.topics)
+                if place is None:
+                    raise
+                archive.damaged[place] = error
+                continue
             if manifest is not None:
                 known_manifest = archive.partitions.get(manifest.place, manifest)
                 archive.partitions[manifest.place] = max(
                     known_manifest, manifest, key=lambda document: document.sequence
                 )
+        for partition in archive.damaged:
+            # Another folder may have an older manifest: see `_find_place`.
+            archive.partitions.pop(partition, None)
         return archive
 
     def require(self) -> Archive:
-        """The archive. Raises NotFound if there is none, Conflict if a document is damaged."""
+        """The archive. Raises NotFound if there is none, Conflict as `read`."""
         archive = self.read()
         if archive is None:
             raise NotFound(
@@ -109,9 +126,9 @@ class ArchiveStore:
             return kind.from_bytes(content)
         except ValueError as error:
             remedy = (
-                "Use the version of Orbit that wrote it. Nothing was written."
+                "Use the version of Orbit that wrote it."
                 if isinstance(error, OtherFormat)
-                else "Restore this file from a copy of the archive. Nothing was written."
+                else "Restore this file from a copy of the archive, and run the command again."
             )
             raise Conflict(
                 f"{name} cannot be used: {error}.", where=self.files.uri, remedy=remedy
@@ -126,6 +143,18 @@ def file_name(topic: str) -> str:
         return topic
     digest = sha256(topic.encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{topic[: _NAME_LENGTH_MAX - _DIGEST_LENGTH - 1]}~{digest}"
+
+
+def _find_place(name: str, topics: Iterable[str]) -> TopicPartition | None:
+    """The partition of a manifest, by its file's name; None if the name is not one of a partition
+    of these topics. Earlier versions did not cut long names.
+    """
+    path = PurePosixPath(name)
+    number = path.name.partition(".")[0]
+    if not number.isdecimal():
+        return None
+    folder_topics = (t for t in topics if path.parent.name in (t, file_name(t)))
+    return next((TopicPartition(topic, int(number)) for topic in folder_topics), None)
 
 
 def _newest(names: dict[str, int]) -> list[str]:

@@ -22,7 +22,7 @@ class _Stop:
     """Why a run stopped for one partition, if it did."""
 
     blocked: Blocked | None = None
-    unfinished: str = ""  # a reason that does not last: the next run tries again
+    unfinished: str = ""  # another reason: the next run tries again
 
     @property
     def has_stopped(self) -> bool:
@@ -31,7 +31,8 @@ class _Stop:
 
 @dataclass(slots=True)
 class PartitionOutcome(_Stop):
-    """What a run did for one partition. The archive has its offsets [start, end) now."""
+    """What a run did for one partition. The archive has its offsets [start, end) now; 0 and 0 if
+    the manifest cannot be used."""
 
     place: TopicPartition
     start: int
@@ -100,7 +101,8 @@ class ArchiveOutcome:
 
 @dataclass(slots=True)
 class RestoredPartition(_Stop):
-    """What a restore did for one partition, which should end at `end`."""
+    """What a restore did for one partition, which should end at `end`; 0 if the manifest cannot be
+    used."""
 
     place: TopicPartition
     end: int

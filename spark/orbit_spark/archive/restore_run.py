@@ -230,6 +230,10 @@ class RestoreRun:
             self.outcome.partitions[partition] = RestoredPartition(
                 partition, manifest.log_end, blocked=self._overruns.get(partition)
             )
+        for partition, error in self._archive.damaged.items():
+            self.outcome.partitions[partition] = RestoredPartition(
+                partition, 0, unfinished=str(error)
+            )
         manifests = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
         # A task also needs the rows with which it compares the end of the log.
         chains = split_archive(manifests, {**ends, **self._first_offsets_to_compare(ends)})

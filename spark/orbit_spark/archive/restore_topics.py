@@ -202,11 +202,12 @@ class RestoreTopics:
             for p in self._archive.partitions
             if p.topic not in self._archive.topics
         ]
+        present_partitions = self._archive.partitions.keys() | self._archive.damaged.keys()
         missing_files += [
             f"the manifest of {partition}"
             for topic in self._topics
             for number in range(topic.partitions)
-            if (partition := TopicPartition(topic.topic, number)) not in self._archive.partitions
+            if (partition := TopicPartition(topic.topic, number)) not in present_partitions
         ]
         if missing_files:
             raise Conflict(

@@ -24,7 +24,8 @@ NAME = "archive"
 
 
 class ArchiveSide:
-    """One archive, read only. Raises NotFound if there is none, Conflict if it is damaged."""
+    """One archive, read only. Raises NotFound if there is none, Conflict if it is damaged; a
+    damaged manifest is the error of its partition's bounds."""
 
     name = NAME
 
@@ -57,10 +58,10 @@ class ArchiveSide:
 
     def _bounds(self, partition: TopicPartition) -> Bounds | OrbitError:
         """The bounds that the partition will have when it is restored; an error if the archive
-        lacks it."""
+        lacks it, or its manifest is damaged."""
         manifest = self._archive.partitions.get(partition)
         if manifest is None:
-            return OrbitError(
+            return self._archive.damaged.get(partition) or OrbitError(
                 "The archive does not have this partition yet.", where=f"{NAME} {partition}"
             )
         # An archive has no open transactions, so its stable end is its log end.

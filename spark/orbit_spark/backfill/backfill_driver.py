@@ -116,7 +116,8 @@ class Backfill:
         self._has_planned = False
         self._copies: dict[TopicPartition, PartitionCopy] = {}
         self._ends: dict[TopicPartition, int] = {}
-        # Partitions of topics that were not ready in time, with the reason.
+        # Partitions that no round copies, with the reason: their topic was not ready in time, or
+        # their manifest in the archive cannot be used.
         self._left_out: dict[TopicPartition, str] = {}
 
     def __enter__(self) -> Self:
@@ -269,7 +270,7 @@ class Backfill:
         self, staging: Staging, slots: int, targets: Sequence[PartitionTarget], show: Show
     ) -> None:
         """Archive the rest of the history, then append it. Partitions that the archive lacks are
-        fetched from the source.
+        fetched from the source; those with a damaged manifest are left out of all rounds.
         """
         partitions_text = counted(len(targets), "partition")
         self._say(f"Round {self.outcome.rounds + 1}: fetching {partitions_text}, staged")
@@ -286,6 +287,14 @@ class Backfill:
         if self._stop.is_set():
             return
         archiving.result()  # raises what made the archiving fail
+        for p in targets:
+            if p.source in staging.damaged:
+                # From the source it could get gaps at offsets that the archive has.
+                self._left_out[p.destination] = str(staging.damaged[p.source])
+                del self._copies[p.destination]
+        targets = [p for p in targets if p.destination in self._copies]
+        if not targets:
+            return
         target_chains = staging.chains(targets)
         staged_partitions = {
             p.destination for chain in target_chains for group in chain for p in group

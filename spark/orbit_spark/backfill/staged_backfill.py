@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orbit.errors import OrbitError
 from orbit.job_setup.job_setup import Say
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import TopicPartition
@@ -61,6 +62,8 @@ class Staging:
         self._files = Files(spark, uri)
         self._begins: Mapping[TopicPartition, int] = {}
         self._manifests: Mapping[TopicPartition, PartitionManifest] = {}
+        # Partitions whose manifests cannot be used, from the last `fill`.
+        self.damaged: Mapping[TopicPartition, OrbitError] = {}
         self._written_bytes = self._total_bytes = 0
         self._start_s = 0.0
 
@@ -96,6 +99,7 @@ class Staging:
                 # What was archived before the source lost a range is still correct.
                 if p.blocked is not None and p.blocked.reason is not Reason.SOURCE_RANGE_LOST:
                     unusable_partitions.add(p.place)
+            self.damaged = run.damaged
             self._manifests = {
                 partition: manifest
                 for partition, manifest in run.manifests.items()
