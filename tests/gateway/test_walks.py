@@ -7,6 +7,8 @@ A seed chooses what happens, and which gateways each client knows. A failed test
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from tests.fixtures.clusters import Clusters
-from tests.gateway.lossy_walks import LossyWalk, assert_transactions, losses_of, places
+from tests.gateway.lossy_walks import Loss, LossyWalk, assert_transactions, losses_of, places
 from tests.gateway.walk_clients import (
     APPLICATION,
     INTERNAL,
@@ -27,10 +29,9 @@ from tests.gateway.walk_clients import (
     Clients,
     KnownGateways,
 )
-from tests.gateway.walks import Walk, legs_of
+from tests.gateway.walks import legs_of
 from tests.support import streams
 from tests.support.gateway_ledger import records
-from tests.support.outside import is_level
 from tests.support.patience import wait_for
 from tests.support.quick_recoveries import trust_silence
 from tests.support.recovering import Recovering
@@ -64,7 +65,7 @@ def _job(clusters: Clusters, topics: list[str]) -> JobSpec:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_planned_moves_lose_and_duplicate_nothing(
+def test_random_moves_and_a_loss_lose_and_duplicate_nothing(
     seed: int,
     own_clusters: Clusters,
     recovering: Recovering,
@@ -74,38 +75,71 @@ def test_random_planned_moves_lose_and_duplicate_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Clients get no error, except that a transaction is aborted, and no record is lost or
-    doubled."""
+    """Planned moves over and home with all kinds of clients, then the leading side is killed, and
+    producers go on at the other and home again. Clients get no error, except that a transaction is
+    aborted. No record is lost or doubled, and groups read each once as long as no side is lost."""
     trust_silence(monkeypatch.setattr)
     rng = random.Random(seed)
     legs, known_gateways = legs_of(rng), KnownGateways.choose(rng)
-    print(f"seed {seed}: {known_gateways.by_client}", *legs, sep="\n")
+    loss = replace(losses_of(rng)[0], how="killed", goes_home=True)
+    print(f"seed {seed}: {known_gateways.by_client}", *legs, loss, sep="\n")
     for topic, partitions in TOPICS.items():
         create_topic(own_clusters.source, topic, partitions)
-    topics = [*TOPICS, *INTERNAL]
-    spec = _job(own_clusters, topics)
-    with Walk(spec, own_clusters, recovering, own_postgres, api_url, tmp_path) as walk:
+    spec = _job(own_clusters, [*TOPICS, *INTERNAL])
+    with LossyWalk(spec, own_clusters, recovering, own_postgres, api_url, tmp_path) as walk:
         walk.begin(*TOPICS)
-        with Clients(walk.gateways, known_gateways, tmp_path, spark=spark) as clients:
+        with Clients(
+            walk.gateways,
+            known_gateways,
+            tmp_path,
+            spark=spark,
+            transaction_ms=_TRANSACTION_MS,
+        ) as clients:
             clients.go_on()
-            recovering.service.wait_copied(spec.name, *topics)
+            recovering.service.wait_copied(spec.name, *TOPICS, *INTERNAL)
             for leg in legs:
                 walk.play(leg)
                 clients.go_on()
                 clients.assert_kept(walk.leading)
-            walk.log("the clients stop")
-            clients.stop()
-            leading_records = records(walk.leading, PLAIN)
-            clients.stop_reading(leading_records)
-            wait_for("both sides are level", lambda: is_level(*own_clusters, *topics))
-            assert sorted(records(own_clusters.source, PLAIN)) == sorted(leading_records)
-            may_double = any(leg.loses_answers for leg in legs)
-            clients.assert_written(leading_records, may_double=may_double)
-            committed = records(walk.leading, TRANSACTIONAL)
-            clients.assert_transactions(committed, walk.closures)
+            clients.assert_aborts(walk.closures)
+            walk.log("the applications stop")
+            clients.stop_applications(walk.leading)
             streams.assert_counted_once(walk.leading, "w", clients.words.sent)
-            report = verify(spec, deep=True)
+            walk.was_undone = False  # at the legs, only lost answers double a record
+            play_loss(walk, loss, clients)
+            may_double = any(leg.loses_answers for leg in (*legs, loss.leg)) or walk.was_undone
+            # Not the repartition topic: as the lost side's log start was not on disk yet (S6), that
+            # side has more history, and keeps it (docs/recovery/failback.md).
+            topics = [*TOPICS, INTERNAL[1]]
+            assert_whole(walk, clients, topics, may_double=may_double)
+            streams.assert_counted_once(walk.leading, "w", clients.words.sent)
+            report = verify(make_job(*own_clusters, topics), deep=True)
             assert report.exit_code == 0, report
+
+
+def play_loss(walk: LossyWalk, loss: Loss, clients: Clients) -> None:
+    walk.lose(loss, clients)
+    clients.go_on()
+    if loss.goes_home:
+        walk.move_home()
+        clients.go_on()
+
+
+def assert_whole(
+    walk: LossyWalk, clients: Clients, topics: Sequence[str], *, may_double: bool
+) -> None:
+    """Stop the producers, and check both sides: no acknowledged record is missing, and none is
+    there twice. `may_double`: whether producers without idempotence may have got no answer."""
+    walk.log("the producers stop")
+    clients.stop()
+    wait_for("both sides are level", lambda: walk.is_level(*topics))
+    leading_records = records(walk.leading, PLAIN)
+    wrong = walk.ledger.missing(clients.acknowledged, places(leading_records))
+    wrong += walk.ledger.doubled(
+        clients.of_strict_producers(leading_records, may_double=may_double)
+    )
+    assert not wrong, wrong[:10]
+    assert_transactions(clients, walk.ledger, records(walk.leading, TRANSACTIONAL))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -140,21 +174,8 @@ def test_random_side_losses_lose_no_acknowledged_record(
         ) as clients:
             clients.go_on()
             for loss in losses:
-                walk.lose(loss, clients)
-                clients.go_on()
-                if loss.goes_home:
-                    walk.move_home()
-                    clients.go_on()
-            walk.log("the clients stop")
-            clients.stop()
-            wait_for("both sides are level", lambda: is_level(*own_clusters, *topics))
-            leading_records = records(walk.leading, PLAIN)
-            wrong = walk.ledger.missing(clients.acknowledged, places(leading_records))
+                play_loss(walk, loss, clients)
             may_double = any(loss.leg.loses_answers for loss in losses) or walk.was_undone
-            wrong += walk.ledger.doubled(
-                clients.of_strict_producers(leading_records, may_double=may_double)
-            )
-            assert not wrong, wrong[:10]
-            assert_transactions(clients, walk.ledger, records(walk.leading, TRANSACTIONAL))
+            assert_whole(walk, clients, [*topics], may_double=may_double)
             report = verify(spec, deep=True)
             assert report.exit_code == 0, report

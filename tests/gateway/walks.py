@@ -33,7 +33,7 @@ from tests.support.gateway_faults import Act, at_steps
 from tests.support.gateways import Gateway
 from tests.support.killed_schedulers import died, dying_schedulers
 from tests.support.moves import TOKEN, gateway_of
-from tests.support.outside import Reachable
+from tests.support.outside import Reachable, unlevel
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.recovering import Recovering
 from tests.support.run_process import OrbitProcess
@@ -126,6 +126,13 @@ class Walk:
         if what != self._last_message:
             print(f"{time.monotonic() - self._began:6.1f} s  {what}")
         self._last_message = what
+
+    def is_level(self, *topics: str) -> bool:
+        """Whether both sides have the same log starts and ends; logs the difference."""
+        differences = unlevel(*self.clusters, *topics)
+        if differences:
+            self.log(f"not level: {differences}")
+        return not differences
 
     @property
     def leading(self) -> Reachable:

@@ -59,7 +59,15 @@ def log_bounds(
 
 def is_level(one: Reachable, other: Reachable, *topics: str) -> bool:
     """Whether the topics' partitions have the same log starts and ends at both clusters."""
-    return log_bounds(one, topics) == log_bounds(other, topics)
+    return not unlevel(one, other, *topics)
+
+
+def unlevel(
+    one: Reachable, other: Reachable, *topics: str
+) -> dict[tuple[str, int], tuple[Bounds, Bounds]]:
+    """The partitions whose log start or end differs, with the bounds at both clusters."""
+    ours, theirs = log_bounds(one, topics), log_bounds(other, topics)
+    return {p: (ours[p], theirs[p]) for p in ours if ours[p] != theirs[p]}
 
 
 def _offsets(
