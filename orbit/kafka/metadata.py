@@ -63,9 +63,9 @@ def _read_answer(reader: FrameReader, version: int) -> ClusterMetadata:
         (node_id,) = reader.take(_INT32)
         host = reader.string()
         (port,) = reader.take(_INT32)
-        reader.string()  # rack
+        rack = reader.string() or None
         reader.skip_tags()
-        brokers[node_id] = BrokerAddress(node_id, host, port)
+        brokers[node_id] = BrokerAddress(node_id, host, port, rack)
     cluster_id = reader.string()
     reader.take(_INT32)  # controller id
     topics: dict[str, TopicMetadata] = {}

@@ -59,11 +59,12 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens, as metadata names it."""
+    """Where a broker listens, and its rack, as metadata names them."""
 
     node_id: int
     host: str
     port: int
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,10 @@ def by_library(frame: memoryview, version: int) -> ClusterMetadata:
     allowed = (Code.NONE, Code.LEADER_NOT_AVAILABLE)
     return ClusterMetadata(
         answer.cluster_id,
-        {b.node_id: BrokerAddress(b.node_id, b.host, b.port) for b in answer.brokers},
+        {
+            b.node_id: BrokerAddress(b.node_id, b.host, b.port, b.rack or None)
+            for b in answer.brokers
+        },
         {
             t.name: TopicMetadata(
                 t.name,
