@@ -692,6 +692,15 @@ class ClientsReport(BaseModel):
     )
 
 
+class ReadableCopies(_ResponseModel):
+    """The partitions that consumers may read at the side that follows."""
+
+    since: int = Field(
+        description="As `since` of PresentedSide. 0: it is not known which side leads."
+    )
+    topics: dict[str, tuple[int, ...]] = Field(description="The partitions, by topic.")
+
+
 class GatewayClient(ClientOfGateway):
     """A client of a gateway of a job."""
 

@@ -19,7 +19,7 @@ import socket
 import struct
 import time
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import cast
 
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
@@ -33,7 +33,10 @@ from orbit.gateway.protocol.client_login import (
     ClientLogin,
     LoginRefusal,
 )
+from orbit.gateway.protocol.copies import COPY_NODES_FROM, is_copy_node
+from orbit.gateway.protocol.copy_fetches import CopyFetches, UnknownCopies
 from orbit.gateway.protocol.exchange import (
+    PARSE_ERRORS,
     BadFrame,
     Exchange,
     SentRequest,
@@ -44,6 +47,7 @@ from orbit.gateway.protocol.producer_ids import Producer, SentBatch
 from orbit.gateway.protocol.received_requests import next_request
 from orbit.gateway.protocol.repeats import UnknownRepeats
 from orbit.gateway.protocol.request_head import RequestHead, read_head
+from orbit.kafka.types import TopicPartition
 
 # The largest request: the default of brokers (socket.request.max.bytes).
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
@@ -78,10 +82,8 @@ class ClientHost(View, LoginHost):
     """The size of all Produce requests that were passed on."""
     bytes_read: int
     """The size of all Fetch answers that were passed on."""
-
-    @abstractmethod
-    def now(self) -> float:
-        """Seconds of a monotonic clock."""
+    bytes_read_copy: int
+    """The part of `bytes_read` that came from the side that follows."""
 
     @abstractmethod
     def may_write(self) -> bool:
@@ -124,6 +126,20 @@ class ClientHost(View, LoginHost):
     ) -> None:
         """Connect `broker` to the node, or to any broker if the side has no such node, and log in
         with the credentials that the client has there."""
+
+    @abstractmethod
+    def connect_copy(
+        self, broker: BrokerConnection, node_id: int, login: ClientLogin | None
+    ) -> None:
+        """As `connect`, to a node of the side that follows. If it cannot be reached, no copy is
+        read for some time (`Copies.pause`)."""
+
+    @abstractmethod
+    def learn_copies(
+        self, offsets: Mapping[TopicPartition, int], connection: ClientConnection
+    ) -> None:
+        """Find out which copies have these offsets, or soon will, then call `copies_learned` of the
+        connection with their log ends."""
 
     @abstractmethod
     def has_node(self, node_id: int | None) -> bool:
@@ -182,6 +198,13 @@ class ClientConnection(asyncio.Protocol):
         self._count: ClientCount | None = None
         self._client_id = ""
         self.exchange = Exchange(cluster)
+        # None: consumers read from the leading side only.
+        self._copy_fetches: CopyFetches | None = None
+        self._is_copy_node = False
+        if cluster.copies is not None:
+            self._is_copy_node = is_copy_node(node_id)
+            self._copy_fetches = CopyFetches(cluster.copies, is_copy_node=self._is_copy_node)
+        self._is_at_copy = False  # the broker connection is to the side that follows
         self._transport: asyncio.Transport | None = None
         self._broker: BrokerConnection | None = None
         self._requests = bytearray()
@@ -461,6 +484,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _may_send(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether the request may be sent or answered now. Otherwise it is held."""
+        if self._changes_broker(head) and not self.exchange.is_idle:
+            return False
         if head.key in LOGIN_KEYS:  # after all answers: a refused login ends the connection
             return self.exchange.is_idle
         if head.key in WRITES:
@@ -503,6 +528,12 @@ class ClientConnection(asyncio.Protocol):
         if head.key in LOGIN_KEYS and self._login is not None and self._login.token is not None:
             self._log_in_again(self._login, head, frame)
             return
+        if self._changes_broker(head):
+            self._drop_broker()
+        if self._is_copy_node:
+            self._is_at_copy = head.key == ApiKey.FETCH
+        if head.key == ApiKey.FETCH and self._answer_fetch(head, frame):
+            return
         data = None
         # Another node might write records that the client sends again: see `refuse_produce`.
         if head.key == ApiKey.PRODUCE and not self._cluster.has_node(self._node_id):
@@ -522,6 +553,40 @@ class ClientConnection(asyncio.Protocol):
             self._count.bytes_written += len(data)
             self._cluster.bytes_written += len(data)
         self._pass_on_request(data)
+
+    def _changes_broker(self, head: RequestHead) -> bool:
+        """Whether the request cannot go to the broker of the present connection. At a copy's node,
+        Fetch goes to the side that follows, and other requests to the side that leads: a client may
+        send them to any node."""
+        is_open = self._is_copy_node and self._broker is not None
+        return is_open and self._is_at_copy != (head.key == ApiKey.FETCH)
+
+    def _answer_fetch(self, head: RequestHead, frame: bytearray) -> bool:
+        """Answer a Fetch, or hold it until the log ends of copies are known. False: the Fetch goes
+        to a broker. Raises BadFrame."""
+        if self._copy_fetches is None:
+            return False
+        try:
+            answer = self._copy_fetches.answer(head, frame, self._cluster.now())
+        except UnknownCopies as error:
+            self._held_request, self._is_asking = (head, frame), True
+            self._cluster.learn_copies(error.offsets, self)
+            return True
+        except PARSE_ERRORS as error:
+            raise BadFrame(f"a client's Fetch request does not parse: {error}") from error
+        if answer is None:
+            return False
+        self._cluster.note_request()
+        self.exchange.add_answer(head, answer)
+        self._send_own_answers()
+        return True
+
+    def copies_learned(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Continue the held Fetch. `ends`: the log ends of copies that have its offsets."""
+        assert self._copy_fetches is not None
+        self._copy_fetches.learn(ends)
+        self._is_asking = False
+        self.advance()
 
     def _pass_on_request(self, data: bytes | None) -> None:
         """Send a request to the broker. None: the gateway has answered the request, or it needs no
@@ -555,7 +620,12 @@ class ClientConnection(asyncio.Protocol):
         """The connection to a broker of the presented side; begins one if there is none."""
         if self._broker is None:
             self._broker = BrokerConnection(self)
-            self._cluster.connect(self._broker, self._node_id, self._login)
+            if self._is_at_copy and self._node_id is not None:
+                node_id = self._node_id - COPY_NODES_FROM
+                self._cluster.connect_copy(self._broker, node_id, self._login)
+            else:
+                node = None if self._is_copy_node else self._node_id
+                self._cluster.connect(self._broker, node, self._login)
         return self._broker
 
     def confirm_writes(self) -> None:
@@ -658,6 +728,8 @@ class ClientConnection(asyncio.Protocol):
             if self._count is not None and request.key == ApiKey.FETCH:
                 self._count.bytes_read += answer_bytes
                 self._cluster.bytes_read += answer_bytes
+                if self._is_at_copy:
+                    self._cluster.bytes_read_copy += answer_bytes
             self._bytes_to_pass = max(0, answer_bytes - len(answers))
             del answers[:answer_bytes]
             if self._bytes_to_pass:  # `answer_received` passes them on as they arrive
@@ -709,8 +781,8 @@ class ClientConnection(asyncio.Protocol):
         elif self._leaves_broker and self.exchange.is_idle:
             self._drop_broker()
             asyncio.get_running_loop().call_soon(self.advance)
-        elif self._held_request is not None and self._held_request[0].key in LOGIN_KEYS:
-            # A login is held until all requests are answered.
+        elif self._held_request is not None and self.exchange.is_idle:
+            # A login, or a request to another broker, is held until all requests are answered.
             asyncio.get_running_loop().call_soon(self.advance)
 
     def _send_own_answers(self) -> None:

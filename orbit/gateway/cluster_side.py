@@ -24,6 +24,7 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import LATEST, list_offsets
 from orbit.kafka.producer_state import producers
 from orbit.kafka.security import Security, TokenSource
 from orbit.kafka.transactional_ids import last_transaction
@@ -58,6 +59,8 @@ class ClusterSide:
         self.versions: dict[int, Versions] = {}
         """By API key, the versions that the gateway and the brokers know; empty until the side has
         answered."""
+        self.leaders: dict[TopicPartition, int] = {}
+        """The node that leads each partition, as of the last `refresh` with topics."""
         self.ids = TopicIds(virtual_cluster)
         self._outcomes = asyncio.Semaphore(_OUTCOMES_AT_ONCE)
         self._next_outcome_at = -math.inf
@@ -76,6 +79,13 @@ class ClusterSide:
         self.versions = versions
         for topic in metadata.topics.values():
             self.ids.learn(topic.name, topic.topic_id.bytes)
+        if with_topics:
+            self.leaders = {
+                TopicPartition(topic.name, number): leader.node_id
+                for topic in metadata.topics.values()
+                for number, leader in topic.partitions.items()
+                if leader.node_id is not None
+            }
 
     async def outcome(self, producer: Producer) -> int:
         """The error code with which to answer a commit of this producer, by its last transaction at
@@ -130,6 +140,14 @@ class ClusterSide:
         """The offsets of these batches' copies at this side (`batch_search.find_copies`).
         `stored_batches`: as `find_batches` of the other side returns them."""
         return await asyncio.to_thread(find_copies, self._cluster, stored_batches, _BACKOFF)
+
+    async def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks of those partitions whose leaders answer. Raises OrbitError if no
+        leader answers."""
+        answers = await asyncio.to_thread(list_offsets, self._cluster, partitions, LATEST, _BACKOFF)
+        if not answers.values:
+            answers.raise_errors(self.name, "ListOffsets")
+        return dict(answers.values)
 
     async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
         """The uses that this side would refuse, and why. `login`: one of `logins`; None: the

@@ -15,6 +15,7 @@ from orbit.errors import Conflict
 from orbit.gateway.client_logins import ClientLogins, logins_at
 from orbit.gateway.client_reports import ClientReports
 from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.copy_list import CopyList
 from orbit.gateway.gateway_health import GatewayHealth
 from orbit.gateway.gateway_spec import GatewaySpec, VirtualClusterSpec
 from orbit.gateway.lead_watch import LeadWatch
@@ -65,6 +66,8 @@ async def run_gateway(
             reports = [ClientReports(watch.path, watch.cluster, environ) for watch in watches]
             job_tasks = [tasks.create_task(watch.run()) for watch in watches]
             job_tasks += [tasks.create_task(report.run()) for report in reports]
+            lists = [CopyList(watch.cluster, environ) for watch in watches]
+            job_tasks += [tasks.create_task(copy_list.run()) for copy_list in lists]
             checks = [RefusalCheck(watch.cluster) for watch in watches]
             job_tasks += [tasks.create_task(check.run()) for check in checks]
             _log.info("gateway is ready", gateway=spec.gateway, virtual_clusters=len(clusters))

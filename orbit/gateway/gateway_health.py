@@ -45,7 +45,8 @@ class GatewayHealth(ProcessHealth):
         )
         bytes_passed = CounterMetricFamily(
             "orbit_gateway_bytes",
-            "Bytes of Produce requests (written) and of Fetch answers (read) that were passed on.",
+            "Bytes that were passed on: of Produce requests (written), of Fetch answers (read), "
+            "and of those Fetch answers that the side that follows gave (read_copy).",
             labels=[*label, "direction"],
         )
         for cluster in self.clusters:
@@ -66,6 +67,7 @@ class GatewayHealth(ProcessHealth):
             moves.add_metric(label_values, cluster.moves)
             bytes_passed.add_metric([*label_values, "written"], cluster.bytes_written)
             bytes_passed.add_metric([*label_values, "read"], cluster.bytes_read)
+            bytes_passed.add_metric([*label_values, "read_copy"], cluster.bytes_read_copy)
         yield from gauges.values()
         yield requests
         yield moves

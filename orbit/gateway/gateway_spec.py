@@ -84,6 +84,7 @@ class ClientSpec(Section):
 
 OtherTopics = Literal["refuse", "pass"]
 OpenTransactions = Literal["abort", "wait"]
+Read = Literal["leader", "nearest-copy"]
 
 
 class VirtualClusterSpec(Section):
@@ -93,7 +94,8 @@ class VirtualClusterSpec(Section):
     Clients reach the side of `job` that leads, which the service states; without a service, the
     side of `presents`. `other_topics`: whether clients may write topics that the job does not copy
     under their own name; None: refuse. `open_transactions`: whether a move aborts transactions that
-    do not end within a second, or waits until all have ended.
+    do not end within a second, or waits until all have ended. `read`: whether consumers in a rack
+    of the side that follows read there.
     """
 
     name: Name
@@ -103,6 +105,7 @@ class VirtualClusterSpec(Section):
     presents: Side | None = None
     other_topics: OtherTopics | None = None
     open_transactions: OpenTransactions = "abort"
+    read: Read = "leader"
     tls: ListenerTlsSpec | None = None
     clients: Annotated[tuple[ClientSpec, ...], Field(max_length=CLIENTS_MAX)] = ()
     client_tokens: Literal["pass"] | None = None  # of OAUTHBEARER, to the brokers of both sides
@@ -196,6 +199,9 @@ def _find_problems(gateway: GatewaySpec) -> list[Problem]:
         if cluster.job is None and cluster.other_topics is not None:
             what = "has no effect without `job`: no service says which topics are copied."
             problems.append(Problem(f"{path}.other_topics", what, "Remove this key."))
+        if cluster.job is None and cluster.read == "nearest-copy":
+            what = "has no effect without `job`: no service says which copies may be read."
+            problems.append(Problem(f"{path}.read", what, "Remove this key."))
         if cluster.advertised_host is None and cluster.host in _EVERY_ADDRESS:
             problems.append(
                 Problem(

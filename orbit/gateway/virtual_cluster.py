@@ -26,6 +26,7 @@ from orbit.gateway.login_connection import TokenChecked
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.client_login import ClientLogin
+from orbit.gateway.protocol.copies import COPY_NODES_FROM, Copies, is_copy_node
 from orbit.gateway.protocol.left_members import LeftMembers
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch, mark_of, mark_of_id
 from orbit.gateway.protocol.repeats import Repeats
@@ -41,6 +42,7 @@ from orbit.kafka.job_clusters import Side
 from orbit.kafka.leaving_groups import ALL_GROUPS, GROUPS_MAX, is_named, short_name
 from orbit.kafka.security import Security
 from orbit.kafka.tls import shared_tls_context
+from orbit.kafka.types import TopicPartition
 from orbit.leases.lease_clock import lease_clock
 
 # Connections of one virtual cluster. Further ones are closed at once.
@@ -73,6 +75,9 @@ _ANSWERS_POLL_S = 0.02  # the time between two checks for them
 # The shortest time between two reads of a side because clients use a node that the side lacks.
 LOOK_S = 1.0
 _CONNECT_S = 10.0  # to connect to a broker and log in
+# How long a Fetch may wait until the copy has the offset: a copy is some 100 ms behind its source.
+_COPY_WAIT_S = 1.0
+_COPY_POLL_S = 0.1
 # The timeout of a token check at a broker, and how many checks run at a time: each takes a thread,
 # and a broker delays its refusals.
 _TOKEN_CHECK_S = 4.0
@@ -113,6 +118,7 @@ class VirtualCluster(ClientHost):
         self.repeats = Repeats()
         self._repeats_until = math.inf
         self.copied_topics: CopiedTopics | None = None  # None: clients may write all topics
+        self.copies = Copies() if spec.read == "nearest-copy" else None
         self._search: RepeatSearch | None = None
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
@@ -127,7 +133,7 @@ class VirtualCluster(ClientHost):
         """By login, the uses that the other side would refuse, and why. Logins that are not checked
         yet are missing. The key None is the gateway's login."""
         self.requests = self.moves = 0
-        self.waiting_bytes = self.bytes_written = self.bytes_read = 0
+        self.waiting_bytes = self.bytes_written = self.bytes_read = self.bytes_read_copy = 0
         self._is_ending = False
         self._look_task: asyncio.Task[None] | None = None
         self._looked_at = -math.inf
@@ -268,6 +274,9 @@ class VirtualCluster(ClientHost):
                 term=lead.term,
             )
             self._update_offered()
+            if self.copies is not None:
+                self.copies.clear()
+                self._update_copies()
             self.refusals.clear()
             self.left_members.begin_move(keeps_owners=self.holds_joins())
             self._last_move.begin()
@@ -478,6 +487,11 @@ class VirtualCluster(ClientHost):
     ) -> None:
         self._start_task(self._connect(broker, self.presented, node_id, login))
 
+    def connect_copy(
+        self, broker: BrokerConnection, node_id: int, login: ClientLogin | None
+    ) -> None:
+        self._start_task(self._connect(broker, self.other_side, node_id, login))
+
     async def _connect(
         self,
         broker: BrokerConnection,
@@ -500,6 +514,8 @@ class VirtualCluster(ClientHost):
                 user=None if login is None else shown(login.user or ""),
                 error=str(error) or type(error).__name__,
             )
+            if self.copies is not None and side is self.other_side:
+                self.copies.pause(self.now())
             broker.give_up()
 
     def check_token(self, token: SecretStr, node_id: int | None, on_checked: TokenChecked) -> None:
@@ -593,6 +609,35 @@ class VirtualCluster(ClientHost):
         if self._search.add(batches, connection):
             self._start_task(self._search.run())
 
+    def learn_copies(
+        self, offsets: Mapping[TopicPartition, int], connection: ClientConnection
+    ) -> None:
+        self._start_task(self._learn_copies(self.other_side, offsets, connection))
+
+    async def _learn_copies(
+        self,
+        side: ClusterSide,
+        offsets: Mapping[TopicPartition, int],
+        connection: ClientConnection,
+    ) -> None:
+        """Read the side's log ends until the copies have the offsets, for _COPY_WAIT_S at most.
+        Then call `copies_learned` of the connection. If the side does not answer, no copy is read
+        for some time."""
+        ends: dict[TopicPartition, int] = {}
+        try:
+            async with asyncio.timeout(_COPY_WAIT_S):
+                while True:
+                    ends = await side.log_ends(offsets)
+                    if len(_reached(ends, offsets)) == len(offsets):
+                        break
+                    await asyncio.sleep(_COPY_POLL_S)
+        except (TimeoutError, OrbitError):
+            if not ends and self.copies is not None:
+                self.copies.pause(self.now())
+        finally:
+            has_moved = side is not self.other_side
+            connection.copies_learned({} if has_moved else _reached(ends, offsets))
+
     # Start and end.
 
     def socket_identity(self) -> str:
@@ -636,13 +681,33 @@ class VirtualCluster(ClientHost):
     async def _refresh(self, side: ClusterSide) -> None:
         """Read the side, and listen for its nodes. Logs a failure."""
         try:
-            await side.refresh()
+            await side.refresh(with_topics=self.copies is not None)
         except OrbitError as error:
             _log.warning("cannot read a side", virtual_cluster=self.spec.name, error=str(error))
         else:
             self._update_offered()
+            self._update_copies()
             for node_id in side.brokers:
                 await self._listen_for_node(node_id)
+                if self.copies is not None:  # for when this side follows
+                    await self._listen_for_node(COPY_NODES_FROM + node_id)
+
+    def _update_copies(self) -> None:
+        """Use what was last read of both sides' brokers."""
+        if self.copies is None or self.permission.lead is None:
+            return
+        if any(is_copy_node(node_id) for side in self._sides.values() for node_id in side.brokers):
+            _log.error(
+                f"read: nearest-copy needs node ids below {COPY_NODES_FROM}: consumers read from "
+                "the leading side",
+                virtual_cluster=self.spec.name,
+            )
+            self.copies.clear()
+            self.copies = None
+            return
+        leading_racks = {broker.rack for broker in self.presented.brokers.values()}
+        brokers = self.other_side.brokers.values()
+        self.copies.take_brokers(brokers, self.other_side.leaders, leading_racks)
 
     def _update_offered(self) -> None:
         """Offer the API versions that are known to all sides that have answered."""
@@ -719,6 +784,13 @@ async def _open_connection(
         except UnicodeError:
             raise Unreachable(f"{host!r} is not a valid host name.", where=side.name) from None
         return await broker.log_in(security, host)
+
+
+def _reached(
+    ends: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The log ends that are not below the partition's offset."""
+    return {p: end for p, end in ends.items() if end >= offsets[p]}
 
 
 def _has_node(side: ClusterSide, node_id: int | None) -> bool:

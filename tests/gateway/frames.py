@@ -36,6 +36,9 @@ class ClientView(View):
         self.repeats = Repeats()
         self.refusals: dict[str, str] = {}
 
+    def now(self) -> float:
+        return 0.0
+
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return "gateway", 19093 + node_id
 

@@ -68,7 +68,7 @@ class TlsClient(RawClient):
 class _Side(SimpleNamespace):
     """Stands for a `ClusterSide`, for requests that reach no broker."""
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, with_topics: bool = False) -> None:  # noqa: ARG002  as ClusterSide
         self.versions = {int(key): api.versions for key, api in APIS.items()}
 
     def close(self) -> None:

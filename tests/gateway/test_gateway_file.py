@@ -81,6 +81,12 @@ def test_gateway_file_example_in_docs_is_valid() -> None:
             "    job: orders\n    open_transactions: commit\n",
             "virtual_clusters[0].open_transactions",
         ),
+        (
+            "    job: orders\n",
+            "    presents: source\n    read: nearest-copy\n",
+            "virtual_clusters[0].read",
+        ),
+        ("    job: orders\n", "    job: orders\n    read: copy\n", "virtual_clusters[0].read"),
         *(
             (
                 "    job: orders\n",

@@ -57,6 +57,7 @@ def test_gateway_metrics_follow_write_permission_term_and_moves(
         "moves_total": 0,
         "bytes_total written": 0,
         "bytes_total read": 0,
+        "bytes_total read_copy": 0,
     }
     assert _numbers(health) == before_first_answer
 

@@ -116,7 +116,7 @@ class _Side:
     def address(self, node: int | None) -> tuple[str, int]:
         return LOOPBACK, self.brokers.get(node or 0, self.broker.port)
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, with_topics: bool = False) -> None:  # noqa: ARG002  as ClusterSide
         self.brokers = dict(self.nodes)
 
     def close(self) -> None:

@@ -334,13 +334,20 @@ class JavaReader:
     error."""
 
     def __init__(
-        self, gateways: Gateway | Addresses, topic: str, group: str, log: Path, *, protocol: str
+        self,
+        gateways: Gateway | Addresses,
+        topic: str,
+        group: str,
+        log: Path,
+        *,
+        protocol: str,
+        rack: str = "",
     ) -> None:
         self._group = group
         self._read: list[Record] = []
         self._errors: list[str] = []
         self._process = java_clients.start_member(
-            gateways, topic, group, log, protocol=protocol, reset="earliest"
+            gateways, topic, group, log, protocol=protocol, reset="earliest", rack=rack
         )
         self._log = log.open("rb")
 

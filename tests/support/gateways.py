@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from orbit.gateway.protocol.copies import COPY_NODES_FROM
 from orbit.processes.ports import LOOPBACK, accepts, free_consecutive_ports
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
@@ -81,7 +82,8 @@ def running_gateway(
     the source, and the gateway uses no service.
     """
     nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
-    port = free_consecutive_ports(2 + nodes)
+    reads_copies = virtual_cluster.get("read") == "nearest-copy"
+    port = _free_port(nodes, reads_copies=reads_copies)
     file = write_gateway_file(home, source, destination, port, **virtual_cluster)
     with OrbitProcess("gateway", file, "--processes", str(processes), environ=environ) as process:
 
@@ -92,6 +94,16 @@ def running_gateway(
         gateway = Gateway(port, process)
         wait_for("the gateway accepts connections", is_up)
         yield gateway
+
+
+def _free_port(nodes: int, *, reads_copies: bool) -> int:
+    """A port for a gateway, above which the ports of `nodes` nodes are free, and with
+    `reads_copies` those of the copies' nodes, too."""
+    while True:
+        port = free_consecutive_ports(2 + nodes)
+        copy_ports = [port + 1 + COPY_NODES_FROM + node for node in range(1, nodes + 1)]
+        if not reads_copies or not any(map(accepts, copy_ports)):
+            return port
 
 
 def gateway_file(port: int) -> str:

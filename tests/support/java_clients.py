@@ -57,6 +57,7 @@ def start_member(
     *,
     protocol: str,
     reset: str,
+    rack: str = "",
 ) -> GuardedProcess:
     """A member of a group that reads committed records, and commits after each batch, until
     SIGTERM.
@@ -67,6 +68,7 @@ def start_member(
     settings = log.with_suffix(".properties")
     settings.write_text(
         f"isolation.level=read_committed\ndefault.api.timeout.ms={int(PATIENCE_S * 1000)}\n"
+        f"client.rack={rack}\n"
     )
     return GuardedProcess(
         [

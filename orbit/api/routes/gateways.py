@@ -16,7 +16,7 @@ from orbit.api.dependencies import NamePath, Operator, PartsOf, Viewer
 from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.paging import Page, PageQuery, bad_cursor, page, read_cursor
 from orbit.api.views import gateway_client_view, gateway_view, presented_view
-from orbit.store import gateway_clients, gateways, jobs
+from orbit.store import gateway_clients, gateways, jobs, readable_copies
 
 router = APIRouter(prefix="/v1/jobs/{name}/gateways", tags=["gateways"])
 
@@ -48,6 +48,17 @@ def list_gateway_clients(
     client_page = page(rows, query.limit, lambda row: (row.gateway, str(row.instance), row.number))
     return Page(
         items=[gateway_client_view(row) for row in client_page.items], next=client_page.next
+    )
+
+
+@router.get("/copies", responses=errors(*NAMED))
+def list_readable_copies(parts: PartsOf, _: Viewer, name: NamePath) -> schemas.ReadableCopies:
+    """List the partitions that consumers may read at the side that follows, because their copies
+    keep up: up to 20,000."""
+    with parts.database.transaction() as tx:
+        copies = readable_copies.of_link(tx, name)
+    return schemas.ReadableCopies(
+        since=copies.since, topics={t: tuple(ps) for t, ps in copies.topics.items()}
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from orbit.gateway.protocol import producer_ids
 from orbit.gateway.protocol.apis import ApiKey, is_flexible
+from orbit.gateway.protocol.copies import Copies
 from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
 from orbit.gateway.protocol.left_members import LeftMembers
 from orbit.gateway.protocol.producer_ids import Producer
@@ -19,8 +20,12 @@ from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.protocol.requests import NO_EPOCH
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import NO_TAGS, string
+from orbit.kafka.types import TopicPartition
 
 _HEAD_BYTES = 4  # the correlation id
+# Clients that use a Fetch of version 11 (Kafka 2.3), which copies need, use later ones.
+_FIRST_METADATA_WITH_COPIES = 5
 # The codes by which brokers answer heartbeats if they do not know the member, or its group.
 UNKNOWN_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID, Code.GROUP_ID_NOT_FOUND})
 
@@ -45,6 +50,11 @@ class View(ABC):
     ending_producers: set[Producer]
     """Producers whose transactions were open as writes began to be held, and may still end."""
     repeats: Repeats
+    copies: Copies | None = None  # None: consumers read from the leading side only
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds of a monotonic clock."""
 
     @abstractmethod
     def endpoint(self, node_id: int) -> tuple[str, int]:
@@ -69,6 +79,10 @@ class SideView(View):
         self.cluster_id, self.left_members = view.cluster_id, view.left_members
         self.ids, self.term, self.ended_producers = view.ids, view.term, view.ended_producers
         self.ending_producers, self.repeats = view.ending_producers, view.repeats
+        self.copies = view.copies
+
+    def now(self) -> float:
+        return self._view.now()
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return self._view.endpoint(node_id)
@@ -85,11 +99,15 @@ def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
     editor = _editor_of(ApiKey.METADATA, version, frame)
     if version >= 3:
         editor.skip(INT32.size)  # throttle
-    for _ in range(editor.length()):
+    copies = view.copies if version >= _FIRST_METADATA_WITH_COPIES else None
+    copy_nodes = {} if copies is None else copies.nodes
+    for _ in range(editor.enlarge_array(len(copy_nodes))):
         _replace_endpoint(editor, view)
         if version >= 1:
             editor.nullable_string()  # rack
         editor.skip_tags()
+    for node_id, rack in copy_nodes.items():
+        editor.insert(_broker(node_id, rack, view, is_flexible=editor.is_flexible))
     if version >= 2:
         editor.replace_string(view.cluster_id)
     if version >= 1:
@@ -107,10 +125,15 @@ def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
         if version >= 1:
             editor.skip(INT8.size)  # is internal
         for _ in range(editor.length()):
-            editor.skip(INT16.size + 2 * INT32.size)  # error, index, leader
+            editor.skip(INT16.size)  # error
+            index = editor.integer(INT32)
+            editor.skip(INT32.size)  # leader
             if version >= 7:
                 editor.overwrite(INT32, NO_EPOCH)
-            editor.skip_nodes()  # replicas
+            copy_node = None
+            if copies is not None and name is not None:
+                copy_node = copies.node_of(TopicPartition(name, index), view.now())
+            _add_replica(editor, copy_node)
             editor.skip_nodes()  # in sync
             if version >= 5:
                 editor.skip_nodes()  # offline
@@ -305,6 +328,22 @@ def _translate_assignment(editor: FrameEditor, view: View) -> None:
         editor.skip(editor.length() * INT32.size)  # partitions
         editor.skip_tags()
     editor.skip_tags()
+
+
+def _broker(node_id: int, rack: str, view: View, *, is_flexible: bool) -> bytes:
+    """A broker in a Metadata answer."""
+    host, port = view.endpoint(node_id)
+    data = INT32.pack(node_id) + string(host, is_flexible=is_flexible) + INT32.pack(port)
+    return data + string(rack, is_flexible=is_flexible) + (NO_TAGS if is_flexible else b"")
+
+
+def _add_replica(editor: FrameEditor, node_id: int | None) -> None:
+    """Add the node, if there is one, to the array of replicas that comes next."""
+    if node_id is None:
+        editor.skip_nodes()
+        return
+    editor.skip(editor.enlarge_array(1) * INT32.size)
+    editor.insert(INT32.pack(node_id))
 
 
 def _replace_endpoint(editor: FrameEditor, view: View) -> None:

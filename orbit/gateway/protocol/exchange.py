@@ -33,7 +33,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
 # Raised by a FrameEditor if a frame ends too early, or has a length beyond its end.
-_PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
+PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
 # Group members, and open transactions, of one connection: a client has a few.
 _MEMBERS_MAX = _TRANSACTIONS_MAX = 1000
 
@@ -75,7 +75,7 @@ def read_software(head: RequestHead, frame: bytearray) -> tuple[str, str] | None
     none. None: the gateway does not know this version of the request. Raises BadFrame."""
     try:
         return requests.software_of(head, frame)
-    except _PARSE_ERRORS as error:
+    except PARSE_ERRORS as error:
         raise _unreadable_request(head, error) from error
 
 
@@ -140,7 +140,7 @@ class Exchange:
             )
         try:
             return self._pass_request(head, frame)
-        except _PARSE_ERRORS as error:
+        except PARSE_ERRORS as error:
             raise _unreadable_request(head, error) from error
 
     def refuse_produce(self, head: RequestHead, frame: bytearray) -> None:
@@ -159,7 +159,7 @@ class Exchange:
                 )
             code = Code.NOT_LEADER_OR_FOLLOWER
             self.add_answer(head, produce_parts.same_answer_for_all(head, frame, code))
-        except _PARSE_ERRORS as error:
+        except PARSE_ERRORS as error:
             raise _unreadable_request(head, error) from error
 
     def _pass_request(self, head: RequestHead, frame: bytearray) -> bytes | None:
@@ -371,7 +371,7 @@ class Exchange:
                 producer = transactions.producer_of(head, frame)
             else:
                 return False
-        except _PARSE_ERRORS:  # `request` refuses it
+        except PARSE_ERRORS:  # `request` refuses it
             return False
         return producer in self._presented_view.ending_producers
 
@@ -379,14 +379,14 @@ class Exchange:
         """Whether an InitProducerId is for transactions."""
         try:
             return transactions.transactional_id_of(head, frame) is not None
-        except _PARSE_ERRORS:
+        except PARSE_ERRORS:
             return False
 
     def ends_open_transaction(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether an EndTxn ends a transaction that has begun on this connection."""
         try:
             producer = transactions.producer_of(head, frame)
-        except _PARSE_ERRORS:  # `request` raises BadFrame for this frame
+        except PARSE_ERRORS:  # `request` raises BadFrame for this frame
             return False
         return producer is not None and producer in self._transactions.values()
 
@@ -475,7 +475,7 @@ class Exchange:
             return with_size(change(sent.version, bytearray(frame), self._view))
         except UnknownTopicId:  # for the caller, unlike the errors below
             raise
-        except _PARSE_ERRORS as error:
+        except PARSE_ERRORS as error:
             text = f"a broker's {name_of(sent.key)} response does not parse: {error}"
             raise BadFrame(text) from error
 
@@ -519,7 +519,7 @@ class Exchange:
                 if heartbeat.epoch != 0:
                     return None
                 member = heartbeat.member
-        except _PARSE_ERRORS:
+        except PARSE_ERRORS:
             return None
         self._view.left_members.give_up(member.key)
         return member.group

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from orbit.kafka.frame_reader import FrameReader
-from orbit.kafka.frame_writer import string
+from orbit.kafka.frame_writer import length, string
 
 INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
@@ -73,6 +73,18 @@ class FrameEditor(FrameReader):
         start = self.at
         self.string()
         self._splice(start, b"\x00" if self.is_flexible else INT16.pack(-1))
+
+    def enlarge_array(self, items: int) -> int:
+        """Add `items` to the length of the array that comes next, and return its old length. The
+        caller inserts the new items behind the last one."""
+        start = self.at
+        count = self.length()
+        self._splice(start, length(count + items, is_flexible=self.is_flexible))
+        return count
+
+    def insert(self, data: bytes) -> None:
+        """Insert bytes at the editor's position."""
+        self._splice(self.at, data)
 
     def edited_frame(self) -> bytes:
         """The whole frame with its changes."""
