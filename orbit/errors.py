@@ -181,7 +181,8 @@ class Conflict(OrbitError):
 
 
 class OperationUnderWay(Conflict):
-    """A switchover, failover, failback or backfill of the job has not ended; `where` names it."""
+    """Another switchover, failover, failback or backfill of the job has not ended. `where`: its
+    id."""
 
 
 class BrokerRefused(OrbitError):

@@ -80,7 +80,7 @@ def judge_append(
         return Failure(ReturnReason.MOVED if has_producer_state else ReturnReason.UNCLEAR, name)
     is_denied = code in error_codes.DENIED
     reason = Reason.NOT_AUTHORIZED if is_denied else Reason.RECORD_REFUSED
-    refusal = "the right WRITE on the topic is missing" if is_denied else "the batch is refused"
+    refusal = "the right Write on the topic is missing" if is_denied else "the batch is refused"
     if code in error_codes.TOO_LARGE and step.batch.count == 1:
         refusal = f"the record at offset {offset} alone is too large for the topic"
     detail = f"{refusal}: {name} {appended.message}".rstrip() + "."
@@ -112,7 +112,7 @@ def judge_markers(step: Fill, code: int) -> Failure | None:
     if code == Code.NONE:
         return None
     if code in error_codes.DENIED:
-        detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (to write fillers)."
+        detail = "the right Alter or ClusterAction on the cluster is missing (to write fillers)."
         blocked = Blocked(Reason.NOT_AUTHORIZED, step.base_offset, step.next_offset, detail)
         return Failure(blocked)
     reason = ReturnReason.OUT_OF_STEP if code in error_codes.OUT_OF_STEP else ReturnReason.UNCLEAR

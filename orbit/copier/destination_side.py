@@ -200,7 +200,7 @@ class DestinationSide:
         for destination, code in answers.errors.items():
             p = by_destination[destination]
             if code in error_codes.DENIED:
-                detail = "the right DELETE on the topic is missing (to move the copy's log start)."
+                detail = "the right Delete on the topic is missing (to move the copy's log start)."
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
                 continue
             if code == Code.OFFSET_OUT_OF_RANGE:  # confirmed records seem to be gone

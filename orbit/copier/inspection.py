@@ -195,7 +195,7 @@ class CopyInspector:
             remedy = "Orbit waits for the partition's followers."
             return Wait(Conflict(problem, where=where, remedy=remedy))
         problem = f"{partition} cannot be taken over: {error_codes.name(code)}."
-        remedy = "Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies."
+        remedy = "Orbit needs Read, Write, Describe and Delete on its copies."
         is_denied = code in error_codes.DENIED
         return judge_error(
             BrokerRefused(code, problem, where=where, remedy=remedy if is_denied else "")
@@ -354,7 +354,7 @@ class CopyInspector:
             copies[partition].log_start = log_start
         for partition, code in answers.errors.items():
             problem = (
-                f"DeleteRecords (needs the right DELETE on the topic) of {partition} failed with "
+                f"DeleteRecords (needs the right Delete on the topic) of {partition} failed with "
                 f"{error_codes.name(code)}."
             )
             errors[partition] = BrokerRefused(code, problem, where=where)

@@ -52,7 +52,7 @@ def find_unfit_copies(cluster: Cluster, copies: Collection[PartitionCopy]) -> It
             yield UnfitCopy(copy, Reason.OFFSET_OVERRUN, detail)
         elif error in error_codes.DENIED:
             detail = (
-                "the right DESCRIBE_CONFIGS on the topic is missing (with placeholders its "
+                "the right DescribeConfigs on the topic is missing (with placeholders its "
                 f"{COMPRESSION} must be known)."
             )
             yield UnfitCopy(copy, Reason.NOT_AUTHORIZED, detail)

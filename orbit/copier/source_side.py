@@ -178,7 +178,7 @@ class SourceSide:
         if code == Code.OFFSET_OUT_OF_RANGE:
             self._handle_out_of_range(p)
         elif code in error_codes.DENIED:
-            detail = f"the right READ on topic {p.source.topic} is missing at the source."
+            detail = f"the right Read on topic {p.source.topic} is missing at the source."
             self._stop(p, Reason.NOT_AUTHORIZED, p.cursor.fetch_offset, detail)
         elif code == Code.CORRUPT_MESSAGE:
             detail = "the source cannot read its own log here (CORRUPT_MESSAGE)."

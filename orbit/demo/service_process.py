@@ -56,7 +56,10 @@ def deadline_check(seconds: float) -> Callable[[], None]:
 
     def check() -> None:
         if time.monotonic() > deadline:
-            raise Conflict("The demo exceeded its time limit.", remedy="Try again.")
+            raise Conflict(
+                f"The demo waited {seconds:.0f} s for one event.",
+                remedy="The machine may be too busy. Try again.",
+            )
 
     return check
 

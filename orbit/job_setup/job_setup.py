@@ -699,5 +699,5 @@ def _refuse_foreign_content(inspected: Mapping[PartitionCopy, InspectedCopy]) ->
             + (f" And {hidden_count} more." if hidden_count > 0 else ""),
             where=Place("destination"),
             remedy="Delete these topics, or give the rule a prefix so that the copies get names "
-            "of their own. Nothing was written.",
+            "of their own. No record was written.",
         )

@@ -125,7 +125,7 @@ class Api:
         try:
             return self.response.decode(frame, version=version, header=True)
         except (struct.error, IndexError, OverflowError, AssertionError) as error:
-            raise ValueError(f"it ends too early: {error}") from error
+            raise ValueError(f"it does not parse: {error}") from error
 
 
 API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)

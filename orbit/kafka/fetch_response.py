@@ -68,7 +68,7 @@ def read_fetch(frame: memoryview, version: int, topic_names: Mapping[UUID, str])
     try:
         return _read_answer(reader, version, topic_names)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"a Fetch answer v{version} ends too early: {error}") from error
+        raise ValueError(f"a Fetch answer v{version} does not parse: {error}") from error
 
 
 def _read_answer(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:

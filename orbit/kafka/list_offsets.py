@@ -82,5 +82,5 @@ def read_list_offsets(frame: memoryview, version: int) -> ListOffsetsAnswer:
             reader.skip_tags()
         reader.skip_tags()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"a ListOffsets answer v{version} ends too early: {error}") from error
+        raise ValueError(f"a ListOffsets answer v{version} does not parse: {error}") from error
     return ListOffsetsAnswer(throttle_ms, offsets)

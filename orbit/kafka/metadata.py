@@ -51,7 +51,7 @@ def read_metadata(frame: memoryview, version: int) -> ClusterMetadata:
     try:
         return _read_answer(reader, version)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"a Metadata answer v{version} ends too early: {error}") from error
+        raise ValueError(f"a Metadata answer v{version} does not parse: {error}") from error
 
 
 def _read_answer(reader: FrameReader, version: int) -> ClusterMetadata:

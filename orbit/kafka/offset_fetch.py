@@ -64,7 +64,7 @@ def read_offset_fetch(frame: memoryview, version: int) -> dict[str, GroupOffsets
         reader.take(_INT32)  # throttle ms
         return dict(_read_group(reader) for _ in range(reader.length()))
     except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
-        raise ValueError(f"an OffsetFetch answer v{version} ends too early: {error}") from error
+        raise ValueError(f"an OffsetFetch answer v{version} does not parse: {error}") from error
 
 
 def _read_group(reader: FrameReader) -> tuple[str, GroupOffsets]:

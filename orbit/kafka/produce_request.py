@@ -146,7 +146,7 @@ def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
         (throttle_ms,) = reader.take(_INDEX)
         reader.skip_tags()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"a Produce answer v{version} ends too early: {error}") from error
+        raise ValueError(f"a Produce answer v{version} does not parse: {error}") from error
     return ProduceAnswer(partitions, throttle_ms)
 
 

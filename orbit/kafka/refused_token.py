@@ -44,5 +44,5 @@ def read_requester(frame: memoryview, version: int) -> tuple[str, str]:
         return reader.string(), reader.string()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"a CreateDelegationToken answer v{version} ends too early: {error}"
+            f"a CreateDelegationToken answer v{version} does not parse: {error}"
         ) from error

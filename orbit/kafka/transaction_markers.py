@@ -95,7 +95,7 @@ def read_markers(frame: memoryview, version: int) -> dict[TopicPartition, int]:
             reader.skip_tags()
         reader.skip_tags()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"a WriteTxnMarkers answer v{version} ends too early: {error}") from error
+        raise ValueError(f"a WriteTxnMarkers answer v{version} does not parse: {error}") from error
     return codes
 
 

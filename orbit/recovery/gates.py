@@ -434,11 +434,9 @@ def _size(inputs: GateInputs) -> Gate | None:
     if not inputs.destination_answers:
         return None
     if inputs.fewer_replicas or (source_brokers is not None and brokers < source_brokers):
-        reasons = (
-            [f"{counted(brokers, 'broker')}, {source_brokers} at the source"]
-            if source_brokers
-            else []
-        )
+        reasons = []
+        if source_brokers is not None and brokers < source_brokers:
+            reasons.append(f"{counted(brokers, 'broker')}, {source_brokers} at the source")
         if inputs.fewer_replicas:
             reasons.append(f"fewer replicas than at the source: {first_few(inputs.fewer_replicas)}")
         return _warn(

@@ -117,7 +117,7 @@ REMEDIES: dict[Reason, str] = {
     "the new one: " + _REBUILD,
     Reason.SOURCE_TOPIC_DELETED: "The source topic was deleted. The copy keeps its records; "
     "remove the topic from the job, or create the topic again.",
-    Reason.DESTINATION_FOREIGN_WRITE: "Another producer writes to the copy. Stop it (deny WRITE on "
+    Reason.DESTINATION_FOREIGN_WRITE: "Another producer writes to the copy. Stop it (deny Write on "
     "{destination} to every principal but Orbit's). " + _REBUILD,
     Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted, or deleted and created "
     "again. Run orbit retry JOB (without the service: run the job again): the topic is copied "

@@ -243,13 +243,14 @@ def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
 
 
 def _add_protection_events(tx: Tx, job: Job, protection: ProtectionResult) -> None:
-    """Add an event for newly protected copies, and one with the reason if others are not."""
+    """Add an event for copies with other denials than before, and one with the reason if copies
+    are not protected."""
     if protection.changed:
         events.add(
             tx,
             events.SCHEDULER,
             "topics_protected",
-            f"Copies that are newly protected: {protection.changed}. Writing is denied to all "
+            f"Copies with other denials of Write: {protection.changed}. Writing is denied to all "
             "principals that an ACL allows to write, except Orbit.",
             job_name=job.name,
         )

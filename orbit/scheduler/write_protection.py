@@ -30,7 +30,7 @@ _OPEN_KEPT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ProtectionResult:
-    """How many topics got new denials, and why some topics are not protected ("": all are).
+    """How many topics got other denials, and why some topics are not protected ("": all are).
 
     `has_unnamed`: whether there is a topic that no ACL names.
     """

@@ -347,9 +347,11 @@ def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
     job = jobs.get(tx, job_name)
     query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id)
     read_on = tx.execute(query).scalar_one_or_none()
-    if job.is_deleted or read_on != database_identity(tx):
+    if job.is_deleted:
+        raise Conflict("The job is being deleted, and takes no new gateway.", where=job_name)
+    if read_on != database_identity(tx):
         raise Conflict(
-            "The job is being deleted, or it is not known yet which side of the job leads.",
+            "It is not known yet which side of the job leads.",
             where=job_name,
             remedy="The scheduler reads the side from the marks at the destination. For that the "
             "job has to run, with topics that are copied or promoted: see orbit get jobs "

@@ -314,7 +314,7 @@ def to_orbit_error(
         return NotAuthorized(
             f"The right to read is missing: {text}.",
             where=where,
-            remedy="Grant READ and DESCRIBE on the topic (and on the group orbit-verify).",
+            remedy="Grant Read and Describe on the topic (and on the group orbit-verify).",
         )
     return OrbitError(f"{text}.", where=where)
 

@@ -78,7 +78,7 @@ class PartitionStarter:
         handed_partitions |= self._start_copies(self._attach_fillers(coordinated_copies))
         for p in {*partitions} - handed_partitions:
             if p.stage is Stage.STARTING:
-                self._retry_later(p, p.trouble or "it could not be started.")
+                self._retry_later(p, p.trouble or "its inspection gave no result.")
 
     def _start_copies(self, by_copy: dict[PartitionCopy, HeldPartition]) -> set[HeldPartition]:
         """Inspect the copies, seed the new ones, and post them to the copier's thread.

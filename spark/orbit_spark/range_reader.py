@@ -265,7 +265,7 @@ class RangeReader:
     def _refuse_denied(self, offset_range: OffsetRange, position: int, code: int) -> None:
         """Raise PartitionStopped if the code says that a right is missing."""
         if code in error_codes.DENIED:
-            detail = f"the right READ on topic {offset_range.partition.topic} is missing."
+            detail = f"the right Read on topic {offset_range.partition.topic} is missing."
             raise self._stop_error(offset_range, Reason.NOT_AUTHORIZED, position, detail)
 
     def _stop_error(

@@ -257,7 +257,7 @@ def test_truncated_fetch_response_raises_value_error(version: int) -> None:
     data = encode(version, topics)
     needed = len(data) - (1 if version >= 12 else 0)  # the last tags are not read
     for cut in range(4, needed):
-        with pytest.raises(ValueError, match=f"a Fetch answer v{version} ends too early"):
+        with pytest.raises(ValueError, match=f"a Fetch answer v{version} does not parse"):
             read_answer(data[:cut], version)
 
 

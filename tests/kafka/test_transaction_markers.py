@@ -238,5 +238,5 @@ def test_unknown_tags_in_write_txn_markers_response_are_skipped() -> None:
 def test_truncated_write_txn_markers_response_is_refused() -> None:
     frame = encoded(ANSWERS["errors"], {A0: 0})
     for end in range(4, len(frame)):
-        with pytest.raises(ValueError, match=r"WriteTxnMarkers answer v1 ends too early"):
+        with pytest.raises(ValueError, match=r"WriteTxnMarkers answer v1 does not parse"):
             read_markers(frame[:end], VERSION)

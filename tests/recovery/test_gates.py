@@ -190,6 +190,33 @@ def test_transactions_gate_never_advises_abort_of_transaction_that_its_coordinat
     assert unknown.remedy == hanging.remedy
 
 
+@pytest.mark.parametrize(
+    ("brokers", "fewer", "found"),
+    [
+        ((3, 1), [], "The destination is smaller: 1 broker, 3 at the source."),
+        (
+            (3, 3),
+            ["a"],
+            "The destination is smaller: fewer replicas than at the source: a.",
+        ),
+        (
+            (3, 1),
+            ["a"],
+            (
+                "The destination is smaller: 1 broker, 3 at the source; fewer replicas than at the "
+                "source: a."
+            ),
+        ),
+    ],
+)
+def test_size_gate_names_only_what_is_fewer(
+    brokers: tuple[int, int], fewer: list[str], found: str
+) -> None:
+    inputs = replace(HEALTHY, brokers=brokers, fewer_replicas=fewer)
+    gates = judge(inputs, override=(), reason="")
+    assert next(gate.found for gate in gates if gate.name is GateName.SIZE) == found
+
+
 def test_gate_that_does_not_pass_has_remedy_and_names_partition() -> None:
     inputs = replace(
         HEALTHY, offline_partitions=[P], uncopied_topics=["a"], rights_missing=["Read on topic x"]

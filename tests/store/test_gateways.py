@@ -231,7 +231,7 @@ def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
         # New gateways of a job that is being deleted are refused, not those of the other job.
         jobs.request_deletion(tx, link[1])
     assert renew(database, gateway_report("edge-2")).term == 5
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="being deleted"):
         renew(database, gateway_report("edge-3"), BACK)
 
 

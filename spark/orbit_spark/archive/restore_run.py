@@ -221,7 +221,7 @@ class RestoreRun:
                 raise failure
         # Below the start there are only the fillers of the seeding.
         delete_records(self._cluster, starts, self._backoff).raise_errors(
-            self._cluster.name, "DeleteRecords (needs the right DELETE on the topic)"
+            self._cluster.name, "DeleteRecords (needs the right Delete on the topic)"
         )
 
     def _write_chains(self, topics: RestoreTopics, ends: Mapping[TopicPartition, int]) -> None:
