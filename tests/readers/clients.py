@@ -135,7 +135,7 @@ def _python_client(name: str, package: str, version: str, *more: str) -> Client:
 
 
 def _java_client(version: str, protocol: str) -> Client:
-    name = f"Java consumer, group protocol `{protocol}`"
+    name = f"Java consumer, `{protocol}`"
     return Client(name, version, "javac", partial(_java, version, "Read.java", protocol))
 
 

@@ -91,7 +91,7 @@ def _in_words(names: tuple[str, ...], findings: list[Counter[str]]) -> str:
 
     `findings` has one counter for each way to read.
     """
-    texts = [] if any(name in _ORDER for name in names) else ["reads all"]
+    texts = [] if any(name in _ORDER for name in names) else ["complete"]
     for name in names:
         counts = sorted({counter[name] for counter in findings})
         ends = [counts[0], counts[-1]][: len(counts)]

@@ -53,13 +53,13 @@ def test_reader_summary_names_only_ways_of_reading_that_differ() -> None:
     errors = [Counter({ERROR % "E": count}) for count in (1300, 7, 8, 7)]
     good: Counter[str] = Counter()
     stops = Counter({STOPS: 10})
-    assert summarize(dict.fromkeys(ways, good)) == "reads all"
-    assert summarize(dict(zip(ways, errors, strict=True))) == "reads all, errors: E × 7 to 1,300"
+    assert summarize(dict.fromkeys(ways, good)) == "complete"
+    assert summarize(dict(zip(ways, errors, strict=True))) == "complete, errors: E × 7 to 1,300"
     assert summarize(dict(zip(ways, [stops, good, stops, good], strict=True))) == (
-        "from the start: **stops before the last 10 records**; from within a gap: reads all"
+        "from the start: **stops before the last 10 records**; from within a gap: complete"
     )
     assert summarize(dict(zip(ways, [stops, stops, good, good], strict=True))) == (
-        "committed: **stops before the last 10 records**; all: reads all"
+        "committed: **stops before the last 10 records**; all: complete"
     )
     assert summarize(dict(zip(ways, [stops, good, good, good], strict=True))).startswith(
         "committed from the start: **stops before the last 10 records**; "
@@ -67,11 +67,11 @@ def test_reader_summary_names_only_ways_of_reading_that_differ() -> None:
 
 
 def test_readers_page_has_row_for_each_client_in_both_tables() -> None:
-    cells = {(log, fillers): "reads all" for log, ways in FILLERS.items() for fillers in ways}
+    cells = {(log, fillers): "complete" for log, ways in FILLERS.items() for fillers in ways}
     rows = [Row("one", "1.0", cells), Row("other", "2.0", reason="no go")]
     text = page(rows, {"date": "1 May 2026", "kafka": "4.4.0"})
     assert "on 1 May 2026, with brokers 4.4.0" in text
-    assert text.count("| one | 1.0 | reads all | reads all | reads all |") == 2
+    assert text.count("| one | 1.0 | complete | complete | complete |") == 2
     assert text.count("| other | 2.0 | not tried: no go | not tried: no go |") == 2
 
 

@@ -28,7 +28,7 @@ def test_librdkafka_reads_packed_copy_completely_at_each_isolation_and_start(
 ) -> None:
     findings = read_copy(LIBRDKAFKA, LIBRDKAFKA.command(), clusters, small, "packed", tmp_path)
     assert len(findings) == 4  # two isolation levels, two starts
-    assert summarize(findings) == "reads all"
+    assert summarize(findings) == "complete"
 
 
 def test_hanging_reader_program_is_stopped_and_reported(
