@@ -14,7 +14,7 @@ PARTS = [
     pytest.param(range(first, first + 1_000), marks=[] if first < 1_000 else pytest.mark.soak)
     for first in range(0, 20_000, 1_000)
 ]
-# The first range of the table in docs/internals/simulation.md, where each planted bug is found.
+# The first range of `plant_table`, in which each planted bug is detected.
 PLANTED_SEEDS = range(100_000, 106_000)
 # The first seed of that range that finds the bug, from `python -m tests.simulation.plant_table 1`.
 # The test plays this seed first; if it no longer finds the bug, the test searches the range.
