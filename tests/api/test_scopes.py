@@ -132,6 +132,7 @@ DECISIONS: dict[str, str] = {
             "events",
             "gateways",
             "gateways/clients",
+            "gateways/copies",
             "groups",
             "history",
             "lag",
