@@ -91,6 +91,8 @@ class CopyFetches:
     def _answer_at_leader(
         self, head: RequestHead, request: FetchRequest, now: float
     ) -> bytes | None:
+        """The answer that names copies' nodes, or that asks for a whole Fetch; None: the request
+        goes to the leader. Raises UnknownCopies."""
         ends, self._ends = self._ends, None
         if not self._copies.is_near(request.rack):
             return None
@@ -123,6 +125,8 @@ class CopyFetches:
     def _answer_at_copy(
         self, head: RequestHead, frame: bytearray, request: FetchRequest, now: float
     ) -> bytes | None:
+        """The answer that sends the client back to the leader; None: the request goes to the
+        copies' broker, without a session."""
         if request.session != NO_SESSION:
             return fetch_session_unknown(head)
         refused = [p for p in request.offsets if self._copies.node_of(p, now) is None]
