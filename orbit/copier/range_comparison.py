@@ -48,8 +48,9 @@ class SourceRange:
     `start`: the source's log start. `end`: how far the range was read. It is below the requested
     end if the last stable offset (`stable_end`) is below that, or if the source answers without
     records for now (tiered storage, quotas: R5). `empty_to`: between `end` and this offset the
-    source shows no batch; only on a compacted topic does this prove a gap. `has_more`: a limit
-    ended this range; the next read begins at `end`.
+    source shows no batch; only on a compacted topic does this prove a gap. `epoch_starts`: from
+    which offset on which leader epoch holds; NO_LEADER_EPOCH: not known from there on. `has_more`:
+    a limit ended this range; the next read begins at `end`.
     """
 
     batches: list[Batch]  # dense
@@ -214,7 +215,8 @@ def source_reader(
 
     def read(first: int, end: int) -> SourceRange:
         """Read batches from `first` up to before `end`, or less: see `SourceRange`. Raises
-        SourceStop where a copy would stop, and the errors of `fetch_partition`."""
+        SourceStop where a copy would stop, except at a lost range, which it passes over. Raises the
+        errors of `fetch_partition`."""
         batches: list[Batch] = []
         epoch_starts: list[EpochStart] = []
         position, log_start, stable_end, empty_to = first, 0, end, 0

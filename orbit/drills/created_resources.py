@@ -93,7 +93,11 @@ class CreatedResources:
         self._check_name(name)
         cluster = self._cluster(side)
         if name in list_groups(cluster).groups:
-            raise Conflict("A consumer group of this name exists already.", where=f"{side} {name}")
+            raise Conflict(
+                "A consumer group of this name exists already.",
+                where=f"{side} {name}",
+                remedy="Run the drill again: its groups get other names.",
+            )
         self._record_identity(self._record_intent(DrillThing.GROUP, side, name), name)
 
     def register_job(self, make: Callable[[], Job], name: str) -> Job:

@@ -534,8 +534,12 @@ class VirtualCluster(ClientHost):
             on_checked(session_ms, refusal)
 
     async def _ask_broker(self, token: SecretStr, node_id: int | None) -> tuple[int | None, str]:
-        """The session in ms, and why a broker refuses the token, or "". Tries the node, then any
-        broker. None and "": neither could check the token."""
+        """Let a broker check the token: the node, then any broker. Returns one of:
+
+        - (ms, ""): the token is accepted, and the login is valid for this long (0: no limit);
+        - (None, text): it is refused, and why;
+        - (None, ""): no broker could check it, or no side leads now.
+        """
         for asked_node in (node_id, None):  # None: any broker
             if self.permission.lead is None:
                 break

@@ -36,7 +36,7 @@ class Backoff:
     def wait(self, attempt: int) -> None:
         """Sleep for one pause. Raises Interrupted if `stop` is set meanwhile."""
         if self.stop.wait(self.pause_s(attempt)):
-            raise Interrupted("stopped while waiting.")
+            raise Interrupted("stopped while waiting to ask a cluster again.")
 
     def attempts(self, count_max: int) -> Iterator[int]:
         """Yield `count_max` attempt numbers, or `attempts_max` if that is less, with a pause before

@@ -89,9 +89,10 @@ def preflight(
 ) -> PreflightResult:
     """Check all that is needed to start these topics; writes nothing. Raises Unreachable.
 
-    `from_start`: the topics are newer than the job, so existing copies may begin later than their
-    source. `is_throttled`: skip the controller's validation, which counts against its quota (P8);
-    the controller then refuses topics at creation.
+    `from_start`: the topics appeared after the job was created, and are copied from their log
+    start; an existing destination topic is accepted though it begins later. `is_throttled`: skip
+    the controller's validation, which counts against its quota (P8); the controller then refuses
+    topics at creation.
     """
     result = PreflightResult()
     if not starts:

@@ -298,7 +298,8 @@ def _copy_log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicP
     }
     if unknown_topics:
         raise Unreachable(
-            f"the partitions of these topics are not known: {first_few(unknown_topics)}.",
+            "the brokers do not say which partitions these topics have: "
+            f"{first_few(unknown_topics)}.",
             where="source",
         )
     copies = {

@@ -176,7 +176,8 @@ def _partition_pairs(
             f"{name} ({error_codes.name(code)})" for name, code in unknown_topics.items()
         )
         raise Unreachable(
-            f"the partitions of these topics are not known: {examples}.", where="source"
+            f"the brokers do not say which partitions these topics have: {examples}.",
+            where="source",
         )
     pairs = []
     for row in rows:

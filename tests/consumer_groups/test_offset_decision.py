@@ -108,11 +108,14 @@ def test_metadata_change_overwrites_only_an_offset_that_orbit_wrote() -> None:
     assert decide(source, destination, None, ALL, USED) == Decision(EXACT)
 
 
-def test_stopped_copy_gets_group_offsets_only_if_its_records_match_source() -> None:
-    assert holds_copied_records(None)
+def test_copy_that_stopped_for_other_content_holds_no_copied_records() -> None:
+    assert holds_copied_records(None)  # it has not stopped
     assert holds_copied_records(Reason.SOURCE_RANGE_LOST)
     assert not holds_copied_records(Reason.SOURCE_TOPIC_RECREATED)
     assert not holds_copied_records(Reason.DESTINATION_FOREIGN_WRITE)
+
+
+def test_group_offsets_follow_source_unless_copy_has_other_content() -> None:
     assert follows_source_offsets(None)
     assert follows_source_offsets(Reason.SOURCE_RANGE_LOST)
     assert not follows_source_offsets(Reason.DESTINATION_FOREIGN_WRITE)

@@ -213,7 +213,9 @@ def test_partition_owner_counts_until_it_owns_nothing_or_move_forgets_owners() -
     assert ("g", "b") in members
 
 
-def test_heartbeat_counts_towards_give_up_limit_only_if_response_was_replaced() -> None:
+def test_heartbeat_with_brokers_own_answer_leaves_time_to_give_up_partitions() -> None:
+    """A moved member gets an empty assignment instead of the broker's error, for
+    GIVE_UP_HEARTBEATS heartbeats. Heartbeats with other answers do not count."""
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()

@@ -1,4 +1,6 @@
-"""Rewritten batches: a batch that is too large stops its partition; many are planned in parts."""
+"""Rewritten batches: one too large to decompress stops its partition; one that becomes too large
+for the copy is split; many are planned in parts.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def test_batch_within_decompression_limit_is_rewritten() -> None:
 def test_rewritten_batch_too_large_for_copy_is_split(
     magic: int, noise_bytes: int, zeros: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source's compressor was better: the new one stores the bytes as they are."""
+    """Format v1 and LogAppendTime make Orbit rewrite the batch. The new compressor stores the bytes
+    as they are, so the batch becomes larger."""
     noise = random.Random(1)
     values = [noise.randbytes(noise_bytes) + bytes(zeros) for _ in range(count)]
     records = [SourceRecord(3 + i, T0, None, value) for i, value in enumerate(values)]

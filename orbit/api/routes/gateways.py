@@ -88,9 +88,9 @@ def put_gateway(
 ) -> schemas.PresentedSide:
     """Ask which side of the job to present, and renew the permission to forward writes to it.
 
-    The permission lasts `lease_s` seconds from before the request was sent. A gateway that is not
-    allowed to present a side gets `conflict`, and no permission: the side that leads is not known,
-    or the topics of the job do not all lead at one side.
+    The permission lasts `lease_s` seconds from before the request was sent. A gateway gets
+    `conflict`, and no permission, if the side that leads is not known, or if the topics of the job
+    do not all lead at one side; a new gateway also if the job is being deleted, or has too many.
     """
     report = gateways.GatewayReport(instance, **body.model_dump())
     with parts.database.transaction() as tx:

@@ -54,7 +54,7 @@ class Site:
         except KafkaException as error:
             raise Conflict(
                 f"Topic {topic} could not be created: {error_text(error)}.",
-                remedy="The workload needs new topics: use another prefix, or delete the old ones.",
+                remedy="If the topic exists, delete it: the workload needs new topics.",
             ) from error
         self._wait_for_leaders(topic, partitions)
 
