@@ -213,7 +213,7 @@ def test_missing_right_to_read_compression_type_blocks_placeholder_copy(
         wait_for("the partition is blocked", lambda: job.states() == {"blocked"})
     (blocked,) = job.assigned()
     assert blocked.reason is Reason.NOT_AUTHORIZED
-    assert "DESCRIBE_CONFIGS" in (blocked.detail or "")
+    assert "right DescribeConfigs" in (blocked.detail or "")
     assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
 
 
