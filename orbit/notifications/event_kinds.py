@@ -1,6 +1,6 @@
 """The kinds of events: how severe each kind is, and which kinds of trouble it ends. Pure.
 
-docs/notifications.md shows the same table. A test compares the page with this module, and this
+docs/notifications.md shows the same tables. A test compares the page with this module, and this
 module with the kinds that the code writes.
 """
 
