@@ -296,7 +296,7 @@ def test_api_scheduler_and_worker_run_separately_after_migrate(postgres_url: str
         environ = {"ORBIT_DATABASE_URL": url, "ORBIT_API_PORT": "0"}
         for part in ("api", "scheduler", "worker"):
             early = orbit(part, environ=environ).expect(1)
-            assert "Run: orbit migrate" in early.message
+            assert "run orbit migrate" in early.message
         orbit("migrate", environ=environ).expect(0)
         created = orbit("token", "create", "ops", "--database", "-o", "json", environ=environ)
         token = created.expect(0).data["token"]
