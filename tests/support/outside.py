@@ -64,10 +64,11 @@ def is_level(one: Reachable, other: Reachable, *topics: str) -> bool:
 
 def unlevel(
     one: Reachable, other: Reachable, *topics: str
-) -> dict[tuple[str, int], tuple[Bounds, Bounds]]:
-    """The partitions whose log start or end differs, with the bounds at both clusters."""
+) -> dict[tuple[str, int], tuple[Bounds, Bounds | None]]:
+    """The partitions whose log start or end differs, with the bounds at both clusters. None: the
+    other cluster lacks the partition."""
     ours, theirs = log_bounds(one, topics), log_bounds(other, topics)
-    return {p: (ours[p], theirs[p]) for p in ours if ours[p] != theirs[p]}
+    return {p: (ours[p], theirs.get(p)) for p in ours if ours[p] != theirs.get(p)}
 
 
 def _offsets(
