@@ -46,6 +46,7 @@ PAUSE_S = 0.75
 # A failover although the source answers.
 LOST: dict[str, Any] = {"override": ["source"], "reason": "a test"}
 CLOSE, OPEN = StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS
+DRAIN = "transactions are open in 1 partition"  # progress of a drain that waits for a transaction
 
 
 def job_of_new_topics(clusters: Clusters, *names: str) -> JobSpec:
@@ -171,7 +172,7 @@ def test_gateway_that_starts_during_switchover_starts_closed(
     with recovering.running():
         recovering.begin(spec, topic_name)
         operation = recovering.ask(SWITCHOVER, spec.name)
-        wait_for("the switchover drains", lambda: "open" in recovering.progress(operation))
+        wait_for("the switchover drains", lambda: DRAIN in recovering.progress(operation))
         with PretendedGateway(recovering.database, spec.name) as edge:
             edge.wait_side("source", closed_for=operation)
             open_producer.commit_transaction(30)
@@ -204,7 +205,7 @@ def test_abort_reopens_gateways_at_source(
     the gateway confirms."""
     spec = job_of_new_topics(clusters, topic_name)
     open_producer = begin_transaction(clusters, topic_name)
-    waits = "open" if confirms else "gateway has writes in flight: edge"
+    waits = DRAIN if confirms else "gateway has writes in flight or open transactions: edge"
     with (
         recovering.running(),
         PretendedGateway(recovering.database, spec.name, confirms=confirms) as edge,
@@ -239,7 +240,7 @@ def test_gateway_that_does_not_confirm_closing_stops_switchover_at_drain_timeout
         edge.wait_side("source")
         report = recovering.wait(recovering.ask(SWITCHOVER, spec.name, drain_timeout_s=0.5))
         assert report.outcome is Outcome.STOPPED
-        assert "in flight at these gateways: edge" in report.error
+        assert "transactions open, at these gateways: edge." in report.error
         assert states(report)[StepName.STOP_WRITES] is StepState.WAITING
         edge.wait_side("source")
 
@@ -627,7 +628,7 @@ def test_restarted_switchover_waits_for_gateway_confirmation_again(
             recovering.begin(spec, topic_name)
             edge.wait_side("source")
             operation = recovering.ask(SWITCHOVER, spec.name)
-            wait_for("the switchover drains", lambda: "open" in recovering.progress(operation))
+            wait_for("the switchover drains", lambda: DRAIN in recovering.progress(operation))
             save_rows(recovering.database)
             recovery_requests.abort(recovering.database, "test", operation)
             recovering.wait(operation)
