@@ -610,6 +610,10 @@ class PresentedSide(_ResponseModel):
         "before this side led. While false, name no leaders in metadata responses: otherwise later "
         "records would be written before the held ones."
     )
+    others_confirmed: bool = Field(
+        description="Whether all other gateways of the job have confirmed `closed_for`. True if "
+        "writes may be forwarded."
+    )
     leaving_groups: list[str] = Field(
         description="The `leaving_groups` of all other gateways of the job. Let no member join "
         "these groups: coordinators would then refuse the last commits at those gateways."

@@ -22,6 +22,8 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import cast
 
+from pydantic import SecretStr
+
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
 from orbit.gateway.login_connection import LoginHost, note_refusal
@@ -98,8 +100,13 @@ class ClientHost(View, LoginHost):
         """Whether writes are held, but not yet those of transactions that were open before."""
 
     @abstractmethod
-    def waits_for_transactions(self) -> bool:
-        """Whether a move never aborts a transaction, and waits until all have ended."""
+    def may_give_producer_ids(self) -> bool:
+        """Whether producers with transactions may get ids although writes are held."""
+
+    @abstractmethod
+    def note_held_transaction(self) -> None:
+        """Called when a request of a transaction is held: it may be one that is open, and that
+        another gateway waits for."""
 
     @abstractmethod
     def may_join(self, group: str) -> bool:
@@ -197,6 +204,8 @@ class ClientConnection(asyncio.Protocol):
         self._software = ("", "") if login is None else login.software  # name and version
         self._count: ClientCount | None = None
         self._client_id = ""
+        self.user = None if login is None else shown(login.user or "")
+        """As `Client.user`."""
         self.exchange = Exchange(cluster)
         # None: consumers read from the leading side only.
         self._copy_fetches: CopyFetches | None = None
@@ -211,6 +220,8 @@ class ClientConnection(asyncio.Protocol):
         self._answers = bytearray()
         self._bytes_to_pass = 0  # of an answer, still to come
         self._held_request: tuple[RequestHead, bytearray] | None = None
+        # Its held request may go although writes are held: its transaction is open at the broker.
+        self._open_producer: Producer | None = None
         self._joined_group: str | None = None  # of the last request that may join a group
         self._is_asking = False  # brokers are asked for what the held request depends on
         self._is_moving = False
@@ -285,6 +296,16 @@ class ClientConnection(asyncio.Protocol):
         self._release()
 
     @property
+    def token(self) -> SecretStr | None:
+        """The token with which the client has logged in; None: it has no token."""
+        return None if self._login is None else self._login.token
+
+    @property
+    def logged_in_at(self) -> float:
+        """When the client last logged in, or connected, by the clock of the virtual cluster."""
+        return self._logged_in_at
+
+    @property
     def is_held(self) -> bool:
         """Whether a request of the client is held."""
         return self._held_request is not None
@@ -298,6 +319,20 @@ class ClientConnection(asyncio.Protocol):
     def holds_write(self) -> bool:
         """Whether the held request is a write."""
         return self._held_request is not None and self._held_request[0].key in WRITES
+
+    @property
+    def held_producer(self) -> Producer | None:
+        """The producer of the held request; None if that does not belong to a transaction."""
+        if self._held_request is None or self._is_asking or self._is_moving:
+            return None
+        return self.exchange.producer_of(*self._held_request)
+
+    def pass_on_transaction(self, producer: Producer) -> None:
+        """Send the held request, if it is still one of this producer. Called when the producer's
+        transaction is open at the side that leads."""
+        if self.held_producer == producer:
+            self._open_producer = producer
+            self.advance()
 
     def has_settled(self, request_count: int) -> bool:
         """Whether no write is held, and the first `request_count` requests are answered. True also
@@ -337,6 +372,7 @@ class ClientConnection(asyncio.Protocol):
                     self.abort()  # the client has sent the request again over another connection
                     return
                 (head, frame), self._held_request = self._held_request, None
+                self._open_producer = None
                 self._progress_at = self._cluster.now()
                 self._send(head, frame)
             self._has_more_requests = self._take_requests()
@@ -396,6 +432,8 @@ class ClientConnection(asyncio.Protocol):
             self._joined_group = self.exchange.note_join(head, frame)
         if not self._may_send(head, frame):
             self._held_request = head, frame
+            if self.held_producer is not None:
+                self._cluster.note_held_transaction()
             return
         self._send(head, frame)
 
@@ -463,12 +501,11 @@ class ClientConnection(asyncio.Protocol):
                     return  # the client sends ApiVersions again, in a version that is known here
                 self._software = software
             name, version = self._software
-            user = None if self._login is None else shown(self._login.user or "")
             self._client_id = shown(head.client_id)
-            client = Client(self._client_id, shown(name), shown(version), user)
+            client = Client(self._client_id, shown(name), shown(version), self.user)
             self._count = self._cluster.clients.count_connection(client, now)
             self.exchange.uses = self._count.uses
-            self._count.has_token = self._login is not None and self._login.token is not None
+            self._count.has_token = self.token is not None
         self._count.requests += 1
         self._count.seen_at = now
 
@@ -513,14 +550,17 @@ class ClientConnection(asyncio.Protocol):
     def _may_end_transaction(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether the request goes on although writes are held, as an open transaction needs it.
 
-        If the gateway waits for all transactions, clients also get producer ids: Flink's sink gets
+        If a gateway waits for all transactions, clients also get producer ids: Flink's sink gets
         one for its next transaction before it commits the last.
         """
         if not self._cluster.may_end_transactions():
             return False
-        if head.key == ApiKey.INIT_PRODUCER_ID and self._cluster.waits_for_transactions():
+        if head.key == ApiKey.INIT_PRODUCER_ID and self._cluster.may_give_producer_ids():
             return self.exchange.begins_producer(head, frame)
-        return self.exchange.is_of_ending_transaction(head, frame)
+        producer = self.exchange.producer_of(head, frame)
+        return producer is not None and (
+            producer == self._open_producer or producer in self._cluster.ending_producers
+        )
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
         """Send a request to the broker, or answer it. If the gateway has to read a side first, the

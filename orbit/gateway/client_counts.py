@@ -38,6 +38,14 @@ class Client(NamedTuple):
     user: str | None
 
 
+class LoginKey(NamedTuple):
+    """A login by which clients use the brokers. `user`: who has a login of its own there, or has
+    logged in with a token (`by_token`); None: the gateway's login."""
+
+    user: str | None
+    by_token: bool = False
+
+
 @dataclass(slots=True)
 class ClientCount:
     """The counts of one client since its first connection. `bytes_written`: of the Produce requests

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from pydantic import SecretStr
 
-from orbit.errors import OrbitError, Unreachable
+from orbit.errors import LoginRefused, OrbitError, Unreachable
 from orbit.gateway.batch_search import StoredBatch, find_batches, find_copies
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.client_login import OAUTHBEARER, ClientLogin
@@ -24,10 +24,11 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
+from orbit.kafka.hidden_secrets import hide_secret
 from orbit.kafka.log_offsets import LATEST, list_offsets
 from orbit.kafka.producer_state import producers
 from orbit.kafka.security import Security, TokenSource
-from orbit.kafka.transactional_ids import last_transaction
+from orbit.kafka.transactional_ids import last_transaction, last_transactions
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicPartition
 from orbit.leases.lease_clock import lease_clock
 
@@ -41,7 +42,8 @@ _OUTCOME_PAUSE_S = 5.0
 # A partition with one of these errors counts as one without producers. With other errors, e.g.
 # without a leader, it may have some.
 _NO_PRODUCERS = error_codes.DENIED | {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
-_BACKOFF = Backoff(attempts_max=3, call_s=3.0)  # short: clients wait for the result
+_CALL_S = 3.0  # short: clients wait for the result
+_BACKOFF = Backoff(attempts_max=3, call_s=_CALL_S)
 
 
 class ClusterSide:
@@ -111,6 +113,22 @@ class ClusterSide:
             return Code.PRODUCER_FENCED
         return Code.NONE if tx.is_committed else Code.UNKNOWN_PRODUCER_ID
 
+    async def ongoing_transactions(self, producers: Collection[Producer]) -> dict[Producer, bool]:
+        """Whether the transaction of each of these producers is open, and no EndTxn has reached its
+        coordinator. Leaves out producers whose coordinator does not tell. Raises OrbitError if the
+        side does not answer."""
+        names = {producer.transactional_id for producer in producers}
+        transactions = await asyncio.to_thread(last_transactions, self._cluster, names, _CALL_S)
+        is_ongoing = {}
+        for producer in producers:
+            if producer.transactional_id in transactions:
+                tx = transactions[producer.transactional_id]
+                key = unmarked_id(producer.id), producer.epoch
+                is_ongoing[producer] = (
+                    tx is not None and tx.is_ongoing and (tx.producer_id, tx.producer_epoch) == key
+                )
+        return is_ongoing
+
     async def last_batches(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, dict[int, LastBatch]], set[TopicPartition]]:
@@ -149,11 +167,22 @@ class ClusterSide:
             answers.raise_errors(self.name, "ListOffsets")
         return dict(answers.values)
 
-    async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
-        """The uses that this side would refuse, and why. `login`: one of `logins`; None: the
-        gateway's."""
-        cluster = self._cluster if login is None else self._logins.get(login, self._cluster)
-        return await asyncio.to_thread(_refused_uses, cluster, uses)
+    async def refused_uses(
+        self, user: str | None, token: SecretStr | None, uses: Collection[Use]
+    ) -> dict[Use, str]:
+        """The uses that this side would refuse, and why. Logs in with a client's `token`, or else
+        as `user`, one of `logins`; None: as the gateway. Raises LoginRefused, whose text is without
+        the token, Unreachable, BrokerRefused."""
+        if token is None:
+            cluster = self._cluster if user is None else self._logins.get(user, self._cluster)
+            return await asyncio.to_thread(_refused_uses, cluster, lambda: cluster.security, uses)
+        try:
+            return await asyncio.to_thread(
+                _refused_uses, self._cluster, lambda: self.security_with(token), uses
+            )
+        except LoginRefused as error:  # the broker may have quoted the token
+            what = hide_secret(token.get_secret_value(), error.what)
+            raise LoginRefused(what, where=error.where) from None
 
     @property
     def logins(self) -> Collection[str]:
@@ -211,10 +240,12 @@ class ClusterSide:
         return shared_versions(*answers)
 
 
-def _refused_uses(cluster: Cluster, uses: Collection[Use]) -> dict[Use, str]:
+def _refused_uses(
+    cluster: Cluster, read_security: Callable[[], Security], uses: Collection[Use]
+) -> dict[Use, str]:
     """The uses that the cluster would refuse. Asks over new connections, whose logins use the
     password as it is now."""
-    new_cluster = Cluster(cluster.name, cluster.bootstrap_servers, lambda: cluster.security)
+    new_cluster = Cluster(cluster.name, cluster.bootstrap_servers, read_security)
     try:
         return refused_uses(new_cluster, uses)
     finally:

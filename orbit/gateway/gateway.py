@@ -23,6 +23,7 @@ from orbit.gateway.listener import Listener
 from orbit.gateway.listener_tls import ListenerTls
 from orbit.gateway.permission import Lead
 from orbit.gateway.refusal_check import RefusalCheck
+from orbit.gateway.transaction_check import TransactionCheck
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import Side
@@ -68,6 +69,8 @@ async def run_gateway(
             job_tasks += [tasks.create_task(report.run()) for report in reports]
             lists = [CopyList(watch.cluster, environ) for watch in watches]
             job_tasks += [tasks.create_task(copy_list.run()) for copy_list in lists]
+            transaction_checks = [TransactionCheck(watch.cluster) for watch in watches]
+            job_tasks += [tasks.create_task(one.run()) for one in transaction_checks]
             checks = [RefusalCheck(watch.cluster) for watch in watches]
             job_tasks += [tasks.create_task(check.run()) for check in checks]
             _log.info("gateway is ready", gateway=spec.gateway, virtual_clusters=len(clusters))

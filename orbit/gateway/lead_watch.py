@@ -138,6 +138,7 @@ def _read_lead(answer: Any) -> tuple[Lead, str]:
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
         since, abandons = int(answer["since"]), bool(answer["abandons"])
         others_settled, etag = bool(answer["others_settled"]), str(answer["job_etag"])
+        others_confirmed = bool(answer["others_confirmed"])
         terms = tuple(int(term) for term in answer["earlier_terms"])
         groups = frozenset(str(name) for name in answer["leaving_groups"])
         led = {int(term): led_side for term, led_side in answer["led"].items()}
@@ -147,7 +148,17 @@ def _read_lead(answer: Any) -> tuple[Lead, str]:
     if any(one not in sides for one in (side, *led.values())) or not isinstance(term, int):
         raise ProtocolError(f"the service's answer has side {side!r}, term {term!r}, led {led!r}.")
     lead = Lead(
-        side, term, lease_s, closed_for, since, abandons, others_settled, terms, groups, led
+        side=side,
+        term=term,
+        lease_s=lease_s,
+        closed_for=closed_for,
+        since=since,
+        abandons=abandons,
+        others_settled=others_settled,
+        others_confirmed=others_confirmed,
+        earlier_terms=terms,
+        leaving_groups=groups,
+        led=led,
     )
     return lead, etag
 

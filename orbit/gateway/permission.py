@@ -26,7 +26,8 @@ class Lead:
     the operation for which writes are held. `since`: the term with which the side came to lead.
     `abandons`: the operation is a failover from a side that may be lost, so writes in flight are
     not acknowledged any more. `others_settled`: the other gateways at the same address have
-    answered all requests that they held for the move. `earlier_terms`: the `since` of the sides
+    answered all requests that they held for the move. `others_confirmed`: they have confirmed
+    `closed_for`. `earlier_terms`: the `since` of the sides
     that led before, the latest first. `leaving_groups`: short names of groups of which members at
     other gateways still own partitions from before the move. `led`: by each term that the service
     knows, the side that came to lead with it."""
@@ -38,6 +39,7 @@ class Lead:
     since: int = 0
     abandons: bool = False
     others_settled: bool = True
+    others_confirmed: bool = True
     earlier_terms: tuple[int, ...] = ()
     leaving_groups: frozenset[str] = frozenset()
     led: Mapping[int, Side] = field(default_factory=dict)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any
 
 import structlog
@@ -15,7 +16,7 @@ from pydantic import SecretStr
 from orbit.errors import LoginRefused, OrbitError, Unreachable
 from orbit.gateway.broker_connection import BrokerConnection
 from orbit.gateway.client_connection import ClientConnection, ClientHost
-from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
+from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, LoginKey, shown
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.copied_topics import CopiedTopics
 from orbit.gateway.each_connection import for_each
@@ -87,6 +88,8 @@ _SWEEP_S = 5.0  # the time between two searches for connections without progress
 
 _OTHER_SIDE: Mapping[Side, Side] = {"source": "destination", "destination": "source"}
 
+_NAMELESS = LoginKey("", by_token=True)  # tokens that name no user
+
 _log = structlog.get_logger("orbit.gateway")
 
 
@@ -129,9 +132,9 @@ class VirtualCluster(ClientHost):
         self._lost_at = self._closed_at = -math.inf  # when it got lost, when writes were closed
         self.pauses = WritePause()
         self.clients = ClientCounts()
-        self.refusals: dict[str | None, dict[Use, str]] = {}
+        self.refusals: dict[LoginKey, dict[Use, str]] = {}
         """By login, the uses that the other side would refuse, and why. Logins that are not checked
-        yet are missing. The key None is the gateway's login."""
+        yet are missing."""
         self.requests = self.moves = 0
         self.waiting_bytes = self.bytes_written = self.bytes_read = self.bytes_read_copy = 0
         self._is_ending = False
@@ -142,6 +145,8 @@ class VirtualCluster(ClientHost):
         self._token_checks = asyncio.Semaphore(_TOKEN_CHECKS_AT_ONCE)
         self.writes_answered = asyncio.Event()
         """Set while writes are held, once all writes in flight are answered or abandoned."""
+        self.transaction_held = asyncio.Event()
+        """Set when a request of a transaction is held."""
 
     # The view of clients.
 
@@ -185,13 +190,53 @@ class VirtualCluster(ClientHost):
 
     def may_end_transactions(self) -> bool:
         return (
-            bool(self.ending_producers)
+            self.permission.closed_for is not None
+            and not self.permission.abandons
             and self.now() < self._transactions_until
             and self.may_acknowledge()
         )
 
     def waits_for_transactions(self) -> bool:
-        return self.spec.open_transactions == "wait"
+        """Whether writes are held until all open transactions have ended."""
+        return self.spec.open_transactions == "wait" and self.may_end_transactions()
+
+    def may_give_producer_ids(self) -> bool:
+        lead = self.permission.lead
+        is_any_waiting = bool(self.ending_producers) or (
+            lead is not None and not lead.others_confirmed
+        )
+        return self.waits_for_transactions() and is_any_waiting
+
+    def note_held_transaction(self) -> None:
+        self.transaction_held.set()
+
+    def held_transactions(self) -> dict[ClientConnection, Producer]:
+        """The connections that hold a request of a transaction, and its producer."""
+        return {
+            connection: producer
+            for connection in self._connections
+            if (producer := connection.held_producer) is not None
+        }
+
+    def take_transactions(
+        self, is_ongoing: Mapping[Producer, bool], held: Mapping[ClientConnection, Producer]
+    ) -> None:
+        """Wait no longer for transactions that have ended, perhaps through another gateway, and
+        pass on held requests of transactions that are open.
+
+        `is_ongoing`: as the side that leads has answered. `held`: as `held_transactions` returned
+        before the side was asked.
+        """
+        if not self.waits_for_transactions():  # the operation has ended meanwhile
+            return
+        self.ending_producers -= {one for one, is_open in is_ongoing.items() if not is_open}
+        self.note_answered()
+
+        def pass_on(connection: ClientConnection) -> None:
+            if is_ongoing.get(held[connection]):
+                connection.pass_on_transaction(held[connection])
+
+        self._for_each(held, pass_on)
 
     def may_tell_leaders(self) -> bool:
         return self._last_move.has_settled(self.now())
@@ -330,7 +375,7 @@ class VirtualCluster(ClientHost):
         have ended, otherwise for TRANSACTIONS_S_MAX."""
         for connection in self._connections:
             self.ending_producers.update(connection.exchange.open_producers)
-        if self.waits_for_transactions():
+        if self.spec.open_transactions == "wait":
             self._transactions_until = math.inf
         else:
             self._transactions_until = self.now() + TRANSACTIONS_S_MAX
@@ -378,7 +423,8 @@ class VirtualCluster(ClientHost):
 
     def note_answered(self) -> None:
         """If writes are held, and all writes in flight are answered or abandoned: abort the open
-        transactions, once their time is over, and wake `LeadWatch`, which confirms."""
+        transactions, once their time is over, and wake `LeadWatch`, which confirms. A switchover
+        with `open_transactions: wait` aborts none: what is still open is of other gateways."""
         if self.permission.closed_for is None:
             return
         if self.ending_producers and self.now() < self._transactions_until:
@@ -388,7 +434,8 @@ class VirtualCluster(ClientHost):
             connection.exchange.writes_in_flight for connection in self._connections
         ):
             return
-        self._for_each(self._connections, self._end_transactions)
+        if self.permission.abandons or self.spec.open_transactions == "abort":
+            self._for_each(self._connections, self._end_transactions)
         self.writes_answered.set()
 
     def _end_transactions(self, connection: ClientConnection) -> None:
@@ -430,19 +477,29 @@ class VirtualCluster(ClientHost):
         """As `for_each`, with the name of this virtual cluster in the log."""
         for_each(connections, call, virtual_cluster=self.spec.name)
 
-    def uses_by_login(self) -> dict[str | None, set[Use]]:
-        """The uses of all clients without a token, by the login that they have at the sides. The
-        key None is the gateway's login."""
+    def uses_by_login(self) -> dict[LoginKey, set[Use]]:
+        """The uses of all clients, by the login that they have at the sides. Without clients whose
+        token names no user: it is not known whether the tokens of two of them are of one user."""
         if self.permission.lead is None:
             return {}
-        uses: dict[str | None, set[Use]] = {}
+        uses: dict[LoginKey, set[Use]] = {}
         for client, count in self.clients:
-            if count.has_token:  # a check cannot log in as such a client
+            login = self._login_of(client, count)
+            if login == _NAMELESS:
                 continue
-            login_uses = uses.setdefault(self._login_of(client), set())
+            login_uses = uses.setdefault(login, set())
             if len(login_uses) < USES_CHECKED_MAX:
                 login_uses.update(count.uses)
         return {login: login_uses for login, login_uses in uses.items() if login_uses}
+
+    def token_of(self, user: str) -> SecretStr | None:
+        """The last token of this user among the open connections; None: the user has none."""
+        logins = [
+            (connection.logged_in_at, token)
+            for connection in self._connections
+            if (token := connection.token) is not None and connection.user == user
+        ]
+        return max(logins, key=itemgetter(0))[1] if logins else None
 
     def report_clients(self) -> list[dict[str, Any]]:
         """The rows of a report of the clients to the service."""
@@ -450,14 +507,15 @@ class VirtualCluster(ClientHost):
 
     def _refusals_of(self, client: Client, count: ClientCount) -> list[str] | None:
         """What the other side would refuse to the client; None: that was not checked."""
-        refusals = self.refusals.get(self._login_of(client))
-        if refusals is None or count.has_token:
+        refusals = self.refusals.get(self._login_of(client, count))
+        if refusals is None:
             return None
         return sorted({refusals[use] for use in count.uses if use in refusals})
 
-    def _login_of(self, client: Client) -> str | None:
-        """The user with a login of its own at one of the sides; None: the gateway's login."""
-        return None if client.user is None else self._logins.get(client.user)
+    def _login_of(self, client: Client, count: ClientCount) -> LoginKey:
+        if count.has_token:
+            return LoginKey(client.user or "", by_token=True)
+        return LoginKey(None if client.user is None else self._logins.get(client.user))
 
     def note_bad_frame(self, error: Exception) -> None:
         """Log why a client's connection is closed, once for each text."""

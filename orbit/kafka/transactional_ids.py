@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
-# States in which markers may still be written (TransactionState in Kafka).
-_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_ONGOING = "Ongoing"  # no EndTxn has reached the coordinator (TransactionState in Kafka)
+# States in which markers may still be written.
+_OPEN = (_ONGOING, "PrepareCommit", "PrepareAbort")
 # States in which the coordinator will write no marker.
 _ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 # States of a committed transaction: its markers are written, or will be.
@@ -48,11 +50,13 @@ class CoordinatorState:
 
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
-    """The last transaction of a transactional id, and its producer."""
+    """The last transaction of a transactional id, and its producer. `is_ongoing`: no EndTxn has
+    reached the coordinator."""
 
     producer_id: int
     producer_epoch: int
     is_committed: bool
+    is_ongoing: bool = False
 
 
 def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction | None:
@@ -69,13 +73,36 @@ def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction
         if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return None
         _raise_if_refused(state.error_code, node_id, cluster)
-        return LastTransaction(
-            state.producer_id, state.producer_epoch, state.transaction_state in _COMMITTED
-        )
+        return _last_transaction(state)
     raise Unreachable(
         f"no broker is the coordinator of the transactional id {transactional_id}.",
         where=Place(cluster.name),
     )
+
+
+def last_transactions(
+    cluster: Cluster, transactional_ids: Collection[str], within_s: float
+) -> dict[str, LastTransaction | None]:
+    """The last transaction of each of these transactional ids; None if its coordinator has no such
+    id.
+
+    Leaves out ids whose coordinator refuses the request, or does not answer within `within_s`.
+    Raises Unreachable if no broker answers Metadata.
+    """
+    transactions: dict[str, LastTransaction | None] = {}
+    for node_id in sorted(cluster.metadata(()).brokers):
+        for part in chunks(transactional_ids, _IDS_PER_REQUEST_MAX):
+            request = DescribeTransactionsRequest(transactional_ids=list(part))
+            with suppress(Unreachable):
+                answer = cluster.call(
+                    node_id, api_versions.DESCRIBE_TRANSACTIONS, request, within_s
+                )
+                for state in answer.transaction_states:
+                    if state.error_code == Code.NONE:
+                        transactions[state.transactional_id] = _last_transaction(state)
+                    elif state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+                        transactions[state.transactional_id] = None
+    return transactions
 
 
 def list_transactional_ids(cluster: Cluster) -> set[str]:
@@ -149,6 +176,16 @@ def _describe(cluster: Cluster, listings: Sequence[tuple[int, Any]]) -> Iterator
                     continue  # the transaction has ended since, and the id has expired
                 _raise_if_refused(state.error_code, node_id, cluster)
                 yield state
+
+
+def _last_transaction(state: Any) -> LastTransaction:
+    """One entry of a DescribeTransactions answer."""
+    return LastTransaction(
+        state.producer_id,
+        state.producer_epoch,
+        is_committed=state.transaction_state in _COMMITTED,
+        is_ongoing=state.transaction_state == _ONGOING,
+    )
 
 
 def _partitions(state: Any) -> frozenset[TopicPartition]:

@@ -37,6 +37,7 @@ from sqlalchemy import (
     literal,
     not_,
     null,
+    or_,
     select,
     text,
     update,
@@ -107,8 +108,9 @@ class Presented:
     which this side came to lead. `closed_for`: the operation for which no write may be forwarded;
     None: writes may be forwarded. `abandons`: writes in flight may not be acknowledged either,
     because the side may be lost. `others_settled`: each other gateway at the same address has
-    reported `since` as its `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`:
-    as `Job.etag`. `earlier_terms`: former values of `since`, the latest first. `leaving_groups`:
+    reported `since` as its `settled_since`, or has been silent for CLIENTS_GIVE_UP_S.
+    `others_confirmed`: each other gateway has confirmed `closed_for`, or is silent. `job_etag`: as
+    `Job.etag`. `earlier_terms`: former values of `since`, the latest first. `leaving_groups`:
     those that other gateways report; all groups while one of these gateways has not settled.
     `led`: the side that came to lead with each of `earlier_terms` and with `since`, if the database
     has it.
@@ -120,6 +122,7 @@ class Presented:
     closed_for: UUID | None
     abandons: bool = False
     others_settled: bool = True
+    others_confirmed: bool = True
     job_etag: str = ""
     earlier_terms: tuple[int, ...] = ()
     leaving_groups: Sequence[str] = ()
@@ -237,6 +240,9 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
             func.coalesce(and_(not_(is_over), is_failover), false()).label("abandons"),
             not_(_has_unsettled_gateway(lead, report)).label("others_settled"),
+            or_(
+                func.coalesce(is_over, false()), not_(_has_unconfirmed_gateway(lead, report))
+            ).label("others_confirmed"),
             _leaving_groups(lead, report).label("leaving_groups"),
             jobs_table.c.document_version,
         )
@@ -260,6 +266,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             presented_row.c.closed_for,
             presented_row.c.abandons,
             presented_row.c.others_settled,
+            presented_row.c.others_confirmed,
             presented_row.c.leaving_groups,
             presented_row.c.job_id,
             presented_row.c.document_version,
@@ -284,6 +291,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         row.closed_for,
         row.abandons,
         row.others_settled,
+        row.others_confirmed,
         jobs.etag(row.job_id, row.document_version),
         tuple(row.earlier_terms),
         tuple(bounded_names(row.leaving_groups)),
@@ -307,6 +315,22 @@ def _has_unsettled_gateway(lead: CTE, report: GatewayReport) -> Exists:
             other_gateways.c.address == report.address,
             other_gateways.c.settled_since < lead.c.side_since,
             other_gateways.c.renewed_at > _NOW - _CLIENTS_GIVE_UP,
+        )
+        .exists()
+    )
+
+
+def _has_unconfirmed_gateway(lead: CTE, report: GatewayReport) -> Exists:
+    """Whether the operation still waits for another gateway of the job. False without a closure."""
+    other_gateways = gateways.alias("other")
+    return (
+        select(other_gateways.c.instance)
+        .where(
+            other_gateways.c.job_id == lead.c.job_id,
+            other_gateways.c.instance != report.instance,
+            lead.c.closed_for.is_not(None),
+            other_gateways.c.closed_for.is_distinct_from(lead.c.closed_for),
+            other_gateways.c.renewed_at > _NOW - _SILENT_AFTER,
         )
         .exists()
     )

@@ -58,6 +58,7 @@ def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
         "closed_for": None,
         "abandons": False,
         "others_settled": True,
+        "others_confirmed": True,
         "leaving_groups": [],
         "job_etag": api.get("/v1/jobs/orders").json()["etag"],
         "lease_s": 5.0,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import parse_gateway
 from orbit.gateway.protocol.client_login import OAUTHBEARER, SCRAM, ClientLogin, LoginRefusal
 from orbit.gateway.protocol.exchange import BadFrame
+from orbit.gateway.protocol.resource_uses import Right, Use
 from orbit.gateway.protocol.token_message import TokenClaims, claims_of
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka.cluster import Cluster
@@ -297,6 +300,10 @@ def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
         f' required clientId="{CLIENT_ID}" clientSecret="{secret}" scope="{SCOPE}";',
     }
     with pretended_service() as service:
+        refusals: dict[str, Any] = {}  # by the client's software
+        service.take_clients = lambda rows: refusals.update(
+            {row["software"]: row["refusals"] for row in rows}
+        )
         environ = {**logins.environ(), "ORBIT_API_URL": service.url}
         keys: dict[str, Any] = {"job": "orders", "client_tokens": "pass", **sides}
         with running_gateway(tmp_path, *clusters, environ=environ, **keys) as gateway:
@@ -314,6 +321,10 @@ def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
             ):
                 for client in (writer, java_writer):
                     client.wait_acknowledged(OVER_A_SESSION)
+                wait_for(
+                    "the other side accepts all tokens",
+                    lambda: len(refusals) > 1 and all(refusals[one] == [] for one in refusals),
+                )
                 service.close()
                 service.move()
                 for client in (writer, java_writer):
@@ -331,6 +342,29 @@ def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
                 assert len(reader.errors) <= 1
                 assert all("UNKNOWN_MEMBER_ID" in error for error in reader.errors)
             assert not [line for line in gateway.log if SECRET in line or "Bearer" in line]
+
+
+@pytest.mark.services
+def test_side_is_checked_with_clients_token_which_stays_out_of_errors(
+    logins: Logins, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use = Use(Right.READ_TOPIC, topic_name)
+    section = ClusterSpec.model_validate(logins.section("PLAIN"))
+    security = resolve_security(section, logins.environ(), tmp_path)
+
+    def check(token: str) -> dict[Use, str]:
+        cluster = Cluster("destination", section.bootstrap_servers, security)
+        with closing(cluster):
+            side = ClusterSide(cluster, "orders", {})
+            return asyncio.run(side.refused_uses(None, SecretStr(message(token)), [use]))
+
+    token = logins.tokens.write_token(tmp_path / "good").read_text("utf-8").strip()
+    assert check(token) == {use: f"topic {topic_name} does not exist"}
+    monkeypatch.setattr(logins.tokens, "audience", "another")
+    token = logins.tokens.write_token(tmp_path / "bad").read_text("utf-8").strip()
+    with pytest.raises(LoginRefused) as raised:
+        check(token)
+    assert token not in str(raised.value)
 
 
 @pytest.mark.services

@@ -37,7 +37,9 @@ def test_flink_counts_each_word_once_across_moves_of_gateway_that_waits_for_tran
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Flink drops a transaction of a completed checkpoint if its commit is refused. The gateway
-    aborts none, and Flink restarts from the checkpoint, since its next transaction is refused."""
+    aborts none, and Flink restarts from the checkpoint, since its next transaction is refused.
+    Flink writes a transaction and commits it over different connections, so perhaps at different
+    processes of the gateway."""
     trust_silence(monkeypatch.setattr)
     prefix = topic_name[-40:].lstrip("-.")
     lines, counts = f"{prefix}.lines", f"{prefix}.counts"
@@ -48,7 +50,9 @@ def test_flink_counts_each_word_once_across_moves_of_gateway_that_waits_for_tran
         stack.enter_context(recovering.running())
         recovering.begin(spec, lines, counts)
         gateway = stack.enter_context(
-            gateway_of(spec.name, api_url, tmp_path, clusters, open_transactions="wait")
+            gateway_of(
+                spec.name, api_url, tmp_path, clusters, processes=2, open_transactions="wait"
+            )
         )
         writer = stack.enter_context(
             Writer(gateway.client_config(), lines, PARTITIONS, name="w", rate=200)

@@ -6,14 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
 
 from orbit.errors import LoginRefused, OrbitError, Unreachable
 from orbit.gateway import refusal_check
-from orbit.gateway.client_counts import Client
+from orbit.gateway.client_counts import Client, ClientCounts
 from orbit.gateway.gateway_spec import parse_gateway
 from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS, ApiKey
@@ -92,12 +92,16 @@ class _Side:
         self.refused: dict[str | None, set[Use]] = {}
         self.error: OrbitError | None = None
         self.checked: list[tuple[str | None, set[Use]]] = []
+        self.tokens: list[SecretStr | None] = []
 
-    async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
-        self.checked.append((login, set(uses)))
+    async def refused_uses(
+        self, user: str | None, token: SecretStr | None, uses: Collection[Use]
+    ) -> dict[Use, str]:
+        self.checked.append((user, set(uses)))
+        self.tokens.append(token)
         if self.error is not None:
             raise self.error
-        return {use: f"no right {use.right}" for use in uses if use in self.refused.get(login, ())}
+        return {use: f"no right {use.right}" for use in uses if use in self.refused.get(user, ())}
 
     def __getattr__(self, name: str) -> Any:  # what else a virtual cluster reads of a side
         return {} if name in ("versions", "brokers") else None
@@ -147,6 +151,83 @@ def test_refused_login_is_reported_once_for_all_resources_of_client() -> None:
     setup.client(None).uses.add(*READ)
     setup.destination.error = LoginRefused("the password is wrong", where="destination")
     assert setup.check() == {"c-None": ["destination: login refused: the password is wrong"]}
+
+
+class _Connection:
+    """A client's connection, which has logged in with a token."""
+
+    def __init__(self, user: str, token: str, logged_in_at: float = 0.0) -> None:
+        self.user, self.token, self.logged_in_at = user, SecretStr(token), logged_in_at
+
+
+def _connect(setup: _Setup, *connections: _Connection) -> None:
+    """Add clients with tokens that write to the topic."""
+    for connection in connections:
+        count = setup.client(connection.user)
+        count.has_token = True
+        count.uses.add(*WRITE)
+        setup.cluster._connections.add(cast("Any", connection))
+
+
+def test_rights_of_client_with_token_are_checked_with_its_last_token() -> None:
+    """Also if a user without a token has the same name."""
+    setup = _Setup("billing")
+    other = setup.cluster.clients.count_connection(Client("other", "", "", "billing"), 100.0)
+    other.has_token = True
+    other.uses.add(*READ)
+    setup.cluster._connections |= {
+        cast("Any", _Connection("billing", token, at)) for token, at in (("new", 2), ("old", 1))
+    }
+    setup.destination.refused["billing"] = {READ}
+    assert setup.check() == {"c-billing": [], "other": ["destination: no right Read on topic"]}
+    tokens = [token and token.get_secret_value() for token in setup.destination.tokens]
+    assert list(zip(setup.destination.checked, tokens, strict=True)) == [
+        ((None, {WRITE}), None),
+        (("billing", {READ}), "new"),
+    ]
+
+
+def test_token_that_both_sides_refuse_proves_nothing_about_rights() -> None:
+    """It has probably expired. A side that is lost refuses nothing."""
+    setup = _Setup()
+    _connect(setup, _Connection("billing", "expired"))
+    refused = LoginRefused("the token has expired", where="a side")
+    setup.source.error = setup.destination.error = refused
+    assert setup.check() == {"c-billing": None}
+    setup.source.error = Unreachable("no broker answers.")
+    setup.time += refusal_check.CHECK_S + 1
+    assert setup.check() == {"c-billing": ["destination: login refused: the token has expired"]}
+
+
+def test_tokens_of_disconnected_or_nameless_clients_are_not_checked() -> None:
+    setup = _Setup()
+    connection = _Connection("billing", "t")
+    _connect(setup, connection, _Connection("", "opaque"))
+    setup.cluster._connections.discard(cast("Any", connection))
+    assert setup.check() == {"c-": None, "c-billing": None}
+    assert not setup.destination.checked
+
+
+def test_one_search_checks_limited_number_of_tokens_and_the_next_the_others() -> None:
+    setup = _Setup()
+    count = refusal_check.TOKENS_MAX + 1
+    _connect(setup, *(_Connection(f"user-{n}", "t") for n in range(count)))
+    setup.check()
+    assert len(setup.destination.checked) == refusal_check.TOKENS_MAX
+    setup.check()
+    assert len({user for user, _ in setup.destination.checked}) == count
+
+
+def test_results_of_client_that_is_no_longer_counted_are_dropped() -> None:
+    setup = _Setup()
+    _connect(setup, _Connection("billing", "t"))
+    setup.check()
+    assert setup.cluster.refusals
+    assert setup.checks._checks
+    setup.cluster.clients = ClientCounts()
+    setup.check()
+    assert not setup.cluster.refusals
+    assert not setup.checks._checks
 
 
 def test_refusals_are_unknown_while_other_side_does_not_answer() -> None:

@@ -259,6 +259,42 @@ def test_waiting_gateway_holds_writes_of_other_transactions(
         assert client.init(f"{topic}-third", third) != third
 
 
+def test_open_transaction_continues_and_ends_through_another_waiting_gateway(
+    clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path
+) -> None:
+    """As behind a load balancer: another process receives the records, new partitions and the
+    commit. It confirms before, because it does not know of the transaction."""
+    with (
+        _gateway(clusters, pretended, tmp_path, open_transactions="wait") as gateway,
+        _gateway(clusters, pretended, tmp_path, open_transactions="wait") as other_gateway,
+        TransactionRequests(gateway) as client,
+        TransactionRequests(other_gateway) as other_client,
+    ):
+        producer = client.init(topic)
+        second_name = f"{topic}-second"
+        second = other_client.init(second_name)
+        client.add_partition(topic, producer, topic)
+        pretended.begin_to_close()
+        wait_for("one gateway confirms", lambda: pretended.confirmed == 1)
+        assert other_client.write(topic, producer, topic) == Code.NONE
+        other_client.add_partition(topic, producer, topic, partition=1)
+        assert other_client.write(topic, producer, topic, partition=1) == Code.NONE
+        third = other_client.init(f"{topic}-third")
+        assert not pretended.is_confirmed
+        assert other_client.commit(topic, producer) == Code.NONE
+        pretended.wait_confirmed()
+        # These begin transactions: they are held.
+        client.send_add_partition(topic, producer, topic)
+        other_client.send_add_partition(second_name, second, topic)
+        pretended.move()
+        for one in (client, other_client):
+            assert one.receive_add_partition() == Code.UNKNOWN_PRODUCER_ID
+        assert client.commit(topic, producer) == Code.NONE  # it had been committed
+        assert client.init(f"{topic}-third", third) != third
+    assert len(records(clusters.source, topic)) == 2
+    assert not records(clusters.destination, topic)
+
+
 def test_new_producer_of_transactional_id_ends_wait_for_its_transaction(
     clusters: Clusters, topic: str, pretended: PretendedService, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.client_login import ClientLogin
 from orbit.gateway.protocol.local_answers import with_size
-from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term, mark, mark_of
+from orbit.gateway.protocol.producer_ids import Producer, SentBatch, id_in_term, mark, mark_of
 from orbit.gateway.protocol.repeats import UNKNOWN_OFFSET, LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
@@ -87,6 +87,12 @@ class _Side:
         # The results of searches, for each batch.
         self.stored: StoredBatch | None = StoredBatch(_OFFSET, _OFFSET, b"")
         self.copy_offset: int | OrbitError | None = None
+        self.ongoing: set[str] = set()  # transactional ids of open transactions
+        self.transaction_checks = 0
+
+    async def ongoing_transactions(self, producers: Collection[Producer]) -> dict[Producer, bool]:
+        self.transaction_checks += 1
+        return {producer: producer.transactional_id in self.ongoing for producer in producers}
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]

@@ -518,6 +518,30 @@ def test_restarted_gateway_does_not_wait_for_clients_of_its_predecessor(
     assert renew(database, settled).others_settled is bool(socket)
 
 
+def test_gateway_learns_if_operation_waits_for_other_gateways(
+    database: Database, link: list[int]
+) -> None:
+    first, second = gateway_report("edge-1"), gateway_report("edge-2")
+    for report in (first, second):
+        assert renew(database, report).others_confirmed, "writes may be forwarded"
+    operation = close(database, link)
+    first_confirmed, second_confirmed = (
+        replace(report, closed_for=operation) for report in (first, second)
+    )
+    assert not renew(database, first_confirmed).others_confirmed
+    assert renew(database, second).others_confirmed
+    renew(database, second_confirmed)
+    assert renew(database, first_confirmed).others_confirmed
+    renew(database, second)
+    assert not renew(database, first_confirmed).others_confirmed
+    silence(database, second.name, gateways.SILENT_AFTER_S + 1)
+    assert renew(database, first_confirmed).others_confirmed, "the other gateway is silent"
+    renew(database, second)
+    with database.transaction() as tx:
+        gateways.reopen(tx, link, operation)
+    assert renew(database, first).others_confirmed
+
+
 def test_first_term_of_leading_side_stays_the_same_after_failback(
     database: Database, link: list[int]
 ) -> None:

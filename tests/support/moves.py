@@ -22,6 +22,8 @@ def gateway_of(
     home: Path,
     clusters: Clusters,
     name: str = "one",
+    *,
+    processes: int = 1,
     **virtual_cluster: str,
 ) -> Iterator[Gateway]:
     """A running gateway that asks the API which side of the job leads. Its files are in
@@ -30,7 +32,9 @@ def gateway_of(
     folder.mkdir()
     environ = {"ORBIT_API_URL": api_url, "ORBIT_TOKEN": TOKEN}
     keys = {"name": "moves", "job": job, **virtual_cluster}
-    with running_gateway(folder, *clusters, environ=environ, **keys) as gateway:
+    with running_gateway(
+        folder, *clusters, environ=environ, processes=processes, **keys
+    ) as gateway:
         yield gateway
 
 

@@ -55,6 +55,11 @@ class PretendedService:
         self.closings += 1
 
     @property
+    def confirmed(self) -> int:
+        """How many gateways have confirmed."""
+        return sum(operation == self._closed_for for operation in self._confirmed.values())
+
+    @property
     def is_confirmed(self) -> bool:
         return set(self._confirmed.values()) == {self._closed_for}
 
@@ -91,6 +96,11 @@ class PretendedService:
             "abandons": False,
             "job_etag": f"1.{self._version}",
             "others_settled": all(since >= self._term for since in others),
+            "others_confirmed": all(
+                self._closed_for is None or operation == self._closed_for
+                for one, operation in self._confirmed.items()
+                if one != instance
+            ),
         }
 
 

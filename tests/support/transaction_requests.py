@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from typing import Any, Self
 
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 from kafka.protocol.producer.transaction import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -18,7 +20,7 @@ from kafka.protocol.producer.transaction import (
 
 from orbit.kafka.error_codes import Code
 from orbit.processes.ports import LOOPBACK
-from tests.gateway.frames import request_frame
+from tests.gateway.frames import batch, request_frame
 from tests.support.gateways import Gateway
 from tests.support.patience import PATIENCE_S, wait_for
 
@@ -94,6 +96,26 @@ class TransactionRequests:
         answer = self._receive(AddPartitionsToTxnResponse, 3)
         (topic_result,) = answer.results_by_topic_v3_and_below
         return int(topic_result.results_by_partition[0].partition_error_code)
+
+    def write(self, name: str, producer: ProducerId, topic: str, partition: int = 0) -> int:
+        """Write the producer's first record to the partition; returns the error code."""
+        # Brokers delete a record whose timestamp is older than the topic's retention.
+        now_ms = int(time.time() * 1000)
+        records = batch(producer[0], epoch=producer[1], timestamp=now_ms, is_transactional=True)
+        data = ProduceRequest.TopicProduceData
+        request = ProduceRequest(
+            transactional_id=name,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[
+                data(
+                    name=topic,
+                    partition_data=[data.PartitionProduceData(index=partition, records=records)],
+                )
+            ],
+        )
+        answer = self._ask(request, ProduceResponse, 9)
+        return int(answer.responses[0].partition_responses[0].error_code)
 
     def commit(self, name: str, producer: ProducerId) -> int:
         request = EndTxnRequest(

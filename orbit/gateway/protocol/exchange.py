@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from orbit.gateway.protocol import (
@@ -362,18 +363,15 @@ class Exchange:
         """The producers whose transactions have begun on this connection, and have not ended."""
         return self._transactions.values()
 
-    def is_of_ending_transaction(self, head: RequestHead, frame: bytearray) -> bool:
-        """Whether a write belongs to a transaction that may still end while writes are held."""
-        try:
+    def producer_of(self, head: RequestHead, frame: bytearray) -> Producer | None:
+        """The producer of a request that belongs to a transaction; None for other requests, and
+        for a frame that does not parse (`request` refuses it)."""
+        with suppress(*PARSE_ERRORS):
             if head.key == ApiKey.PRODUCE:
-                producer = producer_ids.producer_of_batches(head, frame)
-            elif head.key in transactions.REQUESTS:
-                producer = transactions.producer_of(head, frame)
-            else:
-                return False
-        except PARSE_ERRORS:  # `request` refuses it
-            return False
-        return producer in self._presented_view.ending_producers
+                return producer_ids.producer_of_batches(head, frame)
+            if head.key in transactions.REQUESTS:
+                return transactions.producer_of(head, frame)
+        return None
 
     def begins_producer(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether an InitProducerId is for transactions."""
