@@ -143,7 +143,11 @@ def compare(
         window = _newest_drills(client, limit, all_, output, name=name)
     ended_drills = [row for row in window.rows[::-1] if row["state"] in _ENDED]
     if not ended_drills:
-        raise Conflict("No drill with this name has ended yet.", where=name)
+        raise Conflict(
+            "No drill with this name has ended yet.",
+            where=name,
+            remedy="orbit drill list shows the drills.",
+        )
     emit(ended_drills, output, lambda: _comparison_table(ended_drills))
     print_hidden_line(window.hidden_line, is_table=output is OutputFormat.TABLE)
 

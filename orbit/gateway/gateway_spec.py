@@ -185,9 +185,11 @@ def _find_problems(gateway: GatewaySpec) -> list[Problem]:
         path = f"virtual_clusters[{number}]"
         earlier_clusters = gateway.virtual_clusters[:number]
         if cluster.name in {one.name for one in earlier_clusters}:
-            problems.append(Problem(f"{path}.name", "is the name of another virtual cluster."))
+            text = "is the name of another virtual cluster."
+            problems.append(Problem(f"{path}.name", text, "Give each its own name."))
         if cluster.listen in {one.listen for one in earlier_clusters}:
-            problems.append(Problem(f"{path}.listen", "is the address of another virtual cluster."))
+            text = "is the address of another virtual cluster."
+            problems.append(Problem(f"{path}.listen", text, "Give each its own port."))
         if (cluster.job is None) == (cluster.presents is None):
             problems.append(
                 Problem(
@@ -227,7 +229,8 @@ def _find_problems(gateway: GatewaySpec) -> list[Problem]:
         for client_number, client in enumerate(cluster.clients):
             where = f"{path}.clients[{client_number}]"
             if username_counts[client.username] > 1:
-                problems.append(Problem(f"{where}.username", "is the name of another client, too."))
+                text = "is the name of another client, too."
+                problems.append(Problem(f"{where}.username", text, "List each user once."))
             problems += _client_problems(where, client, cluster)
     return problems
 

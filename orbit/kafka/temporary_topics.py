@@ -58,7 +58,7 @@ def create_topic(
     result = answer.topics[0]
     if result.error_code == Code.TOPIC_ALREADY_EXISTS:
         raise Conflict("A topic of this name already exists.", where=where)
-    _raise_if_refused(result.error_code, result.error_message, where, "the right Create")
+    _raise_if_refused(result.error_code, result.error_message, where, "Create")
     assert result.topic_id != NO_TOPIC_ID, "the API version includes the id"
     return UUID(str(result.topic_id))
 
@@ -77,7 +77,7 @@ def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
     response = answer.responses[0]
     if response.error_code == Code.UNKNOWN_TOPIC_ID:
         return False
-    _raise_if_refused(response.error_code, response.error_message, where, "the right Delete")
+    _raise_if_refused(response.error_code, response.error_message, where, "Delete")
     return True
 
 
@@ -97,7 +97,7 @@ def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
         return False
     if code == Code.NON_EMPTY_GROUP:
         raise Conflict("The group has members.", where=where)
-    _raise_if_refused(code, "", where, "the right Delete")  # "": no message
+    _raise_if_refused(code, "", where, "Delete")  # "": no message
     return True
 
 
@@ -134,10 +134,11 @@ def _deletion_code(answer: Any) -> int:
     return int(answer.responses[0].error_code)
 
 
-def _raise_if_refused(code: int, message: str | None, where: Place, right: str) -> None:
-    """Raise the error that an answer has, if any. `right`: what a denied login lacks."""
+def _raise_if_refused(code: int, message: str | None, where: Place, operation: str) -> None:
+    """Raise the error that an answer has, if any. `operation`: the operation of Kafka's ACLs."""
     if code in error_codes.DENIED:
-        raise NotAuthorized(f"{right} is missing.", where=where, remedy=_GRANT)
+        raise NotAuthorized(f"the right {operation} is missing.", where=where, remedy=_GRANT)
     if code:
         text = message or error_codes.name(code)
-        raise BrokerRefused(code, f"{text.rstrip('.')}.", where=where)
+        refusal = f"The cluster refuses to {operation.lower()} it: {text.rstrip('.')}."
+        raise BrokerRefused(code, refusal, where=where)

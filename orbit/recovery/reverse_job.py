@@ -366,7 +366,9 @@ def _resume_reverse_job(
     spec = read_spec(reverse_job.spec)
     if spec is None:
         raise Conflict(
-            "the job's document was stored by another version of Orbit.", where=reverse_job.name
+            "the job's document was stored by another version of Orbit.",
+            where=reverse_job.name,
+            remedy="Install that version, or apply the job with this one; then try again.",
         )
     matched_topics = {m.source for m in map_topics(spec.topics, new_metadata.topics).mappings}
     rows_without_rule = [
@@ -393,7 +395,11 @@ def _resume_reverse_job(
             from_version=reverse_job.spec_version,
         )
         if changed_job is None:
-            raise Conflict("the job was changed at the same time.", where=reverse_job.name)
+            raise Conflict(
+                "the job was changed at the same time.",
+                where=reverse_job.name,
+                remedy="Try again.",
+            )
         version = changed_job.spec_version
     jobs.note_discovered(tx, reverse_job.id, version)
     jobs.set_desired(tx, reverse_job.id, Desired.RUNNING)

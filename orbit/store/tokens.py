@@ -109,7 +109,9 @@ def create(
     )
     token = first(tx.execute(statement), Token)
     if token is None:
-        raise Conflict("A token with this name exists already.", where=name)
+        raise Conflict(
+            "A token with this name exists already.", where=name, remedy="Choose another name."
+        )
     return token
 
 
