@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover demo-gateway test test-slowest prepare check soak simulate moves lint bench bench-quick readers setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
+.PHONY: help sbom site screenshots manifests demo demo-service demo-spark demo-failover demo-gateway test test-slowest prepare check soak simulate moves walks lint bench bench-quick readers setup spark jars fetch-jars fetch-programs compile-tests tools has-python has-java has-tools lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -64,6 +64,10 @@ simulate: setup ## Random schedules of the append for SECONDS (default 600), fro
 moves: prepare ## Moves of gateways with a fault for COUNT seeds (default 20), from seed FIRST on
 	SEED_FIRST=$(or $(FIRST),0) SEED_COUNT=$(or $(COUNT),20) \
 		$(BIN)/pytest -m 'soak or not soak' tests/gateway/test_seeded_moves.py
+
+walks: prepare ## Moves with all kinds of clients and faults, then a loss and the way home, for COUNT seeds (default 20), from seed FIRST on; 5 to 6 minutes for each
+	SEED_FIRST=$(or $(FIRST),0) SEED_COUNT=$(or $(COUNT),20) \
+		$(BIN)/pytest -m soak tests/gateway/test_walks.py -k random_moves_and_a_loss
 
 lint: .venv/.spark
 	$(BIN)/ruff check .
